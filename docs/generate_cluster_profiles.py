@@ -55,8 +55,8 @@ removes the user's value. Lists, `environment`, `container`, `lsf` and `azure` a
 
 hpcdist selects the cluster from the first of these that is given: `--cluster NAME`, the variable `HPCDIST_CLUSTER`,
 `default` in the project's file, `default` in the user's file, the only cluster there is. If none of them is given, jobs are
-submitted without a profile. The profile's `scheduler` is used unless `--scheduler` or `--local` is given. With `--local`,
-`--debug` and `--scheduler local`, no profile is used at all.
+submitted without a profile. The profile's `scheduler` is used unless `--scheduler` or `--local` is given. With `--local`
+and `--scheduler local`, no profile is used at all.
 
 The job's own values win over the profile: `cpus_per_gpu`, `mem_gb` and `time_limit_min` only fill in what `resources` leaves
 unset. `--time` is short for `--set resources.time_limit_min`. It takes minutes, `H:MM:SS` or `D-HH:MM:SS`. `24:00` is

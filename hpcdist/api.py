@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from hpcdist.job import Flag, LoadedJob
     from hpcdist.job.files import NameKind
     from hpcdist.schedulers.base import Dependency, Scheduler
-    from hpcdist.submission.layout import MakeTask
     from hpcdist.submission.local import LocalSweep
     from hpcdist.submission.plan import PlannedRun
     from hpcdist.submission.points import Point
@@ -330,14 +329,11 @@ def sweep(
         if summary_after:
             write_summary(local.started, local.places.path)
         return [SubmittedRun(run) for run in local.places.runs if run.path.exists()]
-    task: MakeTask | None = None
     if summary_after:
-        from hpcdist.summary.task import SummaryTask  # with the whole summary
-
         planned.only_scheduler("summary_after")
-        task = SummaryTask
-
-    submitted = submit_runs(planned, runs=folder, dependencies=dependencies, summary_task=task)
+    submitted = submit_runs(
+        planned, runs=folder, dependencies=dependencies, summary_after=summary_after
+    )
     if planned.points_here():
         _run_points(LocalSweep(submitted))
     return [SubmittedRun(run) for run in submitted.runs]

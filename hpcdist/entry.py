@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpcdist.runs.run import Run
 from hpcdist.schedulers import load_scheduler
-from hpcdist.schedulers.base import AgentTask
+from hpcdist.schedulers.tasks import AgentTask, end_unless_adopted, own_place, read_task
 
 _LEAST_BYTES = 128_000
 """Least size of events: to read less takes two milliseconds."""
@@ -21,21 +21,24 @@ _MOST_FILES = 256
 
 
 def main(*, is_local: bool = False) -> None:
-    """Do the job's task in submitit's main; where that was the agent of node 0, keep the figures of
-    the run, and exit with its code. With `is_local`, keep no figures, and exit with 0."""
-    from hpcdist.schedulers.submitting import run_pickle
+    """Do the task of the job whose folder sys.argv names; where that was the agent of node 0, keep
+    the figures of the run, and exit with its code. With `is_local`, keep no figures, and exit with
+    0."""
+    folder = Path(sys.argv[1])
+    task = read_task(folder)
+    if not isinstance(task, AgentTask):
+        from hpcdist.summary.writing import write_summary
 
-    led: list[tuple[Run, int]] = []
-
-    def be_agent(task: AgentTask) -> int:
-        run, node_rank, code = _be_agent(task)
-        # Other nodes exit with 0: after an error the scheduler could kill those that still work.
-        if node_rank == 0 and not is_local:
-            led.append((run, code))
-        return code
-
-    run_pickle(be_agent, adopts=not is_local)
-    for run, code in led:
+        write_summary([Run(Path(path)) for path in task.run_paths], Path(task.folder))
+        return
+    own_id = load_scheduler(task.scheduler).own_job_id()
+    if own_id is not None:
+        end_unless_adopted(folder, own_place(), own_id)
+    run, node_rank, code = _be_agent(task)
+    with contextlib.suppress(OSError):
+        (folder / f"{node_rank}.ended").touch()
+    # Other nodes exit with 0: after an error the scheduler could kill those that still work.
+    if node_rank == 0 and not is_local:
         keep_figures(run)
         sys.exit(code)  # the scheduler must see a failed run as a failed job
 

@@ -72,7 +72,7 @@ document.addEventListener("pointerover", (event) => {
   tip.style.top = `${Math.max(4, event.clientY - tip.offsetHeight - 12)}px`;
 });
 
-// One run alone, in all pictures and tables of its group.
+// One run alone, in all tables of its group.
 const chosen = document.createElement("div");
 chosen.className = "chosen";
 chosen.hidden = true;

@@ -16,7 +16,7 @@ import msgspec
 
 from hpcdist.agent.launcher_end import after_srun, srun_errors
 from hpcdist.agent.member import UNFIT, Member
-from hpcdist.agent.node import CannotLaunchError, OwnNode
+from hpcdist.agent.node import OwnNode
 from hpcdist.agent.outcome import failure, lives
 from hpcdist.base.errors import EXIT_FAILED, SchedulerError
 from hpcdist.base.files import close_umask
@@ -28,7 +28,7 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Kind, Verdict
 from hpcdist.schedulers import load_requeuer, load_scheduler
 from hpcdist.schedulers.base import JobPlace
-from hpcdist.schedulers.jobs import note_own_job
+from hpcdist.schedulers.batch import note_own_job
 from hpcdist.schedulers.notes import Notes, step_hosts
 
 
@@ -54,8 +54,6 @@ class Agent:
                     os.environ.update(self._node.environment(os.environ))
                 self._member = Member(self._node, self._attempts, notes=self._notes, log=self._log)
                 self.verdict = self._member.take_part()
-        except CannotLaunchError as error:
-            self.verdict = self._own_verdict("launch", str(error))
         except UNFIT as error:
             self.verdict = self._own_verdict("launch", f"{self._node.name}: {error}")
         except Exception as error:  # noqa: BLE001 - a run must not end without a verdict

@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 import math
 import signal
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,23 +17,20 @@ import msgspec
 
 from hpcdist.agent import messages
 from hpcdist.agent.messages import ToAgent, ToLeader
-from hpcdist.agent.node import (
-    Agreement,
-    DisagreementError,
-    NodeFacts,
-    RankMeeting,
-    agree,
-    store_listens_on,
-)
-from hpcdist.agent.outcome import failure
+from hpcdist.agent.node import Agreement, CannotLaunchError, NodeFacts, RankMeeting, agree
+from hpcdist.agent.outcome import failure, words
 from hpcdist.agent.outcome.hang import HangWatch
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.base.text import listed
+from hpcdist.job.spec import Launch
 from hpcdist.runs.verdict import Hang, Kind, RankEnd, Verdict
 from hpcdist.schedulers.notes import Note
 
-SETTLE_S = 0.2
-"""After a first failure, how long others that failed at the same moment have to be heard."""
+SETTLE_S = 0.1
+"""After a rank has failed by itself, how long others that fail at the same moment have to be heard:
+one that failed before it is heard of later, too, by the time of its end."""
+CAUSE_S = 0.2
+"""After a failure that was only the consequence of another, how long that has to be heard."""
 
 _GONE_S = 5.0
 """Beyond the grace, how long an agent may take to end its ranks before it counts as lost."""
@@ -42,7 +38,10 @@ _GONE_S = 5.0
 STOP_TOGETHER_S = 60.0
 """Once a rank has stopped in good order, how long the others have to do so."""
 
-CANCEL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STANDSTILL_S = 10.0
+"""Agents look twice a second: one that has not for so long was suspended, with its ranks."""
+
+CANCEL_SIGNALS = {one.name: one for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 """Signals that a user, a terminal or a scheduler sends to end a run."""
 
 
@@ -91,20 +90,14 @@ class Claimed(NamedTuple):
 
     attempt: int | None
     """None: there is no next attempt, and the run ends with the verdict on the last one."""
+    failed: Verdict | None
+    """That verdict, of ClaimAttempt."""
     why_not: str | None = None
     """Why there is none; None: a newer attempt has begun elsewhere."""
 
 
-class Resumed(NamedTuple):
-    """Event: node 0 was suspended, and the others' ranks had to wait for its own."""
-
-
-class Concluded(NamedTuple):
-    """Event: an agent that could not take part has given the run its verdict."""
-
-
 class Tick(NamedTuple):
-    """Event: time has passed; due at `Coordinator.next_deadline`."""
+    """Event: time has passed; due twice a second, and at `Coordinator.deadline`."""
 
 
 class Send(NamedTuple):
@@ -122,12 +115,12 @@ class ClaimAttempt(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """Action: end the run with this verdict; None: the run has one already."""
+    """Action: end the run with this verdict."""
 
-    verdict: Verdict | None
+    verdict: Verdict
 
 
-Event = Heard | Lost | Note | Claimed | Resumed | Concluded | Tick
+Event = Heard | Lost | Note | Claimed | Tick
 Action = Send | ClaimAttempt | Hang | Finish
 """A Hang is to be noted: an attempt seems to hang, or no longer does."""
 
@@ -135,14 +128,11 @@ Action = Send | ClaimAttempt | Hang | Finish
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """The sizes, limits and times of a run by which its coordinator decides."""
 
+    launch: Launch
     num_nodes: int
     ranks_per_node: int
-    max_restarts: int
-    grace_s: float
-    """Time to end for ranks that handle the signal which asks them to."""
     most_grace_s: float
-    """Limit of `grace_s` where the scheduler ends the job."""
-    join_timeout_s: float
+    """Limit of `launch.grace_s` where the scheduler ends the job."""
     backend: str
     """gloo, nccl, or auto: as the nodes' device wants it."""
     warn_at: float = math.inf
@@ -152,8 +142,6 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     limit_min: float | None = None
     hang_timeout_s: float = math.inf
     """Time without a sign of work after which the run is ended; inf: never."""
-    port_range: tuple[int, int] | None = None
-    """Ports for the ranks' store."""
     saves: bool = False
     """Ranks that stop have saved a checkpoint; False for scripts, of which it is not known."""
 
@@ -187,6 +175,7 @@ class Attempt:
             num_nodes=self.terms.num_nodes,
             ranks_per_node=self.terms.ranks_per_node,
             timeout_s=self.terms.hang_timeout_s,
+            ends=self.ends,
         )
 
     def failures(self) -> list[RankEnd]:
@@ -202,38 +191,17 @@ class Attempt:
         return (
             verdict.state == "failed"
             and verdict.kind not in {"launch", "agent_lost", "time_limit"}
-            and self.restarts < self.terms.max_restarts
+            and self.restarts < self.terms.launch.max_restarts
         )
-
-    def order_begin(self, agreement: Agreement, facts: Mapping[int, NodeFacts]) -> messages.Begin:
-        """Return the order to open its store where all nodes reach it."""
-        address = agreement.master_addr
-        return messages.Begin(
-            attempt=self.number,
-            bind_to=store_listens_on(facts, address),
-            address=address,
-            port_range=self.terms.port_range,
-        )
-
-    def order_start(self, agreement: Agreement, port: int) -> messages.Start:
-        """Return the order to start its ranks, which meet at its store's port."""
-        meeting = RankMeeting(
-            **msgspec.structs.asdict(agreement),
-            attempt=self.number,
-            restart_count=self.restarts,
-            master_port=port,
-        )
-        return messages.Start(meeting=meeting)
 
     def order_end(self, notice: failure.Notice | None) -> messages.End:
         """Return the order to end its ranks, and keep it."""
-        number, grace_s = signal.SIGTERM, self.terms.grace_s
-        is_cancelled = self.decided is not None and self.decided.kind == "cancelled"
-        if is_cancelled or (notice and (notice.is_over or notice.signal == "SIGTERM")):
+        number, grace_s, decided = signal.SIGTERM, self.terms.launch.grace_s, self.decided
+        is_cancel = decided is not None and decided.kind == "cancelled"
+        if is_cancel or (notice and (notice.is_over or notice.signal == "SIGTERM")):
             grace_s = min(grace_s, self.terms.most_grace_s)
-        if self.decided is not None and is_cancelled:
-            name = self.decided.signal
-            number = next((one for one in CANCEL_SIGNALS if one.name == name), number)
+        if decided is not None and is_cancel:
+            number = CANCEL_SIGNALS.get(str(decided.signal), number)
         self.end = messages.End(attempt=self.number, signal=number, grace_s=grace_s)
         return self.end
 
@@ -246,18 +214,11 @@ class Attempt:
         verdict = self.decided or failure.decide(
             ends, notice=notice, saves=self.terms.saves, restarts=self.restarts
         )
-        return self.with_killed(self.numbered(verdict, time_s))
-
-    def with_killed(self, verdict: Verdict) -> Verdict:
-        """Return a verdict that names the ranks that had time to end, and did not."""
-        killed = sorted(end.rank for end in self.ends.values() if end.outlasted)
-        if not killed or self.end is None:
-            return verdict
-        sentence = (
-            f"{listed(killed)} had not ended {self.end.grace_s:g} s after "
-            f"{signal.Signals(self.end.signal).name}, and had to be killed"
-        )
-        return msgspec.structs.replace(verdict, message=f"{verdict.message}; {sentence}")
+        if self.end is not None and (killed := [end.rank for end in ends if end.outlasted]):
+            after = f"{self.end.grace_s:g} s after {signal.Signals(self.end.signal).name}"
+            sentence = f"{listed(killed)} had not ended {after}, and had to be killed"
+            verdict = words.add(verdict, sentence)
+        return self.numbered(verdict, time_s)
 
 
 class Coordinator:
@@ -267,55 +228,35 @@ class Coordinator:
         """Start to wait for the agents."""
         self.terms = terms
         self.stage = Stage.JOINING
-        self.deadline: float | None = now.now + terms.join_timeout_s
+        self.deadline: float | None = now.now + terms.launch.join_timeout_s
         """When the stage ends by itself; None: only messages end it."""
         self._now = now
         self._actions: list[Action] = []
-        self.facts: dict[int, NodeFacts] = {}
-        """By node; of those whose agents have joined."""
-        self._lost: set[int] = set()
+        self.members: dict[int, NodeFacts] = {}
+        """By node; of those whose agents have joined, and are not lost."""
         self._agreement: Agreement | None = None
         self._notice: failure.Notice | None = None
         """The job will be ended soon."""
         self._cancelled: Verdict | None = None
         """The user cancelled while the ranks were being ended for another reason."""
-        self._failed: Verdict | None = None
-        """The verdict on the attempt after which another is being claimed."""
         self.attempt = Attempt(terms)
-
-    def members(self) -> set[int]:
-        """Return the nodes whose agents have joined, and are not lost."""
-        return self.facts.keys() - self._lost
-
-    def next_deadline(self) -> float:
-        """Return the time, by the monotonic clock, at which Tick is due."""
-        deadlines = [math.inf if self.deadline is None else self.deadline]
-        if self._notice is None:
-            deadlines.append(self.terms.warn_at)
-        if self.stage not in _AFTER_RUNNING:
-            deadlines.append(self.terms.limit_at)
-        if self.stage is Stage.RUNNING:
-            deadlines.append(self.attempt.hang_watch.deadline)
-        return min(deadlines)
 
     def decide(self, event: Event, now: Now) -> list[Action]:
         """Take an event; return what is to be done because of it, in this order."""
+        if now.now - self._now.now > STANDSTILL_S:  # the others' ranks had to wait for node 0's
+            self.attempt.hang_watch.forgive(now.now)
         self._now, self._actions = now, []
         match event:
             case Heard():
                 self._on_message(event.node, event.message)
             case Lost():
                 self._on_lost(event.node, event.reason)
-            case Note() if self.stage is Stage.JOINING and event.node not in self.facts:
+            case Note() if self.stage is Stage.JOINING and event.node not in self.members:
                 name, elsewhere = f"node {event.node} (host {event.host})", event.is_host_lost
                 sentence = f"{name}: no agent could be started there: {event.said}"
                 self._fail("launch", sentence, event.node, host=event.host, try_elsewhere=elsewhere)
             case Claimed() if self.stage is Stage.STARTING:
-                self._on_claimed(event.attempt, event.why_not)
-            case Resumed():
-                self.attempt.hang_watch.forgive(now.now)
-            case Concluded():
-                self._finish(None)
+                self._on_claimed(event)
             case Tick():
                 self._on_time()
         return self._actions
@@ -327,69 +268,26 @@ class Coordinator:
             case messages.StoreOpened() if self.stage is Stage.STARTING:
                 assert self._agreement is not None
                 self.stage = Stage.RUNNING
-                self._broadcast(self.attempt.order_start(self._agreement, message.port))
+                meeting = RankMeeting(
+                    **msgspec.structs.asdict(self._agreement),
+                    attempt=self.attempt.number,
+                    restart_count=self.attempt.restarts,
+                    master_port=message.port,
+                )
+                self._broadcast(messages.Start(meeting=meeting))
             case messages.Failed() if self.attempt.decided is None:
                 is_early = self.stage in {Stage.JOINING, Stage.STARTING}
-                sentence = f"{_name_of(node, self.facts)}: {message.sentence}"
+                name = self.members[node].name if node in self.members else f"node {node}"
+                sentence = f"{name}: {message.sentence}"
                 self._fail("launch" if is_early else "agent_lost", sentence, node)
             case messages.Signalled(name, is_cancel=False):
                 self._on_warned(name)
             case messages.Signalled(name) if self.stage in _AFTER_RUNNING:
-                self._cancelled = self.attempt.numbered(failure.cancelled(name), self._now.unix_now)
+                self._cancelled = failure.cancelled(name, time_s=self._now.unix_now)
             case messages.Signalled(name):
                 self._end_attempt(failure.cancelled(name))
             case messages.OfAttempt() if message.attempt == self.attempt.number:
                 self._on_news(node, message)
-
-    def _on_join(self, node: int, facts: NodeFacts) -> None:
-        if self.stage is not Stage.JOINING:  # the run was over before all were there
-            self._actions.append(Send([node], messages.Close()))
-            return
-        self.facts[node] = facts
-        if len(self.facts) < self.terms.num_nodes:
-            return
-        try:
-            self._agreement = agree(self.facts, self.terms.backend)
-        except DisagreementError as error:
-            self._fail("launch", str(error), node)
-        else:
-            self._claim(failed=None)
-
-    def _on_lost(self, node: int, reason: str) -> None:
-        if self.stage is Stage.FINISHED or node not in self.members():
-            return
-        self._lost.add(node)
-        if self.attempt.decided is None and not self.attempt.is_explained():
-            sentence = f"the agent of {_name_of(node, self.facts)} was lost: {reason}"
-            if self._notice is not None and self._notice.signal == "SIGINT":
-                # LSF's kill reaches the agents of other hosts too, in an order of its own.
-                self._end_attempt(failure.stopped(self._notice, f"stopped by SIGINT; {sentence}"))
-            else:
-                self._fail("agent_lost", sentence, node)
-        self._check_gone()
-
-    def _on_time(self) -> None:
-        if self._now.now >= self.terms.warn_at and self._notice is None:
-            self._on_warned(None)
-        if self._now.now >= self.terms.limit_at and self.stage not in _AFTER_RUNNING:
-            asked = "; the ranks had been asked to stop, and did not" if self._notice else ""
-            sentence = f"the time limit of {self.terms.limit_min:g} minutes was reached{asked}"
-            self._fail("time_limit", sentence, 0)
-        if self.stage is Stage.RUNNING:
-            self._act(self.attempt.hang_watch.on_time(self.attempt.ends, now=self._now.now))
-        if self.deadline is None or self._now.now < self.deadline:
-            return
-        self.deadline = None
-        if self.stage is Stage.JOINING:
-            missing = sorted(set(range(self.terms.num_nodes)) - self.facts.keys())
-            limit_s = self.terms.join_timeout_s
-            sentence = f"the agents of {listed(missing, 'node')} did not join within {limit_s:g} s"
-            self._fail("launch", sentence, missing[0])
-        elif self.stage in {Stage.RUNNING, Stage.SETTLING}:
-            self._end_attempt(None)
-        elif self.stage is Stage.ENDING:
-            for node in self.members() - self.attempt.gone:
-                self._on_lost(node, "it did not end its ranks in time")
 
     def _on_news(self, node: int, message: messages.AnyOfAttempt) -> None:
         """Take a message about the current attempt; others come too late."""
@@ -400,48 +298,90 @@ class Coordinator:
             case messages.Gone() if self.stage is Stage.ENDING:
                 attempt.gone.add(node)
                 self._check_gone()
-            case messages.Quiet(_, quiet_s) if self.stage is Stage.RUNNING:
-                self._act(attempt.hang_watch.on_quiet(node, quiet_s, attempt.ends, **now))
-            case messages.Stacks(_, reports) if self.stage is Stage.RUNNING:
-                self._act(attempt.hang_watch.on_reports(node, reports, attempt.ends, **now))
+            case messages.Quiet() if self.stage is Stage.RUNNING:
+                found = attempt.hang_watch.on_quiet(node, message.quiet_s, **now)
+                self._carry_out(found)
+            case messages.Stacks() if self.stage is Stage.RUNNING:
+                found = attempt.hang_watch.on_reports(node, message.reports, **now)
+                self._carry_out(found)
             case messages.Reached():
                 attempt.reached[node] = message.boundary
-                if attempt.reached.keys() >= self.members():
+                if attempt.reached.keys() >= self.members.keys():
                     self._broadcast(messages.Pause(stop_at=max(attempt.reached.values()) + 1))
 
-    def _on_ended(self, end: RankEnd) -> None:
-        self.attempt.ends[end.rank] = end
-        if self.stage is Stage.ENDING and self.deadline is not None:
-            # Its agent closes one rank's files after the other, on whatever file system.
-            self.deadline = max(self.deadline, self._now.now + _GONE_S)
-        if self.stage is not Stage.RUNNING:
+    def _on_join(self, node: int, facts: NodeFacts) -> None:
+        if self.stage is not Stage.JOINING:  # the run was over before all were there
+            self._actions.append(Send([node], messages.Close()))
             return
-        if _is_due_to(self._notice, end):
-            self.deadline = self.deadline or self._now.now + STOP_TOGETHER_S
-        elif failure.is_failure(end):
-            self.stage, self.deadline = Stage.SETTLING, self._now.now + SETTLE_S
-        if len(self.attempt.ends) == self.terms.world_size:
-            self._end_attempt(None)
+        self.members[node] = facts
+        if len(self.members) < self.terms.num_nodes:
+            return
+        try:
+            self._agreement = agree(self.members, self.terms.backend)
+        except CannotLaunchError as error:
+            self._fail("launch", str(error), node)
+        else:
+            self._claim(failed=None)
 
-    def _on_warned(self, signal_name: str | None) -> None:
-        """Stop the ranks at the next step, and start no more: the job will be ended soon."""
-        if self._notice is not None:
-            before, self._notice = self._notice, _heed_again(self._notice, signal_name)
-            if self._notice.is_over and not before.is_over:
-                self._end_attempt(None)
+    def _claim(self, failed: Verdict | None) -> None:
+        self.stage, self.deadline = Stage.STARTING, None
+        self._actions.append(ClaimAttempt(failed))
+
+    def _on_claimed(self, claimed: Claimed) -> None:
+        """Begin the attempt with its store; or end the run where no other may begin."""
+        failed, agreement = claimed.failed, self._agreement
+        if claimed.attempt is not None and agreement is not None:
+            restarts = self.attempt.restarts + (failed is not None)
+            self.attempt = Attempt(self.terms, claimed.attempt, restarts)
+            begin = messages.Begin(
+                attempt=claimed.attempt,
+                bind_to=agreement.bind_to,
+                address=agreement.master_addr,
+                port_range=self.terms.launch.port_range,
+            )
+            self._broadcast(begin)
+        elif failed is not None:
+            if claimed.why_not is not None:
+                failed = words.add(failed, f"it is not started again: {claimed.why_not}")
+            self._finish(failed)
+
+    def _on_lost(self, node: int, reason: str) -> None:
+        if self.stage is Stage.FINISHED or (facts := self.members.pop(node, None)) is None:
             return
-        self._notice = failure.Notice(signal=signal_name)
-        if self.stage in {Stage.JOINING, Stage.STARTING}:
-            self._end_attempt(failure.stopped(self._notice, f"stopped {self._notice.before_what}"))
-        failures = self.attempt.failures()
-        if self.stage is Stage.SETTLING and all(_is_due_to(self._notice, end) for end in failures):
-            # The scheduler's signal reached those ranks before it reached this node.
-            self.stage = Stage.RUNNING
-            self.deadline = self._now.now + STOP_TOGETHER_S
+        if self.attempt.decided is None and not self.attempt.is_explained():
+            sentence = f"the agent of {facts.name} was lost: {reason}"
+            if self._notice is not None and self._notice.signal == "SIGINT":
+                # LSF's kill reaches the agents of other hosts too, in an order of its own.
+                self._end_attempt(failure.stopped(self._notice, f"stopped by SIGINT; {sentence}"))
+            else:
+                self._fail("agent_lost", sentence, node, host=facts.host)
+        self._check_gone()
+
+    def _on_time(self) -> None:
+        now = self._now.now
+        if now >= self.terms.warn_at and self._notice is None:
+            self._on_warned(None)
+        if now >= self.terms.limit_at and self.stage not in _AFTER_RUNNING:
+            asked = "; the ranks had been asked to stop, and did not" if self._notice else ""
+            sentence = f"the time limit of {self.terms.limit_min:g} minutes was reached{asked}"
+            self._fail("time_limit", sentence, 0)
         if self.stage is Stage.RUNNING:
-            self._broadcast(messages.Pause(signal=self._notice.signal))
+            self._carry_out(self.attempt.hang_watch.on_time(now=now))
+        if self.deadline is None or now < self.deadline:
+            return
+        self.deadline = None
+        if self.stage is Stage.JOINING:
+            missing = sorted(set(range(self.terms.num_nodes)) - self.members.keys())
+            limit = f"did not join within {self.terms.launch.join_timeout_s:g} s"
+            sentence = f"the agents of {listed(missing, 'node')} {limit}"
+            self._fail("launch", sentence, missing[0])
+        elif self.stage in {Stage.RUNNING, Stage.SETTLING}:
+            self._end_attempt(None)
+        elif self.stage is Stage.ENDING:
+            for node in self.members.keys() - self.attempt.gone:
+                self._on_lost(node, "it did not end its ranks in time")
 
-    def _act(self, found: list[messages.Dump | Hang | Verdict]) -> None:
+    def _carry_out(self, found: list[messages.Dump | Hang | Verdict]) -> None:
         """Carry out what the hang watch returned."""
         for each in found:
             if isinstance(each, Verdict):
@@ -451,26 +391,52 @@ class Coordinator:
             else:
                 self._broadcast(each)
 
-    def _claim(self, failed: Verdict | None) -> None:
-        self.stage, self.deadline = Stage.STARTING, None
-        self._failed = failed
-        self._actions.append(ClaimAttempt(failed))
+    def _on_ended(self, end: RankEnd) -> None:
+        attempt, now = self.attempt, self._now.now
+        attempt.ends[end.rank] = end
+        if self.stage is Stage.ENDING and self.deadline is not None:
+            # Its agent closes one rank's files after the other, on whatever file system.
+            self.deadline = max(self.deadline, now + _GONE_S)
+        if self.stage not in {Stage.RUNNING, Stage.SETTLING}:
+            return
+        if self.stage is Stage.RUNNING and _is_due_to(self._notice, end):
+            self.deadline = self.deadline or now + STOP_TOGETHER_S
+        elif failure.is_failure(end):
+            due = now + (SETTLE_S if self.attempt.is_explained() else CAUSE_S)
+            if self.stage is Stage.SETTLING and self.deadline is not None:
+                due = min(due, self.deadline)
+            self.stage, self.deadline = Stage.SETTLING, due
+        if len(attempt.ends) == self.terms.world_size:
+            self._end_attempt(None)
 
-    def _on_claimed(self, number: int | None, why_not: str | None) -> None:
-        """Begin the attempt with its store; or end the run where no other may begin."""
-        failed = self._failed
-        if number is not None and self._agreement is not None:
-            self.attempt = Attempt(self.terms, number, self.attempt.restarts + (failed is not None))
-            self._broadcast(self.attempt.order_begin(self._agreement, self.facts))
-        elif failed is not None:
-            if why_not is not None:
-                sentence = f"{failed.message}; it is not started again: {why_not}"
-                failed = msgspec.structs.replace(failed, message=sentence)
-            self._finish(failed)
+    def _on_warned(self, signal_name: str | None) -> None:
+        """Stop the ranks at the next step, and start no more: the job will be ended soon, as a
+        signal says, or our clock (None)."""
+        before = self._notice
+        if before is None:
+            notice = self._notice = failure.Notice(signal=signal_name)
+            if self.stage in {Stage.JOINING, Stage.STARTING}:
+                self._end_attempt(failure.stopped(notice, f"stopped {notice.before_what}"))
+            is_due = all(_is_due_to(notice, end) for end in self.attempt.failures())
+            if self.stage is Stage.SETTLING and is_due:
+                # The scheduler's signal reached those ranks before it reached this node.
+                self.stage, self.deadline = Stage.RUNNING, self._now.now + STOP_TOGETHER_S
+            if self.stage is Stage.RUNNING:
+                self._broadcast(messages.Pause(signal=signal_name))
+        elif before.is_over or signal_name is None:
+            return
+        elif before.signal is None or signal_name == "SIGINT":
+            # A signal replaces the notice of our clock; SIGINT, with which LSF begins a kill,
+            # replaces any: whoever kills a job that is about to be requeued wants it gone.
+            self._notice = msgspec.structs.replace(before, signal=signal_name)
+        elif signal_name == "SIGTERM" != before.signal:
+            # The time until the scheduler's SIGKILL must do for the verdict.
+            self._notice = msgspec.structs.replace(before, is_over=True)
+            self._end_attempt(None)
 
     def _fail(self, kind: Kind, sentence: str, node: int, **fields: object) -> None:
-        if node in self.facts:
-            fields["host"] = self.facts[node].host
+        if node in self.members:
+            fields["host"] = self.members[node].host
         self._end_attempt(failure.without_rank(kind, sentence, node=node, **fields))
 
     def _end_attempt(self, verdict: Verdict | None) -> None:
@@ -479,42 +445,43 @@ class Coordinator:
             self.attempt.decided = self.attempt.numbered(verdict, self._now.unix_now)
         if self.stage in {Stage.ENDING, Stage.FINISHED}:
             return
-        self.stage = Stage.ENDING
         order = self.attempt.order_end(self._notice)
-        self.deadline = self._now.now + order.grace_s + _GONE_S
+        self.stage, self.deadline = Stage.ENDING, self._now.now + order.grace_s + _GONE_S
         self._broadcast(order)
         self._check_gone()
 
     def _check_gone(self) -> None:
         """With the last agent's Gone, claim the next attempt or end the run."""
         attempt, notice = self.attempt, self._notice
-        if self.stage is not Stage.ENDING or not self.members() <= attempt.gone:
+        if self.stage is not Stage.ENDING or not self.members.keys() <= attempt.gone:
             return
         verdict = attempt.verdict(notice, self._now.unix_now)
-        may_restart = not self._lost and attempt.may_restart(verdict)
-        if self._cancelled is not None and (may_restart or _may_be_of_cancel(verdict)):
-            self._finish(attempt.with_killed(self._cancelled))
+        is_whole = len(self.members) == self.terms.num_nodes
+        may_restart = is_whole and attempt.may_restart(verdict)
+        if self._cancelled is not None and (
+            may_restart
+            or verdict.exit_code_of_run == EXIT_STOPPED
+            # The signal reached the ranks before it reached this node.
+            or (verdict.first is not None and verdict.first.signal in CANCEL_SIGNALS)
+        ):
+            self._finish(self._cancelled)
         elif may_restart and notice is not None:
             sentence = f"stopped {notice.before_what}, after a failure: {verdict.message}"
-            self._finish(attempt.numbered(failure.stopped(notice, sentence), self._now.unix_now))
+            self._finish(failure.stopped(notice, sentence))
         elif may_restart:
             self._claim(failed=verdict)
         else:
             self._finish(verdict)
 
-    def _finish(self, verdict: Verdict | None) -> None:
+    def _finish(self, verdict: Verdict) -> None:
         self.stage, self.deadline = Stage.FINISHED, None
-        last = sorted(self.members() | {0})  # node 0's own agent may not have joined yet
+        last = sorted({0, *self.members})  # node 0's own agent may not have joined yet
+        verdict = self.attempt.numbered(verdict, self._now.unix_now)
         self._actions += [Finish(verdict), Send(last, messages.Close())]
 
     def _broadcast(self, message: ToAgent) -> None:
-        if members := sorted(self.members()):
-            self._actions.append(Send(members, message))
-
-
-def _name_of(node: int, facts: Mapping[int, NodeFacts]) -> str:
-    host = facts[node].host if node in facts else "unknown host"
-    return f"node {node} (host {host})"
+        if self.members:
+            self._actions.append(Send(sorted(self.members), message))
 
 
 def _is_due_to(notice: failure.Notice | None, end: RankEnd) -> bool:
@@ -523,33 +490,3 @@ def _is_due_to(notice: failure.Notice | None, end: RankEnd) -> bool:
     return notice is not None and (
         failure.is_stop(end, notice) or (failure.is_failure(end) and failure.is_victim(end))
     )
-
-
-def _may_be_of_cancel(verdict: Verdict) -> bool:
-    """Return True where a cancellation that came later outweighs this verdict: the run has only
-    stopped to go on later, or its first rank ended by the signal of the cancellation, or by the
-    exit code that a shell makes of it."""
-    first = verdict.first
-    return verdict.exit_code_of_run == EXIT_STOPPED or (
-        first is not None
-        and (
-            first.signal in {number.name for number in CANCEL_SIGNALS}
-            or first.exit_code in {128 + number for number in CANCEL_SIGNALS}
-        )
-    )
-
-
-def _heed_again(notice: failure.Notice, signal_name: str | None) -> failure.Notice:
-    """Return the notice that holds after another warning, by a signal, or by our clock (None).
-
-    SIGTERM after a different signal means that the notice is over, and the ranks are ended at once:
-    the time until the scheduler's SIGKILL must do for the verdict. A signal replaces the notice of
-    our clock. SIGINT, with which LSF begins a kill, replaces any: whoever kills a job that is about
-    to be requeued wants it gone.
-    """
-    if notice.is_over or signal_name is None:
-        return notice
-    if notice.signal is None or signal_name == "SIGINT":
-        return msgspec.structs.replace(notice, signal=signal_name)
-    is_over = signal_name == "SIGTERM" != notice.signal
-    return msgspec.structs.replace(notice, is_over=is_over)

@@ -9,7 +9,6 @@ What cannot be imported here is left to the ranks: a script may well do without 
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import importlib
 import os
@@ -25,14 +24,7 @@ from datetime import timedelta
 from typing import NoReturn
 
 from hpcdist.agent import messages
-from hpcdist.agent.messages import (
-    FROM_FORKSERVER,
-    TO_FORKSERVER,
-    Channel,
-    ChannelClosedError,
-    FromForkserver,
-    ToForkserver,
-)
+from hpcdist.agent.messages import Channel, ChannelClosedError
 from hpcdist.agent.stacks import StackMemory
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.ports import NoFreePortError, listen
@@ -59,8 +51,6 @@ _DEAF_GRACE_S = 0.5
 _STRAYS_GRACE_S = 0.3
 """Time that processes which a rank left behind have to end by themselves."""
 
-_CHANNEL_CHANGED = signal.SIGIO
-"""Sent by the kernel at each change of the channel."""
 _DECIDED_BY_AGENT = (*WARNING_SIGNALS, signal.SIGHUP, signal.SIGUSR1)
 """Signals that the forkserver ignores: its agent decides what follows from them."""
 _ENDING_POLL_S = 0.01
@@ -69,29 +59,27 @@ _ENDING_POLL_S = 0.01
 
 def start_forkserver(
     job: JobSpec, board: ProgressBoard, stacks: StackMemory
-) -> tuple[int, Channel[FromForkserver]]:
+) -> tuple[int, Channel[messages.FromForkserver]]:
     """Fork the forkserver from the calling agent; return its pid and the agent's end."""
     agent_end, server_end = socket.socketpair()
     pid = os.fork()
     if pid == 0:
         agent_end.close()
-        run_forkserver(job, board, stacks, Channel(server_end, TO_FORKSERVER))
+        run_forkserver(job, board, stacks, Channel(server_end, messages.TO_FORKSERVER))
     server_end.close()
-    return pid, Channel(agent_end, FROM_FORKSERVER)
+    return pid, Channel(agent_end, messages.FROM_FORKSERVER)
 
 
 def run_forkserver(
-    job: JobSpec, board: ProgressBoard, stacks: StackMemory, channel: Channel[ToForkserver]
+    job: JobSpec, board: ProgressBoard, stacks: StackMemory, channel: Channel[messages.ToForkserver]
 ) -> NoReturn:
     """Be the forkserver, until the agent at the other end of the channel is gone."""
     code = 1
     try:
         adopt_orphans()
-        # A Ctrl-C or a scheduler's signal to all processes must not end the ranks before the agent
-        # does.
+        # A signal to all processes must not end the ranks before the agent does.
         for signum in _DECIDED_BY_AGENT:
             signal.signal(signum, signal.SIG_IGN)
-        _outlive_agent_briefly(channel)
         Forkserver(job, board, stacks, channel).serve()
     except ChannelClosedError:
         code = 0
@@ -110,7 +98,7 @@ class Forkserver:
         job: JobSpec,
         board: ProgressBoard,
         stacks: StackMemory,
-        channel: Channel[ToForkserver],
+        channel: Channel[messages.ToForkserver],
     ) -> None:
         self._job = job
         self._board = board
@@ -155,34 +143,33 @@ class Forkserver:
         gc.enable()
         self._channel.send(messages.Ready())
 
-    def _obey(self, message: ToForkserver) -> None:
+    def _obey(self, message: messages.ToForkserver) -> None:
         try:
             match message:
                 case messages.Fork():
                     for order in message.orders:
                         self._fork_rank(order)
                 case messages.Begin():
-                    self._fork_store(message)
+                    listener = listen(message.bind_to, message.port_range)
+                    port = listener.getsockname()[1]
+                    self._store_pid = fork_store(listener, message.address)
+                    self._channel.send(messages.StoreOpened(port=port))
                 case messages.End():
                     self._begin_ending(message)
                 case messages.Pause():
                     for pid, local_rank in self._ranks.items():
-                        is_for_sigterm = message.signal == "SIGTERM" and self._knows_sigterm_alone(
-                            pid, local_rank
-                        )
-                        send_signal(pid, signal.SIGTERM if is_for_sigterm else signal.SIGUSR2)
+                        # A program may handle SIGTERM, as torchrun sends it, but not SIGUSR2. One
+                        # that asks at its step boundaries whether to stop does so there, whatever
+                        # its libraries make of SIGTERM.
+                        asks = self._board.read(local_rank).boundary > 0
+                        knows = catches(pid, signal.SIGTERM) and not catches(pid, signal.SIGUSR2)
+                        gets_sigterm = message.signal == "SIGTERM" and knows and not asks
+                        send_signal(pid, signal.SIGTERM if gets_sigterm else signal.SIGUSR2)
+        except NoFreePortError as error:
+            self._channel.send(messages.Failed(sentence=f"no store: {error}"))
         except OSError as error:  # the limit of processes, or of memory
             sentence = f"a process cannot be forked: {error.strerror}"
             self._channel.send(messages.Failed(sentence=sentence))
-
-    def _knows_sigterm_alone(self, pid: int, local_rank: int) -> bool:
-        """Return True for a program that handles SIGTERM, as torchrun sends it, but not SIGUSR2.
-
-        One that asks at its step boundaries whether to stop does so there, whatever its libraries
-        make of SIGTERM: False.
-        """
-        asks = self._board.read(local_rank).boundary > 0
-        return not asks and catches(pid, signal.SIGTERM) and not catches(pid, signal.SIGUSR2)
 
     def _fork_rank(self, order: RankOrder) -> None:
         parent = os.getpid()
@@ -202,16 +189,6 @@ class Forkserver:
             traceback.print_exc()
         finally:
             os._exit(1)
-
-    def _fork_store(self, wanted: messages.Begin) -> None:
-        try:
-            listener = listen(wanted.bind_to, wanted.port_range)
-        except NoFreePortError as error:
-            self._channel.send(messages.Failed(sentence=f"no store: {error}"))
-            return
-        port = listener.getsockname()[1]
-        self._store_pid = fork_store(listener, wanted.address)
-        self._channel.send(messages.StoreOpened(port=port))
 
     def _reap(self) -> None:
         while True:
@@ -304,8 +281,6 @@ def fork_store(listener: socket.socket, address: str) -> int:
     try:
         die_with_parent(parent)
         signal.set_wakeup_fd(-1)
-        for signum in _DECIDED_BY_AGENT:
-            signal.signal(signum, signal.SIG_IGN)
         if "torch" not in sys.modules:
             select.select([listener], [], [])
         from torch._C._distributed_c10d import TCPStore  # torch.distributed exports it untyped
@@ -325,24 +300,3 @@ def fork_store(listener: socket.socket, address: str) -> int:
         traceback.print_exc()
     finally:
         os._exit(1)
-
-
-def _outlive_agent_briefly(channel: Channel[ToForkserver]) -> None:
-    """Kill all processes below when the agent dies: nobody else would know of them.
-
-    The kernel sends a signal at each change of the channel, so that this works during an import,
-    too. The death of the parent would not do: inside an image, the agent is not the parent.
-    """
-
-    def follow(*_: object) -> None:
-        poller = select.poll()
-        poller.register(channel, 0)
-        if any(event & select.POLLHUP for _, event in poller.poll(0)):
-            kill_descendants()
-            os._exit(1)
-
-    signal.signal(_CHANNEL_CHANGED, follow)
-    signal.siginterrupt(_CHANNEL_CHANGED, False)
-    fcntl.fcntl(channel, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(channel, fcntl.F_SETFL, fcntl.fcntl(channel, fcntl.F_GETFL) | os.O_ASYNC)
-    follow()

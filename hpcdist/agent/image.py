@@ -101,68 +101,55 @@ class ImageStart:
         board: ProgressBoard,
         stacks: StackMemory,
     ) -> None:
-        """Start it. Raises CannotLaunchError, where this node lacks what is needed for that."""
+        """Start it; what is said on stderr goes to the agent's log. Raises CannotLaunchError, where
+        this node lacks what is needed for that."""
         self._image, self._runtime = container.image, container.runtime
-        self._said = b""
         name = f"hpcdist-{token_hex(8)}"
         command = _command(container, name)
         door = socket.socket(socket.AF_UNIX)
         door.bind(f"\0{name}")
         door.listen()
+        self._log = run.agent_log_file(node.place.node_rank)
         try:
-            self._process = subprocess.Popen(
-                command,
-                env=environment_of_runtime(container.runtime, os.environ),
-                stdin=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                start_new_session=True,  # the agent alone hears the scheduler
-            )
+            with self._log.open("ab") as log:
+                self._begin = log.tell()
+                self._process = subprocess.Popen(
+                    command,
+                    env=environment_of_runtime(container.runtime, os.environ),
+                    stdin=subprocess.DEVNULL,
+                    stderr=log,
+                    start_new_session=True,  # the agent alone hears the scheduler
+                )
         except OSError as error:
-            sentence = f"{node.name}: {command[0]} cannot be run: {error.strerror}"
+            sentence = f"{command[0]} cannot be run: {error.strerror}"
             raise CannotLaunchError(sentence) from None
         agent_end, server_end = socket.socketpair()
         self.channel: Channel[FromForkserver] = Channel(agent_end, FROM_FORKSERVER)
         place = msgspec.json.encode(node.place).decode()
         variables = environment_inside(container, os.environ).items()
         words = [_FORKSERVER, str(run.path), place, _processes()]
-        handed = "\0".join([*words, *(f"{name}={value}" for name, value in variables)])
+        handed = os.fsencode("\0".join([*words, *(f"{key}={value}" for key, value in variables)]))
         descriptors = [*board.descriptors, *stacks.descriptors]
-        self._attending = threading.Thread(
-            target=self._attend, args=(door, os.fsencode(handed), server_end, descriptors)
-        )
-        self._attending.daemon = True
-        self._attending.start()
+        arguments = (door, handed, server_end, descriptors)
+        threading.Thread(target=self._hand_over, args=arguments, daemon=True).start()
 
-    def _attend(
+    def _hand_over(
         self, door: socket.socket, handed: bytes, server_end: socket.socket, descriptors: list[int]
     ) -> None:
-        """Hand the forkserver what it works with, and pass on what is said on stderr."""
-        said = self._process.stderr
-        assert said is not None
-        waiting: list[int] = [said.fileno(), door.fileno()]
-        while said.fileno() in waiting:
-            ready, _, _ = select.select(waiting, [], [], _POLL_S)
-            if door.fileno() in ready:
+        """Give the forkserver what it works with; where none comes, the channel ends."""
+        with door, server_end:
+            while self._process.poll() is None:
+                if not select.select([door], [], [], _POLL_S)[0]:
+                    continue
                 connection, _ = door.accept()
                 with connection, suppress(OSError):
-                    if _is_own(connection):
-                        waiting.remove(door.fileno())
-                        for one in (server_end.fileno(), *descriptors):
-                            socket.send_fds(connection, [b"\0"], [one])
-                        connection.sendall(b"\n" + handed)
-                        server_end.close()
-            if said.fileno() in ready:
-                piece = os.read(said.fileno(), 1 << 16)
-                self._said = (self._said + piece)[-_SAID_BYTES:]
-                with suppress(OSError):  # a full disk
-                    sys.stderr.buffer.write(piece)
-                    sys.stderr.buffer.flush()
-                if not piece:
-                    waiting.remove(said.fileno())
-            elif not ready and self._process.poll() is not None:
-                break
-        server_end.close()  # where nobody has come, the channel ends
-        door.close()
+                    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+                    if struct.unpack("iii", peer)[1] != os.geteuid():  # another user's
+                        continue
+                    for one in (server_end.fileno(), *descriptors):
+                        socket.send_fds(connection, [b"\0"], [one])
+                    connection.sendall(b"\n" + handed)
+                    return
 
     def end(self, *, has_begun: bool) -> str:
         """End the forkserver, whose channel is closed; return how it ended, in the words of the
@@ -171,18 +158,20 @@ class ImageStart:
             self._process.wait(_END_LIMIT_S)
         send_signal(self._process.pid, signal.SIGKILL)
         code = self._process.wait()
-        ended = f"ended with exit code {code}"
+        ended = f"{self._runtime} ended with exit code {code}"
         if code < 0:
-            ended = f"was killed by {signal.Signals(-code).name}"
-        self._attending.join(_END_LIMIT_S)
+            ended = f"{self._runtime} was killed by {signal.Signals(-code).name}"
         if has_begun:
-            return f"{self._runtime} {ended}"
-        lines = self._said.decode(errors="replace").splitlines()
+            return ended
+        lines: list[str] = []
+        with suppress(OSError), self._log.open("rb") as log:
+            log.seek(self._begin)
+            lines = log.read(_SAID_BYTES).decode(errors="replace").splitlines()
         told = [line.strip() for line in lines if line.strip()]
         # Of several lines of a runtime's, the first that says what is wrong.
         best = next((line for line in told if _MARK.match(line)), told[-1] if told else "nothing")
         return (
-            f"no rank can be started in {self._image}: {self._runtime} {ended} and said: "
+            f"no rank can be started in {self._image}: {ended} and said: "
             f"{_MARK.sub('', best) or best}"
         )
 
@@ -196,8 +185,7 @@ def _command(container: InContainer, name: str) -> list[str]:
         sentence = f"container.mounts names ${error.args[0]}, which is not set in the job"
         raise CannotLaunchError(sentence) from None
     if missing := [mount.source for mount in mounts if not os.path.exists(mount.source)]:
-        host = os.uname().nodename
-        raise CannotLaunchError(f"container.mounts: there is no {missing[0]} on {host}")
+        raise CannotLaunchError(f"container.mounts: there is no {missing[0]} there")
     note_use(Path(container.python_path))
     command = start_command(
         msgspec.structs.replace(container, mounts=mounts),
@@ -239,12 +227,6 @@ def main() -> NoReturn:
         StackMemory(job.ranks_per_node, shared[at:]),
         Channel(socket.socket(fileno=channel), TO_FORKSERVER),
     )
-
-
-def _is_own(connection: socket.socket) -> bool:
-    """Return whether the other end is a process of this user's."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    return bool(struct.unpack("iii", credentials)[1] == os.geteuid())
 
 
 def _processes() -> str:

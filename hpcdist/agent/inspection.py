@@ -9,13 +9,9 @@ whose stack could change meanwhile.
 
 from __future__ import annotations
 
-import math
 import signal
 import threading
-import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from hpcdist.agent import messages
 from hpcdist.agent.stacks import parse
@@ -23,105 +19,78 @@ from hpcdist.agent.watch import LivingRank, RankWatch
 from hpcdist.base.polling import poll
 from hpcdist.machine.process import catches, process_use, send_signal
 from hpcdist.rank.collectives import UNRECORDED
-from hpcdist.runs.requests import (
-    Collectives,
-    NodeProfiles,
-    NodeReport,
-    NodeStacks,
-    RankStacks,
-    Request,
-    StepReport,
-    ThreadStack,
-)
+from hpcdist.runs.requests import NodeProfiles, NodeStacks, RankStacks, Request, StepReport
 from hpcdist.workloads.rank_process import STACKS_SIGNAL
 
-_WAIT_S = 0.05
-"""Between two looks of the agent's loop at whether a report is there."""
 _ANSWER_S = 1.0
 """A rank that does not answer for so long lets none of its threads run, on a machine that is not
 overloaded."""
 _DUMP_S = 0.5
-_CPU_S = 0.3
-"""Over which CPU time is measured."""
 _POLL_S = 0.01
 _STEPS_POLL_S = 0.1
 _STOPPED = ("T", "t")
 
 
-class _Place(NamedTuple):
-    """Where a rank is, by its own word."""
+def begin(
+    wanted: Request | messages.Dump,
+    watch: RankWatch,
+    *,
+    tell: Callable[[messages.Report | messages.Stacks], None],
+    log: Callable[[str], None],
+) -> threading.Thread:
+    """Answer a request of a command, or the coordinator's order, in a thread of its own, which
+    calls `tell`."""
+    ranks = watch.living()
 
-    threads: list[ThreadStack]
-    note: str | None
-    """Why there are no stacks, or less than there should be."""
-    collectives: Collectives | None
-    """None where it did not answer."""
-    has_group: bool
-    """It has had a process group, and so a thread that answers."""
+    def fail(error: Exception) -> None:
+        log(f"a question to the ranks is not answered: {error!r}")
+        if isinstance(wanted, messages.Dump):
+            tell(messages.Stacks(attempt=wanted.attempt, reports=[]))
+        else:
+            tell(messages.Report(request=wanted.id, report=str(error)))
 
-
-class Inspection:
-    """The questions that this node's agent is answering, in order of their ends."""
-
-    def __init__(self, watch: RankWatch, log: Callable[[str], None]) -> None:
-        self._watch = watch
-        self._log = log
-        self._num_open = 0
-        self._done: deque[messages.Report | messages.Stacks] = deque()
-
-    def begin(self, wanted: Request | messages.Dump) -> None:
-        """Answer a request of a command, or the coordinator's order, in a thread of its own."""
-        self._num_open += 1
-        ranks = self._watch.living()
-        try:
-            threading.Thread(target=self._answer, args=(wanted, ranks), daemon=True).start()
-        except RuntimeError as error:  # the limit of threads
-            self._fail(wanted, error)
-
-    def next_deadline(self) -> float:
-        """Return when `answers` must be asked for next, by the monotonic clock."""
-        return time.monotonic() + _WAIT_S if self._num_open else math.inf
-
-    def answers(self) -> Sequence[messages.Report | messages.Stacks]:
-        """Return those that are ready."""
-        found = [self._done.popleft() for _ in range(len(self._done))]
-        self._num_open -= len(found)
-        return found
-
-    def _answer(self, wanted: Request | messages.Dump, ranks: list[LivingRank]) -> None:
+    def answer() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the agent's
         try:
-            if isinstance(wanted, messages.Dump):
-                places = _ask(ranks, self._watch)
-                reports = []
-                for rank, place in places.items():
-                    # Without a process group it has begun nothing.
-                    collectives = place.collectives if place.has_group else UNRECORDED
-                    reports.append(self._watch.hang_report(rank, place.threads, collectives))
-                self._done.append(messages.Stacks(attempt=wanted.attempt, reports=reports))
-                return
-            if wanted.ranks is not None:
-                ranks = [rank for rank in ranks if rank.order.rank in wanted.ranks]
-            report: NodeReport
-            if wanted.profiled_steps:
-                report = _profile(wanted, ranks, self._watch)
-            else:
-                report = _look(ranks, self._watch)
+            found = _answer(wanted, ranks, watch)
         except Exception as error:  # noqa: BLE001 - what is not known must not end a run
-            self._fail(wanted, error)
+            fail(error)
         else:
-            self._done.append(messages.Report(request=wanted.id, report=report))
+            tell(found)
 
-    def _fail(self, wanted: Request | messages.Dump, error: Exception) -> None:
-        self._log(f"a question to the ranks is not answered: {error!r}")
-        if isinstance(wanted, messages.Dump):
-            self._done.append(messages.Stacks(attempt=wanted.attempt, reports=[]))
-        else:
-            self._done.append(messages.Report(request=wanted.id, report=str(error)))
+    thread = threading.Thread(target=answer, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:  # the limit of threads
+        fail(error)
+    return thread
 
 
-def _ask(ranks: Sequence[LivingRank], watch: RankWatch) -> Mapping[LivingRank, _Place]:
-    """Return where ranks are: by their own thread, else by what faulthandler writes at a signal."""
+def _answer(
+    wanted: Request | messages.Dump, ranks: list[LivingRank], watch: RankWatch
+) -> messages.Report | messages.Stacks:
+    if isinstance(wanted, messages.Dump):
+        reports = []
+        for rank, of in _look(ranks, watch).items():
+            has_group = watch.board.pipe(rank.order.local_rank).is_attended
+            # Without a process group, and so a thread that answers, it has begun nothing.
+            collectives = of.collectives if has_group else UNRECORDED
+            reports.append(watch.hang_report(rank, of.threads, collectives))
+        return messages.Stacks(attempt=wanted.attempt, reports=reports)
+    if wanted.ranks is not None:
+        ranks = [rank for rank in ranks if rank.order.rank in wanted.ranks]
+    if wanted.profiled_steps:
+        return messages.Report(request=wanted.id, report=_profile(wanted, ranks, watch))
+    host = ranks[0].order.host if ranks else ""
+    report = NodeStacks(host=host, ranks=list(_look(ranks, watch).values()))
+    for rank in ranks:
+        watch.stacks.skip(rank.order.local_rank)
+    return messages.Report(request=wanted.id, report=report)
+
+
+def _look(ranks: Sequence[LivingRank], watch: RankWatch) -> dict[LivingRank, RankStacks]:
+    """Return where ranks are, by their own thread, else by what faulthandler writes at a signal,
+    and what their processes do; without those that have just ended."""
     pipes = {rank: watch.board.pipe(rank.order.local_rank) for rank in ranks}
     begins = {rank: watch.stacks.num_bytes(rank.order.local_rank) for rank in ranks}
     attended = {rank for rank in ranks if pipes[rank].is_attended}
@@ -133,13 +102,11 @@ def _ask(ranks: Sequence[LivingRank], watch: RankWatch) -> Mapping[LivingRank, _
         limit_s=_ANSWER_S,
     )
     accounts = {rank: pipes[rank].account() if rank in attended else None for rank in ranks}
-    stopped = {rank for rank in ranks if _is_stopped(rank)}
+    uses = {rank: use for rank in ranks if (use := process_use(rank.pid)) is not None}
+    stopped = {rank for rank, use in uses.items() if use.state in _STOPPED}
     # What has no handler for the signal would be ended by it: a program that is not Python's.
-    dumping = [
-        rank
-        for rank in ranks
-        if accounts[rank] is None and rank not in stopped and catches(rank.pid, STACKS_SIGNAL)
-    ]
+    silent = {rank for rank in uses if accounts[rank] is None} - stopped
+    dumping = [rank for rank in silent if catches(rank.pid, STACKS_SIGNAL)]
     for rank in dumping:
         send_signal(rank.pid, STACKS_SIGNAL)
     texts: dict[LivingRank, str] = {}
@@ -152,8 +119,8 @@ def _ask(ranks: Sequence[LivingRank], watch: RankWatch) -> Mapping[LivingRank, _
         return is_same or None
 
     poll(is_whole, interval_s=_POLL_S, limit_s=_DUMP_S)
-    places = {}
-    for rank in ranks:
+    found = {}
+    for rank, use in uses.items():
         account, note = accounts[rank], None
         threads = parse(texts[rank], account.names if account else {})
         if account is None and rank in stopped:
@@ -164,44 +131,17 @@ def _ask(ranks: Sequence[LivingRank], watch: RankWatch) -> Mapping[LivingRank, _
             note = "it does not answer"
         elif not threads:
             note = "it is not a Python program, or it handles SIGQUIT itself"
-        collectives = account.collectives if account else None
-        places[rank] = _Place(threads, note, collectives, has_group=rank in attended)
-    return places
-
-
-def _is_stopped(rank: LivingRank) -> bool:
-    use = process_use(rank.pid)
-    return use is None or use.state in _STOPPED
-
-
-def _look(ranks: Sequence[LivingRank], watch: RankWatch) -> NodeStacks:
-    """Return where these ranks are, and what their processes do."""
-    begin_s = time.monotonic()
-    before = {rank: process_use(rank.pid) for rank in ranks}
-    places = _ask(ranks, watch)
-    for rank in ranks:
-        watch.stacks.skip(rank.order.local_rank)
-    time.sleep(max(0.0, begin_s + _CPU_S - time.monotonic()))
-    length_s = time.monotonic() - begin_s
-    found = []
-    for rank in ranks:
-        now, then = process_use(rank.pid), before[rank]
-        if now is None or then is None:  # it has just ended
-            continue
-        found.append(
-            RankStacks(
-                rank=rank.order.rank,
-                pid=rank.pid,
-                step=watch.board.read(rank.order.local_rank).step,
-                state=now.state,
-                cpu_share=(now.cpu_s - then.cpu_s) / length_s,
-                rss_bytes=now.rss_bytes,
-                threads=places[rank].threads,
-                note=places[rank].note,
-                collectives=places[rank].collectives,
-            )
+        found[rank] = RankStacks(
+            rank=rank.order.rank,
+            pid=rank.pid,
+            step=watch.board.read(rank.order.local_rank).step,
+            state=use.state,
+            rss_bytes=use.rss_bytes,
+            threads=threads,
+            note=note,
+            collectives=account.collectives if account else None,
         )
-    return NodeStacks(host=ranks[0].order.host if ranks else "", ranks=found)
+    return found
 
 
 def _profile(request: Request, ranks: Sequence[LivingRank], watch: RankWatch) -> NodeProfiles:
@@ -211,19 +151,18 @@ def _profile(request: Request, ranks: Sequence[LivingRank], watch: RankWatch) ->
     wishes = {rank: board.wish_for(rank.order.local_rank, request.profiled_steps) for rank in ranks}
 
     def is_over() -> bool | None:
-        living = list(watch.pids.values())
         for rank, wish in wishes.items():
             if (report := board.pipe(rank.order.local_rank).report_on(wish)) is not None:
                 found[rank.order.rank] = report
-        done = (rank.order.rank in found or rank.pid not in living for rank in ranks)
-        return all(done) or None
+        living = set(watch.pids.values())
+        return all(one.order.rank in found or one.pid not in living for one in ranks) or None
 
     poll(is_over, interval_s=_STEPS_POLL_S, limit_s=request.wait_s)
     for rank in ranks:
         if rank.order.rank not in found:
             board.wish_for(rank.order.local_rank, 0)
             step = board.read(rank.order.local_rank).step
-            if rank.pid not in list(watch.pids.values()):
+            if rank.pid not in set(watch.pids.values()):
                 why = "it has ended"
             elif step is None:
                 why = f"its loop has told no step within {request.wait_s:g} s, as record.step does"

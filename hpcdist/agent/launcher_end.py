@@ -18,7 +18,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from hpcdist.agent.outcome import failure, lives
+from hpcdist.agent.outcome import lives
 from hpcdist.base.polling import poll
 from hpcdist.base.text import one_line
 from hpcdist.job.spec import JobSpec
@@ -26,6 +26,7 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers import load_requeuer
 from hpcdist.schedulers.base import Scheduler
+from hpcdist.schedulers.tasks import AgentTask, end_unless_adopted, own_place, read_task
 
 _ON_ITS_WAY_S = 5.0
 """Time in which a verdict that another node wrote is seen here, on a shared file system."""
@@ -41,8 +42,7 @@ _NO_STEP = re.compile(
 )
 """Messages of srun where it could start nothing, through no fault of what it was to start."""
 _MISSING_STEP = re.compile(
-    r"(?:(?:missing step|step missing and io error|io error with slurmstepd) on"
-    r"|test connection to|communicate with) node (\d+)",
+    r"(?:(?:missing step|io error|slurmstepd) on|test connection to|communicate with) node (\d+)",
     re.IGNORECASE,
 )
 """Messages of srun that name a node whose slurmstepd it has lost: which one it prints depends on
@@ -53,46 +53,44 @@ def main() -> None:
     """Say how the run ended, or have its job requeued; the scheduler's script calls this after srun
     has ended with an error: with submitit's folder, the error, and the length that the script's log
     had before."""
-    from hpcdist.schedulers.submitting import load_task
-
     folder, code, begin = sys.argv[1:]
-    task = load_task(Path(folder))
+    task = read_task(Path(folder))
+    if not isinstance(task, AgentTask):
+        return
     run = Run(Path(task.run_path))
-    job, _, _ = run.read_launch()
-    requeuer = load_requeuer(task.scheduler)
-    if requeuer is not None:
+    if (requeuer := load_requeuer(task.scheduler)) is not None:
+        end_unless_adopted(Path(folder), own_place(), str(requeuer.own_job_id()))
         said = srun_errors(Path("/dev/stderr"), begin=int(begin))
-        conclude(run, job, requeuer, code=int(code), said=said)
+        conclude(run, run.read_launch()[0], requeuer, code=int(code), said=said)
 
 
 def conclude(run: Run, job: JobSpec, requeuer: Scheduler, *, code: int, said: list[str]) -> None:
     """Say how the run ended, or have its job requeued, unless its agents did, or it is being
     ended."""
-    life = requeuer.life()
-    begun = lives.beginnings(run)
-    attempt = max((number for number, one in begun.items() if one.life == life), default=None)
-    wait_s = 0.0 if attempt is None else _ON_ITS_WAY_S
-
-    def is_concluded() -> bool | None:
-        return run.verdict_file.exists() or run.end_of_life_file(life).exists() or None
-
-    if run.cancel_file.exists() or poll(is_concluded, interval_s=_POLL_S, limit_s=wait_s):
+    attempts = lives.Attempts(run, job, requeuer)
+    own = [n for n, begun in lives.beginnings(run).items() if begun.life == attempts.life]
+    files = run.verdict_file, run.end_of_life_file(attempts.life)
+    if run.cancel_file.exists() or poll(
+        lambda: any(file.exists() for file in files) or None,
+        interval_s=_POLL_S,
+        limit_s=_ON_ITS_WAY_S if own else 0.0,
+    ):
         return
     ended = f"ended with exit code {code}"
     if code - 128 in {*signal.Signals}:
         ended = f"or its tasks were killed by {signal.Signals(code - 128).name}"
     ended += f", and said: {_quote(said)}" if said else ""
-    attempts = lives.Attempts(run, job, requeuer)
-    if attempt is None:
-        lives.note_lost_attempt(run, life=life)
-        sentence = f"no agent was started: srun {ended}"
-        verdict = failure.without_rank("launch", sentence, time_s=time.time())
-        verdict = replace(verdict, try_elsewhere=any(map(_NO_STEP.search, said)))
-    else:
-        attempts.begin(attempt)
+    if own:
+        attempts.begin(max(own))
         sentence = f"srun, which had started the agents, {ended}"
-        verdict = failure.without_rank("agent_lost", sentence, time_s=time.time(), attempt=attempt)
-    lives.conclude(attempts, verdict, _sleep, leaves_final=True)
+        verdict = Verdict(kind="agent_lost", message=sentence, attempt=attempts.number)
+    else:
+        lives.note_lost_attempt(run, life=attempts.life)
+        elsewhere = any(map(_NO_STEP.search, said))
+        sentence = f"no agent was started: srun {ended}"
+        verdict = Verdict(kind="launch", message=sentence, try_elsewhere=elsewhere)
+    verdict = replace(verdict, time_s=time.time())
+    lives.conclude(attempts, verdict, pause=_sleep, leaves_final=True)
 
 
 def _sleep(seconds: float) -> bool:
@@ -115,8 +113,7 @@ def after_srun(verdict: Verdict, said: list[str], hosts: Mapping[int, str]) -> V
     missed = next(filter(None, map(_MISSING_STEP.search, said)), None)
     if verdict.kind != "agent_lost" or missed is None:
         return verdict
-    node = int(missed[1])
-    host = hosts.get(node)
+    node, host = int(missed[1]), hosts.get(int(missed[1]))
     name = f"node {node} (host {host})" if host else f"node {node}"
     sentence = f"Slurm's part of the job on {name} was lost; srun said: {_quote(said)}"
     return replace(verdict, message=sentence, node=node, host=host)

@@ -3,26 +3,18 @@ puts together how each ended."""
 
 from __future__ import annotations
 
-import math
 import os
 import select
 import selectors
 import signal
+import threading
 import time
 from collections.abc import Callable
 
-from hpcdist.agent import messages
+from hpcdist.agent import inspection, messages
 from hpcdist.agent.forkserver import start_forkserver
 from hpcdist.agent.image import ImageStart
-from hpcdist.agent.inspection import Inspection
-from hpcdist.agent.messages import (
-    Channel,
-    ChannelClosedError,
-    FromForkserver,
-    ToForkserver,
-    ToLeader,
-    ToRanks,
-)
+from hpcdist.agent.messages import Channel, ChannelClosedError
 from hpcdist.agent.node import OwnNode
 from hpcdist.agent.outcome.ends import close_event_file, rank_end
 from hpcdist.agent.stacks import StackMemory
@@ -32,7 +24,6 @@ from hpcdist.job.spec import OwnCodeJob
 from hpcdist.machine.process import exit_status, send_signal
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.context import RankOrder
-from hpcdist.rank.exit import LATE
 from hpcdist.runs.run import Run
 
 _EXIT_WAIT_S = 1.0
@@ -49,7 +40,7 @@ class LocalRanks:
         run: Run,
         node: OwnNode,
         *,
-        tell: Callable[[ToLeader], None],
+        tell: Callable[[messages.ToLeader], None],
         log: Callable[[str], None],
         gpu_share: Callable[[], float | None],
     ) -> None:
@@ -60,18 +51,14 @@ class LocalRanks:
         self.clock_offset_s = 0.0
         """Seconds to add to this host's clock for node 0's."""
         job = node.job
-        self._run = run
-        self._job = job
-        self._tell = tell
-        self._log = log
+        self._run, self._job = run, job
+        self._tell, self._log = tell, log
         self._board = ProgressBoard(job.ranks_per_node)
         stacks = StackMemory(job.ranks_per_node)
         self._watch = RankWatch(run, job, self._board, stacks, gpu_share)
-        self._inspection = Inspection(self._watch, log)
         self._is_ready = False
         self._attempt = 0
-        self._is_dumping = False
-        self._paused_at = math.inf
+        self._dumping: threading.Thread | None = None
         self._ending_attempt: int | None = None
         self._ending_s: float | None = None
         self._selector: selectors.BaseSelector | None = None
@@ -81,7 +68,7 @@ class LocalRanks:
         else:
             self._image = ImageStart(run, node, node.plan.container, self._board, stacks)
             channel = self._image.channel
-        self._channel: Channel[FromForkserver] | None = channel
+        self._channel: Channel[messages.FromForkserver] | None = channel
 
     def listen(self, selector: selectors.BaseSelector) -> None:
         """Have messages of the forkserver received by the agent's loop."""
@@ -97,7 +84,7 @@ class LocalRanks:
         self._watch.begin(orders)
         self._send(messages.Fork(orders=orders))
 
-    def obey(self, order: ToRanks) -> None:
+    def obey(self, order: messages.ToRanks) -> None:
         """Carry out an order for the ranks, or for their store.
 
         `tell` gets the answers later: StoreOpened after Begin, Gone after End, when nothing is
@@ -107,7 +94,7 @@ class LocalRanks:
             case messages.Begin():
                 self._send(order)
             case messages.Ask():
-                self._inspection.begin(order.request)
+                inspection.begin(order.request, self._watch, tell=self._tell, log=self._log)
             case messages.End():
                 self._ending_attempt = order.attempt
                 self._ending_s = time.time()
@@ -118,9 +105,10 @@ class LocalRanks:
                     # on it yet.
                     self._drop_forkserver()
                     self._tell(messages.Gone(attempt=order.attempt))
-            case messages.Dump() if not self._is_dumping:  # else the answer is on its way
-                self._is_dumping = True
-                self._inspection.begin(order)
+            case messages.Dump():
+                if self._dumping is None or not self._dumping.is_alive():  # else it is on its way
+                    watch, tell, log = self._watch, self._tell, self._log
+                    self._dumping = inspection.begin(order, watch, tell=tell, log=log)
             case messages.Pause(_, stop_at) if stop_at is not None:
                 self._board.stop_at(stop_at)
             case messages.Pause():
@@ -129,7 +117,9 @@ class LocalRanks:
                 # scheduler.
                 if isinstance(self._job, OwnCodeJob):
                     self._send(order)
-                self._paused_at = time.monotonic() + _PAUSE_SETTLES_S
+                time.sleep(_PAUSE_SETTLES_S)
+                boundary = self._board.last_boundary()
+                self._tell(messages.Reached(attempt=self._attempt, boundary=boundary))
 
     def end_rest(self, grace_s: float) -> None:
         """End the ranks that are still there, where the leader was lost and so gives no orders."""
@@ -140,24 +130,12 @@ class LocalRanks:
             if select.select([self._channel], [], [], _RECEIVE_WAIT_S)[0]:
                 self._receive()
 
-    def next_deadline(self) -> float:
-        """Return the time by the monotonic clock at which `on_time` must be called next."""
-        return min(self._paused_at, self._inspection.next_deadline())
-
-    def on_time(self) -> None:
-        """Answer Pause, Dump and Ask, whose effects take time."""
-        if time.monotonic() >= self._paused_at:
-            self._paused_at = math.inf
-            boundary = self._board.last_boundary()
-            self._tell(messages.Reached(attempt=self._attempt, boundary=boundary))
-        for answer in self._inspection.answers():
-            self._tell(answer)
-            if isinstance(answer, messages.Stacks):
-                self._is_dumping = False
-                self._keep_stacks()  # the file system may take longer than the answer may
-
     def look(self, *, enforces_limits: bool) -> None:
-        """Keep the memory limit, and tell where no rank has worked for too long."""
+        """Keep what Dump has brought, since files may take longer than its answer, and the memory
+        limit; tell where no rank has worked for too long."""
+        if self._dumping is not None and not self._dumping.is_alive():
+            self._dumping = None
+            self._keep_stacks()
         if self._ending_attempt is not None:
             return
         if enforces_limits:
@@ -171,7 +149,7 @@ class LocalRanks:
 
     # Messages of the forkserver.
 
-    def _send(self, message: ToForkserver) -> None:
+    def _send(self, message: messages.ToForkserver) -> None:
         try:
             if self._channel is not None:
                 self._channel.send(message)
@@ -219,24 +197,15 @@ class LocalRanks:
         order = self._watch.remove(exited.local_rank)
         if order is None:
             return
-        progress, status, teardown = self._board.read(exited.local_rank), exited.status, None
-        if progress.leaves_with is not None and os.WIFSIGNALED(status):
-            # Its workload was done, and it was leaving: that it was killed then is no failure.
-            ended_by = os.WTERMSIG(status)
-            teardown = signal.Signals(signal.SIGKILL if ended_by == LATE else ended_by).name
-            status = progress.leaves_with << 8  # in the form of waitpid
         end = rank_end(
             self._run,
             self._job,
             order,
-            progress,
-            status=status,
-            time_s=exited.time_s,
+            self._board.read(exited.local_rank),
+            exited,
             clock_offset_s=self.clock_offset_s,
             stopped_s=self._ending_s,
-            out_of_memory=self._watch.out_of_memory(exited.local_rank, status),
-            teardown=teardown,
-            outlasted=exited.outlasted,
+            out_of_memory=self._watch.out_of_memory(exited.local_rank, exited.status),
             unwritten=self._board.pipe(exited.local_rank).unwritten(),
         )
         try:
@@ -254,7 +223,6 @@ class LocalRanks:
         self._channel.close()
         self._channel = None
         has_begun, self._is_ready = self._is_ready, False
-        sentence = ""
         if self._image is not None:
             sentence = self._image.end(has_begun=has_begun)
         else:

@@ -2,9 +2,8 @@
 `select`.
 
 It carries out the leader's orders with its ranks (agent/local_ranks.py), and tells the leader what
-it sees; the member of node 0 does so, too. Other threads of an agent send its heartbeats
-(agent/liveness.py), sample what the ranks use (agent/sampler.py), and on node 0 lead the run
-(agent/leader.py).
+it sees; the member of node 0 does so, too. Other threads of an agent sample what the ranks use
+(agent/sampler.py), and on node 0 lead the run (agent/leader.py).
 """
 
 from __future__ import annotations
@@ -23,17 +22,10 @@ from hpcdist.agent import messages
 from hpcdist.agent.coordinator import CANCEL_SIGNALS
 from hpcdist.agent.forkserver import wake_up_on
 from hpcdist.agent.leader import Leader
-from hpcdist.agent.liveness import Heart, Liveness
 from hpcdist.agent.local_ranks import LocalRanks
-from hpcdist.agent.meeting import Joined, NotReachedError, OvertakenError, join_meeting
+from hpcdist.agent.meeting import Joined, Liveness, join_meeting
 from hpcdist.agent.messages import TO_AGENT, Beat, Channel, ChannelClosedError, ToAgent, ToLeader
-from hpcdist.agent.node import (
-    DisagreementError,
-    NodeFacts,
-    OwnNode,
-    RankMeeting,
-    rank_orders,
-)
+from hpcdist.agent.node import CannotLaunchError, NodeFacts, OwnNode, RankMeeting, rank_orders
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.lives import Attempts
 from hpcdist.agent.sampler import UsageSampler
@@ -53,7 +45,7 @@ _LOOK_S = 1.0
 """While an agent waits for node 0's, time between two looks at what others may have written into
 the run's directory."""
 _LEADER = 0
-UNFIT = (DisagreementError, NotReachedError, JobError, NoSuchInterfaceError, NoFreePortError)
+UNFIT = (CannotLaunchError, JobError, NoSuchInterfaceError, NoFreePortError)
 """Reasons why a node cannot take part; the messages do not name the node."""
 
 
@@ -65,7 +57,7 @@ class Notices:
         self._run = run
         self._log = log
         self._warning_signals = {signal.Signals[name] for name in plan.warning_signals}
-        self._reading = wake_up_on({*CANCEL_SIGNALS, *self._warning_signals})
+        self._reading = wake_up_on({*CANCEL_SIGNALS.values(), *self._warning_signals})
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when a signal has come, for select."""
@@ -77,10 +69,10 @@ class Notices:
         for number in os.read(self._reading, 4096):
             name = signal.Signals(number).name
             self._log(f"received {name}")
-            if number in self._warning_signals and not files.is_there(self._run.cancel_file):
-                notices.append(messages.Signalled(signal=name))
-            elif number in {*CANCEL_SIGNALS, *self._warning_signals}:
-                notices.append(messages.Signalled(signal=name, is_cancel=True))
+            is_warning = number in self._warning_signals
+            if is_warning or name in CANCEL_SIGNALS:
+                is_cancel = not is_warning or files.is_there(self._run.cancel_file)
+                notices.append(messages.Signalled(signal=name, is_cancel=is_cancel))
         return notices
 
     def wait_for_sigterm(self, seconds: float) -> bool:
@@ -124,29 +116,22 @@ class Member:
         self._claims: list[BinaryIO] = []  # hold the node's GPUs while this lives
         limit_s = node.job.launch.agent_timeout_s if node.num_nodes > 1 else 0.0
         self._liveness = Liveness(limit_s, now_s=time.monotonic())
-        self._heart = Heart(limit_s)
         self._leader: Leader | None = None
         if node.place.node_rank == 0:
-            self._leader = Leader(node, attempts, notes=notes, heart=self._heart, log=log)
+            self._leader = Leader(node, attempts, notes=notes, log=log)
         self._channel: Channel[ToAgent | Beat] | None = None
         """To the leader; None until the member has joined."""
         self._early_warning: messages.Signalled | None = None
         self._is_closing = False
         self._verdict: Verdict | None = None
         self._looked_s = self._tick_s = time.monotonic()
-        self._usage = UsageSampler(
-            run,
-            node=node.place.node_rank,
-            host=node.place.host,
-            every_s=node.job.record.usage_s,
-            log=self._log,
-        )
+        self._usage = UsageSampler(run, every_s=node.job.record.usage_s, log=self._log)
 
     def take_part(self) -> Verdict | None:
         """Run the ranks of this node until the run is over; return the verdict, which node 0 knows,
         and another node only where it lost the leader, or was told to end before it had joined.
 
-        Raises CannotLaunchError, or one of UNFIT.
+        Raises one of UNFIT.
         """
         self._write_facts()
         self._ranks.listen(self._selector)
@@ -158,16 +143,11 @@ class Member:
             self._log(f"the ranks compute on CPUs: {why}")
         try:
             self._join()
-        except OvertakenError as error:
-            self._log(f"{error}: this one has no say any more")
-            return None
         except UNFIT:
             self._write_facts()  # as far as it came
             raise
-        self._heart.start()
         while not self._is_closing:
             self._turn()
-        self._heart.stop()
         self._ranks.end_rest(min(self._node.job.launch.grace_s, self._attempts.most_grace_s))
         if self._leader is not None:
             self._leader.end()
@@ -199,6 +179,7 @@ class Member:
                 life=self._attempts.life,
             )
         if joined is None:
+            self._is_closing = True
             return
         if self._leader is None:
             # Without it gloo and NCCL would fail in words that name neither node nor profile.
@@ -206,7 +187,6 @@ class Member:
             self._liveness.hear(_LEADER)
         self._channel = joined.channel
         self._selector.register(self._channel, selectors.EVENT_READ, self._receive)
-        self._heart.channels.append([self._channel])
         self._ranks.clock_offset_s = joined.clock_offset_s
         self._reach_leader(joined.address, joined.source)
         self._tell(messages.Join(facts=self._facts))
@@ -236,20 +216,22 @@ class Member:
         return self._is_closing
 
     def _turn(self) -> None:
-        deadline = min(self._tick_s, self._ranks.next_deadline())
-        timeout_s = max(0.0, deadline - time.monotonic())
+        timeout_s = max(0.0, self._tick_s - time.monotonic())
         ready = {key.fileobj: key.data for key, _ in self._selector.select(timeout_s)}
-        self._heart.turn()
         # Signals first: what the ranks' ends mean depends on whether a kill came before them.
         if self.notices in ready:
             del ready[self.notices]
             self._heed(self.notices.read())
         for callback in ready.values():
             callback()
-        self._ranks.on_time()
         if time.monotonic() >= self._tick_s:
             self._tick_s = time.monotonic() + _TICK_S
             self._tick()
+
+        if self._leader is not None:
+            self._leader.member_turns += 1
+        elif self._liveness.is_beat_due(time.monotonic()):
+            self._tell(Beat())
 
     def _tick(self) -> None:
         for reason in self._liveness.look(time.monotonic()).values():
@@ -271,7 +253,7 @@ class Member:
                     notice.signal, attempt=self._attempts.number, time_s=time.time()
                 )
 
-    def _tell(self, message: ToLeader) -> None:
+    def _tell(self, message: ToLeader | Beat) -> None:
         try:
             if self._channel is not None:
                 self._channel.send(message)
@@ -329,5 +311,4 @@ class Member:
             self._run, self._node, interface=facts.interface, gpus=facts.gpus, meeting=meeting
         )
         self._ranks.start(orders)
-        living = self._ranks.living
-        self._usage.begin(meeting.attempt, orders, living=living, gpus=facts.gpus)
+        self._usage.begin(orders, living=self._ranks.living, gpus=facts.gpus)

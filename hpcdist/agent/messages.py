@@ -25,7 +25,6 @@ A run without failures, in this order:
 from __future__ import annotations
 
 import socket
-import threading
 from typing import Generic, TypeVar
 
 import msgspec
@@ -290,7 +289,6 @@ class Channel(Generic[_Received]):
         self._connection = connection
         self._decoder = decoder
         self._buffer = b""
-        self._sending = threading.Lock()  # beats are sent by a thread of their own
         self._failure: str | None = None
 
     def fileno(self) -> int:
@@ -298,14 +296,13 @@ class Channel(Generic[_Received]):
 
     def send(self, message: Message) -> None:
         """Send one message; ChannelClosedError where the other side is gone or reads nothing."""
-        with self._sending:
-            try:
-                if self._failure is None:
-                    self._connection.sendall(encode(message))
-            except OSError as error:
-                self._failure = str(error)  # a part of the message may have gone out
-            if self._failure is not None:
-                raise ChannelClosedError(self._failure)
+        try:
+            if self._failure is None:
+                self._connection.sendall(encode(message))
+        except OSError as error:
+            self._failure = str(error)  # a part of the message may have gone out
+        if self._failure is not None:
+            raise ChannelClosedError(self._failure)
 
     def receive(self) -> list[_Received]:
         """Return the messages that have come; call it when select says that there is something.
@@ -328,5 +325,4 @@ class Channel(Generic[_Received]):
             raise ChannelClosedError(f"not a message: {error}") from None
 
     def close(self) -> None:
-        with self._sending:  # another thread may be using the descriptor
-            self._connection.close()
+        self._connection.close()

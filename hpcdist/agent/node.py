@@ -34,15 +34,16 @@ _LOOPBACK = "127.0.0.1"
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
-class DisagreementError(Exception):
-    """The nodes of a run, or what is on one, do not fit together; the message says what differs."""
+class CannotLaunchError(Exception):
+    """A node cannot take part in its run, or the nodes do not fit together; the message says why,
+    and does not name the node whose agent raises it."""
 
 
 def find_device(wanted: str, ranks: int, most_gpus: int | None = None) -> tuple[str, list[str]]:
     """Return the device of a node's ranks and the UUIDs of their GPUs, one per rank, or as many of
     `most_gpus` as there are.
 
-    `wanted` is auto, cpu or cuda. Raises DisagreementError where GPUs are wanted or there, but
+    `wanted` is auto, cpu or cuda. Raises CannotLaunchError where GPUs are wanted or there, but
     fewer than ranks.
     """
     if wanted == "cpu":
@@ -53,14 +54,10 @@ def find_device(wanted: str, ranks: int, most_gpus: int | None = None) -> tuple[
     if len(gpus) < ranks:
         shown = os.environ.get("CUDA_VISIBLE_DEVICES")
         why = why_not_used() or "NVML is asked"
-        raise DisagreementError(
+        raise CannotLaunchError(
             f"{len(gpus)} GPUs for {ranks} ranks (CUDA_VISIBLE_DEVICES is {shown}, {why})"
         )
     return "cuda", gpus[: most_gpus or ranks]
-
-
-class CannotLaunchError(Exception):
-    """The ranks of a node cannot be started; the message says of which, and why."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +71,6 @@ class OwnNode:
     """The channels by which node 0 tells the user of the end, and that the run seems to hang."""
     now_s: float = field(default_factory=time.monotonic)
     """The time at which the place was asked for, by the monotonic clock."""
-
-    @property
-    def begin_s(self) -> float:
-        """The begin of the job, from which its time limit counts, by the monotonic clock."""
-        return self.now_s - self.place.age_s
 
     @property
     def name(self) -> str:
@@ -126,8 +118,7 @@ class OwnNode:
             return claim(self.plan_of_node.gpus or [])
         except BlockingIOError:
             raise CannotLaunchError(
-                f"another run took one of the GPUs chosen for node {self.place.node_rank} at the "
-                "same moment; submit again"
+                "another run took one of the GPUs chosen for it at the same moment; submit again"
             ) from None
         except (OSError, RuntimeError) as error:
             log(f"the GPUs are not locked against other runs of yours: {error}")
@@ -135,15 +126,11 @@ class OwnNode:
 
     def find_device(self) -> tuple[str, list[str]]:
         """Return cpu or cuda, and the UUIDs of the GPUs, once the workload has been checked with
-        that device on this host. Raises DisagreementError or JobError."""
-        gpus = self.plan_of_node.gpus
-        workload = load_workload(self.job)
-        if self.plan.device != "auto" and gpus is not None:
-            device = self.plan.device
-        else:
-            device, gpus = find_device(
-                self.plan.device, self.job.ranks_per_node, self.job.resources.gpus
-            )
+        that device on this host. Raises CannotLaunchError or JobError."""
+        workload, gpus = load_workload(self.job), self.plan_of_node.gpus
+        device, ranks = self.plan.device, self.job.ranks_per_node
+        if device == "auto" or gpus is None:
+            device, gpus = find_device(device, ranks, self.job.resources.gpus)
         workload.check_device(device)
         if self.plan.container is None:  # else what is there is the image's
             workload.check_host(device)
@@ -189,11 +176,18 @@ class NodeFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
     num_nodes: int = 0
     """Nodes of the job, as its scheduler told it."""
 
+    @property
+    def name(self) -> str:
+        return f"node {self.node} (host {self.host})"
+
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     """The values that hold for all ranks of a run."""
 
     master_addr: str
+    bind_to: str = ""
+    """The address on which the store listens; empty, for all of node 0's, where the nodes reach it
+    by several."""
     device: str
     """cpu or cuda."""
     backend: str
@@ -214,40 +208,32 @@ class RankMeeting(Agreement, frozen=True, kw_only=True):
 def agree(facts: Mapping[int, NodeFacts], backend: str) -> Agreement:
     """Return the values that hold for all nodes; `backend` is auto, gloo or nccl.
 
-    Raises DisagreementError.
+    Raises CannotLaunchError.
     """
     owner: dict[str, str] = {}
     first = facts[min(facts)]
-    for node, found in sorted(facts.items()):
-        name = f"node {node} (host {found.host})"
+    for _, found in sorted(facts.items()):
         if found.num_nodes != len(facts):
-            raise DisagreementError(
-                f"{name} belongs to a job of {found.num_nodes} nodes, and {len(facts)} agents have "
-                "joined"
+            raise CannotLaunchError(
+                f"{found.name} belongs to a job of {found.num_nodes} nodes, and {len(facts)} "
+                "agents have joined"
             )
         if found.device != first.device:
-            raise DisagreementError(
-                f"{name} has device {found.device}, node {first.node} (host {first.host}) has "
-                f"device {first.device}"
+            raise CannotLaunchError(
+                f"{found.name} has device {found.device}, {first.name} has device {first.device}"
             )
         for uuid in found.gpus:
             if uuid in owner:
-                raise DisagreementError(f"{owner[uuid]} and {name} have the same GPU, {uuid}")
-            owner[uuid] = name
+                raise CannotLaunchError(f"{owner[uuid]} and {found.name} have the same GPU, {uuid}")
+            owner[uuid] = found.name
     reached = Counter(found.master_addr for node, found in facts.items() if node)
     address = reached.most_common(1)[0][0] if reached else first.master_addr
     if backend == "auto":
         backend = "nccl" if first.device == "cuda" else "gloo"
     if backend == "nccl" and first.device != "cuda":
-        raise DisagreementError("launch.backend is nccl, but the nodes show no GPU")
-    return Agreement(master_addr=address, device=first.device, backend=backend)
-
-
-def store_listens_on(facts: Mapping[int, NodeFacts], master_addr: str) -> str:
-    """Return the address of node 0 by which all nodes reach it; empty, for all that it has, where
-    they reach it by several."""
-    reached = {found.master_addr for node, found in facts.items() if node}
-    return master_addr if reached <= {master_addr} else ""
+        raise CannotLaunchError("launch.backend is nccl, but the nodes show no GPU")
+    bind_to = address if len(reached) <= 1 else ""
+    return Agreement(master_addr=address, bind_to=bind_to, device=first.device, backend=backend)
 
 
 def rank_orders(
@@ -279,7 +265,7 @@ def rank_orders(
     bound_to = {cpu for share in shares for cpu in share}
     orders = []
     for local_rank in range(num_ranks):
-        place = RankPlace(
+        order = RankOrder(
             rank=node.place.node_rank * num_ranks + local_rank,
             local_rank=local_rank,
             world_size=node.num_nodes * num_ranks,
@@ -295,22 +281,21 @@ def rank_orders(
             cpus=tuple(shares[local_rank]),
             num_cpus=len(bound_to) or cpus_of_job or len(cpus),
             num_threads=node.num_threads(),
-        )
-        environment = rank_environment(
-            place,
-            meeting,
-            run_id=run.id,
-            max_restarts=node.job.launch.max_restarts,
-            interface=interface,
-        )
-        if isinstance(node.job, OwnCodeJob):
-            environment |= tracker_variables(run.id, group, place, os.environ)
-        order = RankOrder(
-            **place.place_fields(),
             run_path=str(run.path),
             gpu=gpus[local_rank * num_gpus] if gpus else None,
-            environment=environment,
+            environment={},
         )
+        order.environment.update(
+            rank_environment(
+                order,
+                meeting,
+                run_id=run.id,
+                max_restarts=node.job.launch.max_restarts,
+                interface=interface,
+            )
+        )
+        if isinstance(node.job, OwnCodeJob):
+            order.environment.update(tracker_variables(run.id, group, order, os.environ))
         orders.append(order)
     return orders
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from hpcdist.agent.coordinator import STANDSTILL_S
 from hpcdist.agent.messages import HangReport
 from hpcdist.agent.outcome.ends import living_end
 from hpcdist.agent.outcome.hang import limits_of
@@ -31,8 +32,6 @@ from hpcdist.runs.requests import Collectives, ThreadStack
 from hpcdist.runs.run import Run
 from hpcdist.runs.standstills import place_of
 
-STANDSTILL_S = 10.0
-"""An agent looks twice a second: one that has not for so long was suspended, with its ranks."""
 _BUSY_CPUS = 0.05
 """More than threads take that only watch something."""
 _BUSY_BYTES_PER_S = 1 << 16
@@ -73,7 +72,7 @@ class _Signs:
     progress: tuple[float, int] = (0.0, 0)
     told_bytes: int = 0
     """Bytes that it has written because its agent asked where it is."""
-    use: dict[int, _Use] = field(default_factory=dict)
+    uses: dict[int, _Use] = field(default_factory=dict)
     """By pid, of itself and all below it."""
 
 
@@ -121,11 +120,9 @@ class RankWatch:
         limit_gb = self.job.resources.mem_gb
         if limit_gb is None or self._over_memory:
             return
-        over = memory.over_limit(self.pids, limit_gb * 1e9)
-        if over is not None:
-            local_rank, sentence = over
-            self._over_memory[local_rank] = sentence
-            send_signal(self.pids[local_rank], signal.SIGKILL)
+        if (over := memory.over_limit(self.pids, limit_gb * 1e9)) is not None:
+            self._over_memory = dict([over])
+            send_signal(self.pids[over[0]], signal.SIGKILL)
 
     def out_of_memory(self, local_rank: int, status: int) -> str | None:
         """Return the reason where a rank with waitpid's `status` was killed for its memory."""
@@ -134,8 +131,7 @@ class RankWatch:
         if local_rank in self._over_memory:
             return self._over_memory[local_rank]
         kills = memory.kernel_kills()
-        killer = self._kernel_kills.tell_more(kills)
-        if killer is None:
+        if (killer := self._kernel_kills.tell_more(kills)) is None:
             return None
         self._kernel_kills = kills
         return f"killed by {killer}"
@@ -144,11 +140,6 @@ class RankWatch:
         """Write what ranks have told of their stacks into files. Raises OSError."""
         for local_rank, order in self.orders.items():
             self.stacks.keep(local_rank, self.run.stacks_file(order.rank, order.attempt))
-
-    def forgive(self) -> None:
-        """Count the time without a sign of work from now on: until now none could go on."""
-        for signs in self._signs.values():
-            signs.worked_s = time.monotonic()
 
     def look(self) -> float | None:
         """Return for how long no rank has shown a certain sign of work, once that is too long, and
@@ -159,11 +150,11 @@ class RankWatch:
         if limit_s == math.inf or since_s < every_s:
             return None
         self._looked_s = now_s
-        if self._signs.keys() - self.pids.keys() or since_s > max(STANDSTILL_S, 3 * every_s):
-            self.forgive()  # the end of one is news for the others
+        # The end of a rank is news for the others, and in a suspension none could go on.
+        is_news = self._signs.keys() - self.pids.keys() or since_s > max(STANDSTILL_S, 3 * every_s)
         self._signs = {one: self._signs.get(one) or _Signs(now_s) for one in self.pids}
         for local_rank, pid in self.pids.items():
-            if self._has_worked(local_rank, pid, since_s):
+            if self._has_worked(local_rank, pid, since_s) or is_news:
                 self._signs[local_rank].worked_s = now_s
         quiet_s = now_s - max((one.worked_s for one in self._signs.values()), default=now_s)
         told_s = self._told_s
@@ -177,27 +168,27 @@ class RankWatch:
 
     def _has_worked(self, local_rank: int, pid: int, since_s: float) -> bool:
         """Return True where a rank has shown a certain sign of work since the last look."""
-        signs, slot = self._signs[local_rank], self.board.read(local_rank)
-        progress, told_bytes = (slot.alive_s, slot.boundary), self.stacks.num_bytes(local_rank)
-        before, signs.use = signs.use, _use_by_pid(pid)
-        progress_before, signs.progress = signs.progress, progress
-        told_before, signs.told_bytes = signs.told_bytes, told_bytes
-        if pid not in signs.use or pid not in before:  # it has just begun, or may not be looked at
-            return True
+        before, slot = self._signs[local_rank], self.board.read(local_rank)
+        signs = self._signs[local_rank] = _Signs(
+            worked_s=before.worked_s,
+            progress=(slot.alive_s, slot.boundary),
+            told_bytes=self.stacks.num_bytes(local_rank),
+            uses=_uses_by_pid(pid),
+        )
+        if pid not in signs.uses or pid not in before.uses:
+            return True  # it has just begun, or may not be looked at
+        used = {
+            one: [now - then for now, then in zip(use, before.uses.get(one, _Use()), strict=True)]
+            for one, use in signs.uses.items()
+        }
+        own_cpu_s, _, _, own_written_bytes = used[pid]
         most_idle_s = _BUSY_CPUS * since_s + _TICKS_S
-        signs.spins = signs.use[pid].cpu_s - before[pid].cpu_s > most_idle_s
-        cpu_s, num_bytes = 0.0, 0
-        for one, use in signs.use.items():
-            last = before.get(one, _Use())
-            cpu_s += use.cpu_of_ended_s - last.cpu_of_ended_s
-            num_bytes += use.read_bytes - last.read_bytes
-            if one != pid:
-                cpu_s += use.cpu_s - last.cpu_s
-                num_bytes += use.written_bytes - last.written_bytes
-        written_bytes = signs.use[pid].written_bytes - before[pid].written_bytes
+        signs.spins = own_cpu_s > most_idle_s
+        cpu_s = sum(one[0] + one[1] for one in used.values()) - own_cpu_s
+        num_bytes = sum(one[2] + one[3] for one in used.values()) - own_written_bytes
         return (
-            progress != progress_before
-            or written_bytes > told_bytes - told_before
+            signs.progress != before.progress
+            or own_written_bytes > signs.told_bytes - before.told_bytes
             or cpu_s > most_idle_s
             or num_bytes > _BUSY_BYTES_PER_S * since_s
         )
@@ -224,7 +215,7 @@ class RankWatch:
         )
 
 
-def _use_by_pid(pid: int) -> dict[int, _Use]:
+def _uses_by_pid(pid: int) -> dict[int, _Use]:
     """Return what a process and all below it have used, without those that have just ended or are
     another user's."""
     found: dict[int, _Use] = {}

@@ -1,11 +1,10 @@
 """hpcdist carried along: a folder that another Python than this one finds hpcdist in, by
 PYTHONPATH, such as that of a container image or of a cloud's machine.
 
-    <cache>/carried/<digest>/      private; of all that it holds, byte code aside, the digest is
+    <cache>/carried/<digest>/      private; the digest is of the names, sizes and times of its files
       hpcdist/                     with jobs/ and templates/
         carried/any/               distributions of pure Python
         carried/<tag>/             those that were compiled for one kind of Python
-      hpcdist-<version>.dist-info/
 
 Only hpcdist itself stands on PYTHONPATH: importing it puts the folders that fit behind all else on
 the module path, so that the image's own versions of everything are in use, where it has them.
@@ -21,7 +20,7 @@ import py_compile
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -30,19 +29,14 @@ from hpcdist.base import files
 from hpcdist.base.errors import UserError
 from hpcdist.base.needs import CARRIED, compiled_tags
 from hpcdist.base.ownership import doors, is_own
-from hpcdist.base.version import __version__
 
 FOLDER = "carried"
 _ANY = "any"
 _SHIPPED = ("jobs", "templates")
-_SOURCES = frozenset({".py", ".typed", ".yaml", ".j2", ".css", ".js", ".sh"})
 _BYTE_CODE = "__pycache__"
-_FILE = 0o400
 _DIGEST_LENGTH = 32
 _UNUSED_S = 90 * 86400.0
 """So long a job may wait, or run."""
-_MOST_BYTES = 64_000_000
-"""Size of one file that is carried."""
 
 
 class CannotCarryError(UserError):
@@ -52,22 +46,44 @@ class CannotCarryError(UserError):
 def carry(cache: Path | None = None) -> Path:
     """Return the folder for PYTHONPATH; it is made once for what is installed here.
 
-    `cache` is the folder that takes it; None: the user's cache. Any number may do so at once. A
-    folder that is there and was changed is made anew. Raises CannotCarryError.
+    `cache` is the folder that takes it; None: the user's cache. Any number may do so at once.
+    Raises CannotCarryError.
     """
-    contents = _contents()
-    folder = _folder(cache)
+    path = carried_folder(cache)
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
-        _check_private(folder)
-        return _stored(folder, contents)
+        path.parent.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
+        _check_private(path.parent)
+        if not path.is_dir():
+            aside.mkdir(mode=files.PRIVATE_FOLDER)
+            for place, source in _each_file():
+                (aside / place).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, aside / place)
+            # Jobs find the folder read-only, and would compile it at each start.
+            mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+            compileall.compile_dir(str(aside), quiet=2, invalidation_mode=mode)
+            try:
+                os.rename(aside, path)
+            except OSError:
+                if not path.is_dir():  # else another submission was sooner
+                    raise
+        _check_private(path)
+        os.utime(path)
     except OSError as error:
         raise _cannot(error) from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return path
 
 
 def carried_folder(cache: Path | None = None) -> Path:
     """Return the folder that `carry` would make, which need not be there."""
-    return _folder(cache) / _digest(_contents())
+    try:
+        known = [(place, os.stat(path)) for place, path in sorted(_each_file())]
+    except OSError as error:
+        raise _cannot(error) from None
+    lines = [f"{place} {found.st_size} {found.st_mtime_ns}\n" for place, found in known]
+    return _folder(cache) / hashlib.sha256("".join(lines).encode()).hexdigest()[:_DIGEST_LENGTH]
 
 
 def note_use(folder: Path) -> None:
@@ -87,6 +103,12 @@ def unused(cache: Path | None = None) -> list[Path]:
         return []
 
 
+def tags(folder: Path) -> list[str]:
+    """Return the kinds of compiled modules that a folder of `carry` has."""
+    inside = folder / "hpcdist" / FOLDER
+    return sorted(name for name in os.listdir(inside) if name != _ANY)
+
+
 def _folder(cache: Path | None) -> Path:
     try:
         return (cache or files.user_cache()) / FOLDER
@@ -101,21 +123,6 @@ def _cannot(error: Exception) -> CannotCarryError:
     )
 
 
-def tags(folder: Path) -> list[str]:
-    """Return the kinds of compiled modules that a folder of `carry` has."""
-    inside = folder / "hpcdist" / FOLDER
-    return sorted(name for name in os.listdir(inside) if name != _ANY)
-
-
-def packages_folder() -> Path:
-    """$XDG_DATA_HOME/hpcdist/packages: what the user has installed there for other Pythons, in a
-    folder for each kind, is carried along."""
-    base = os.environ.get("XDG_DATA_HOME", "")
-    if not os.path.isabs(base):
-        base = str(Path.home() / ".local" / "share")
-    return Path(base) / "hpcdist" / "packages"
-
-
 def _check_private(folder: Path) -> None:
     """Raise CannotCarryError where others could exchange what a job would run."""
     open_to = [door for door in doors(folder) if door.path == folder or door.who == "everyone"]
@@ -126,125 +133,51 @@ def _check_private(folder: Path) -> None:
         )
 
 
-# Taking.
-
-
-def _contents() -> dict[str, bytes]:
-    """Return all files by their place in the folder."""
-    return dict(_each_file())
-
-
-def _each_file() -> Iterator[tuple[str, bytes]]:
-    package = Path(__file__).parents[1]
-    own = _tree(package)
-    yield from ((f"hpcdist/{place}", data) for place, data in own if not _is_shipped(place))
+def _each_file() -> Iterator[tuple[str, Path]]:
+    """Yield all files: the place in the folder, and where it is now."""
+    for place, path in _tree(Path(__file__).parents[1], "hpcdist"):
+        if place.split("/")[1] not in {*_SHIPPED, FOLDER}:
+            yield place, path
     for name in _SHIPPED:
-        yield from _below(f"hpcdist/{name}", _tree(files.shipped_folder(name)))
-    yield from _own_metadata()
-    inside = f"hpcdist/{FOLDER}"
+        yield from _tree(files.shipped_folder(name), f"hpcdist/{name}")
     for name in CARRIED:
-        yield from _below(inside, _distribution(name))
-    given = packages_folder()
+        yield from _distribution(name)
+    # What users have installed for other Pythons, in a folder for each kind.
+    data = os.environ.get("XDG_DATA_HOME", "")
+    base = Path(data) if os.path.isabs(data) else Path.home() / ".local" / "share"
+    given = base / "hpcdist" / "packages"
     if given.is_dir():
         _check_private(given)
-    for kind in sorted(os.listdir(given)) if given.is_dir() else ():
-        yield from _below(f"{inside}/{kind}", _tree(given / kind, any_file=True))
+        yield from _tree(given, f"hpcdist/{FOLDER}")
 
 
-def _is_shipped(place: str) -> bool:
-    return place.partition("/")[0] in {*_SHIPPED, FOLDER}
-
-
-def _below(place: str, found: Iterator[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
-    return ((f"{place}/{name}", data) for name, data in found)
-
-
-def _tree(folder: Path, *, any_file: bool = False) -> Iterator[tuple[str, bytes]]:
+def _tree(folder: Path, below: str) -> Iterator[tuple[str, Path]]:
     for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name != _BYTE_CODE)
-        for name in sorted(names):
+        folders[:] = [name for name in folders if name != _BYTE_CODE]
+        for name in names:
             path = Path(parent, name)
-            if any_file or path.suffix in _SOURCES:
-                yield str(path.relative_to(folder)), _read(path)
+            yield f"{below}/{path.relative_to(folder)}", path
 
 
-def _own_metadata() -> Iterator[tuple[str, bytes]]:
-    """Yield what names the version."""
-    folder = f"hpcdist-{__version__}.dist-info"
-    lines = ["Metadata-Version: 2.1", "Name: hpcdist", f"Version: {__version__}", ""]
-    yield f"{folder}/METADATA", "\n".join(lines).encode()
-
-
-def _distribution(name: str) -> Iterator[tuple[str, bytes]]:
+def _distribution(name: str) -> Iterator[tuple[str, Path]]:
     """Yield the files of a distribution, below the folder of its kind; without its programs."""
     try:
         found = metadata.distribution(name)
         listed = [one for one in found.files or () if ".." not in one.parts]
     except metadata.PackageNotFoundError:
         listed = []
-    paths = [one for one in listed if one.suffix != ".pyc" and _BYTE_CODE not in one.parts]
+    paths = [one for one in listed if _BYTE_CODE not in one.parts]
     if not paths:
         raise CannotCarryError(
             f"hpcdist cannot be copied for another Python: {name} is not installed as pip does it",
             hint=f"python -m pip install {name}",
         )
-    kind = _kind([one.name for one in paths])
+    # Any for pure Python, and else the tag of the compiled modules of this Python.
+    compiled, kind = [one.name for one in paths if one.suffix == ".so"], _ANY
+    if compiled:
+        own, of_any = compiled_tags()
+        kind = of_any if all(one.endswith(".abi3.so") for one in compiled) else own
     for one in paths:
-        with suppress(FileNotFoundError):  # listed, and removed by whoever packed it
-            yield f"{kind}/{one.as_posix()}", _read(Path(str(found.locate_file(one))))
-
-
-def _kind(names: list[str]) -> str:
-    """Return any for pure Python, and else the tag of the compiled modules of this Python."""
-    compiled = [name for name in names if name.endswith(".so")]
-    if not compiled:
-        return _ANY
-    own, of_any = compiled_tags()
-    return of_any if all(name.endswith(".abi3.so") for name in compiled) else own
-
-
-def _read(path: Path) -> bytes:
-    return files.read_bytes(path, most_bytes=_MOST_BYTES)
-
-
-# Storing.
-
-
-def _stored(folder: Path, contents: Mapping[str, bytes]) -> Path:
-    """Return the folder with these contents, which is called by their digest."""
-    digest = _digest(contents)
-    path, aside = folder / digest, folder / f".{digest}.{secrets.token_hex(4)}"
-    if os.path.lexists(path):
-        _check_private(path)
-        if _digest(dict(_tree(path, any_file=True))) == digest:
-            note_use(path)
-            return path
-        with suppress(FileNotFoundError):  # another submission has just done so
-            os.rename(path, aside)  # and left there: jobs may be running in it
-        aside = folder / f".{digest}.{secrets.token_hex(4)}"
-    try:
-        aside.mkdir(mode=files.PRIVATE_FOLDER)
-        for place, data in contents.items():
-            _write(aside / place, data)
-        # Jobs find the folder read-only, and would compile it at each start.
-        mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-        compileall.compile_dir(str(aside), quiet=2, invalidation_mode=mode)
-        try:
-            os.rename(aside, path)
-        except OSError:
-            if not path.is_dir():
-                raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    return path
-
-
-def _digest(contents: Mapping[str, bytes]) -> str:
-    lines = [f"{hashlib.sha256(data).hexdigest()}  {place}\n" for place, data in contents.items()]
-    return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()[:_DIGEST_LENGTH]
-
-
-def _write(path: Path, data: bytes) -> None:
-    os.makedirs(path.parent, exist_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE), "wb") as file:
-        file.write(data)
+        path = Path(str(found.locate_file(one)))
+        if path.is_file():  # listed, and perhaps removed by whoever packed it
+            yield f"hpcdist/{FOLDER}/{kind}/{one.as_posix()}", path

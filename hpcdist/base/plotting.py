@@ -5,28 +5,23 @@ Colours are those of Okabe and Ito, which people with any colour vision can tell
 lines and hatches repeat them for prints without colours. matplotlib is imported where it is used,
 and no window system is.
 
-A figure is laid out once, and then becomes a PNG and an SVG. What stands for a value can carry a
-tip: words that an SVG shows where the pointer rests, and the numbers of the runs that it is about.
+A figure is laid out once, and then becomes a PNG and an SVG.
 """
 
 from __future__ import annotations
 
 import io
-import math
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from weakref import WeakKeyDictionary
 
 from hpcdist.base.statistics import Interval, Measure
 from hpcdist.base.text import shown
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
@@ -45,8 +40,6 @@ INK = "#010203"
 """A colour that nothing else has, black to the eye: a page puts its own in its place."""
 _WHITE = '<rect width="100%" height="100%" fill="#ffffff"/>'
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
-_TIP = re.compile(r'<g id="tip:([\d ]*):([^"]*)">')
-_TIP_ATTRIBUTES = 'class="tip" pointer-events="all"'
 _SVG_DPI = 72
 _NO_SEPARATE_LINES = re.compile(r"(?<=>)\s*\n\s*(?=<)")
 
@@ -161,7 +154,7 @@ def _to_png(figure: Figure) -> bytes:
 
 
 def _to_svg(figure: Figure) -> str:
-    """Return an SVG without a background, with its tips."""
+    """Return an SVG without a background."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     figure.patch.set_visible(False)
@@ -172,47 +165,7 @@ def _to_svg(figure: Figure) -> str:
     FigureCanvasSVG(figure).print_svg(  # type: ignore[no-untyped-call]
         file, metadata={"Date": None}
     )
-    text = _NO_SEPARATE_LINES.sub("", _METADATA.sub("", file.getvalue().decode()))
-    text = _TIP.sub(rf'<g {_TIP_ATTRIBUTES} data-runs="\1"><title>\2</title>', text)
-    height = figure.bbox.height
-    points = "".join(
-        f'<g {_TIP_ATTRIBUTES} data-runs="{point.runs}"><title>{escape(point.text)}</title>'
-        f'<circle cx="{x:.1f}" cy="{height - y:.1f}" r="7" fill="none"/></g>'
-        for point in _POINTS.get(figure, [])
-        for x, y in [point.axes.transData.transform((point.x, point.y))]
-        if math.isfinite(x) and math.isfinite(y)
-    )
-    end = text.rindex("</svg>")
-    return f"{text[:end]}{points}{text[end:]}"
-
-
-def tip(artist: Artist, text: str, runs: Iterable[int] = ()) -> None:
-    """Have an SVG show `text` where the pointer rests on this, and say which runs it is about."""
-    artist.set_gid(f"tip:{' '.join(map(str, runs))}:{shown(text)}")
-
-
-class _Point(NamedTuple):
-    """A point with a tip, which is no part of the figure: so many would take long to draw."""
-
-    axes: Axes
-    x: float
-    y: float
-    text: str
-    runs: str
-
-
-_POINTS: WeakKeyDictionary[Figure, list[_Point]] = WeakKeyDictionary()
-
-
-def tip_points(
-    axes: Axes, xs: Sequence[float], ys: Sequence[float], texts: Sequence[str], runs: Iterable[int]
-) -> None:
-    """Put a tip on each point of a line."""
-    numbers = " ".join(map(str, runs))
-    figure = axes.figure.figure
-    points = _POINTS.setdefault(figure, [])
-    for x, y, text in zip(xs, ys, texts, strict=True):
-        points.append(_Point(axes, x, y, shown(text), numbers))
+    return _NO_SEPARATE_LINES.sub("", _METADATA.sub("", file.getvalue().decode()))
 
 
 def title(figure: Figure, *lines: str) -> None:

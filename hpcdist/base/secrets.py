@@ -27,39 +27,41 @@ _PERHAPS_SECRET = re.compile(
 )
 """Names of variables that are not worth the risk of keeping them."""
 
-# Names are judged by their words: apiKey, api_key and --api-key are api and key.
+# Names are judged by their words: apiKey, api_key and --api-key are api_key.
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_SECRET_WORD = re.compile(
-    r"\w*(?:token|secrets?|passw(?:or)?ds?|passphrase|apikey|accesskey|secretkey|privatekey)"
-    r"|credentials?|jwt|pwd|pw|pat|bearer|passcode|(?:db|user|my)pass"
-)
-_PASSWORD = re.compile(r"passw(?:or)?d|passphrase|passcode")
-"""Words of which a number is no count."""
-_OF_KEYS = re.compile(
-    r"access|account|api|encryption|private|secret|signing|storage|subscription"
-    r"|wandb|comet|neptune|openai|anthropic|hf|huggingface|aws|azure"
-)
-"""Words before `key` with which it is no key of a dictionary or of a data set."""
-_OF_PASS = re.compile(r"admin|db|email|ftp|mail|mongo|mysql|pg|postgres|redis|root|smtp|sql|user")
-"""Words before `pass` with which it is no pass over the data."""
-_LOGIN = re.compile(r"auth|login|userpwd|u")
-_USER_AND_PASSWORD = re.compile(r"[^\s:/,=]+:(?!\d+$)[^\s:/,]{4,}")
-"""The form that curl and its like take: `user:password`, and not docker's `1000:1000`."""
-_LIKELY_WORD = re.compile(r"auth|authorization|cookie|key|license|session|sig|signature")
-"""Words of names whose values are secret only where they look random."""
-_AFTER = re.compile(
-    r"accuracy|batch|budget|class|count|dim|dir|dropout|embeddings?|env|file|folder|format|freq|ids?|idx"
-    r"|index|len|length|level|limit|loss|mask|merging|method|metric|mixer|mixing|mode|name|num"
-    r"|number|path|per|pooling|rate|ratio|resampler|sampler|sampling|shift|size|split|type|uri|url"
-    r"|var|variable|weight|window"
+_NOT_BEFORE = (
+    r"(?=_|$)(?!_(?:accuracy|batch|budget|class|count|dim|dir|dropout|embeddings?|env|file|folder"
+    r"|format|freq|ids?|idx|index|len|length|level|limit|loss|mask|merging|method|metric|mixer"
+    r"|mixing|mode|name|num|number|path|per|pooling|rate|ratio|resampler|sampler|sampling|shift"
+    r"|size|split|type|uri|url|var|variable|weight|window)(?:_|$))"
 )
 """With these behind them, words of secrets are something else: token_count, password_file."""
-_BEFORE = re.compile(
-    r"audio|bos|class|classifier|cls|decoder|eos|first|image|input|last|mask|max|min|n|next|num"
-    r"|output|pad|per|prompt|register|sample|sep|special|start|stop|unk|video|vocab"
+_TEXT_TOKEN = re.compile(
+    r"(?:^|_)(?:audio|bos|class|classifier|cls|decoder|eos|first|image|input|last|mask|max|min|n"
+    r"|next|num|output|pad|per|prompt|register|sample|sep|special|start|stop|unk|video|vocab)"
+    r"_token(?=_|$)"
 )
-"""With these before it, a token is one of a text: pad_token."""
+"""A token of a text: pad_token."""
+_SECRET_NAME = re.compile(
+    r"(?:^|_)(?:"
+    r"[a-z]*(?:token|secrets?|passw(?:or)?ds?|passphrase|(?:api|access|secret|private)key)"
+    r"|credentials?|jwt|pwd|pw|pat|bearer|passcode"
+    r"|(?:access|account|api|encryption|private|secret|signing|storage|subscription|wandb|comet"
+    r"|neptune|openai|anthropic|hf|huggingface|aws|azure)_key"  # no key of a dictionary
+    r"|(?:admin|email|ftp|mail|mongo|mysql|pg|postgres|redis|root|smtp|sql)_pass"  # over the data
+    r"|(?:db|user)_?pass|mypass"
+    rf"){_NOT_BEFORE}"
+)
+_PASSWORD = re.compile(r"(?:^|_)(?:passw(?:or)?d|passphrase|passcode)$")
+"""Names of which a number is no count."""
+_LOGIN = re.compile(r"(?:^|_)(?:auth|login|userpwd|u)$")
+_USER_AND_PASSWORD = re.compile(r"[^\s:/,=]+:(?!\d+$)[^\s:/,]{4,}")
+"""The form that curl and its like take: `user:password`, and not docker's `1000:1000`."""
+_LIKELY_NAME = re.compile(
+    r"(?:^|_)(?:auth|authorization|cookie|key|license|session|sig|signature)" + _NOT_BEFORE
+)
+"""Names whose values are secret only where they look random."""
 _HARMLESS = re.compile(
     r"(?:(?:~|\.{0,2}/|\$|`|%).*|<[^>]*>|\[[^]]*\]|true|false|yes|no|on|off|none|null|\d{1,6})?",
     re.IGNORECASE | re.DOTALL,
@@ -242,24 +244,13 @@ class Stars:
 
 def _is_named_secret(name: str, value: str) -> bool:
     """Return True if a value that has this name is secret."""
-    words = [word.lower() for word in _WORD.findall(name)]
+    name = "_".join(_WORD.findall(name)).lower()
     if _HARMLESS.fullmatch(value):
-        return bool(words and _PASSWORD.fullmatch(words[-1]) and value.isdecimal())
-    if words and _LOGIN.fullmatch(words[-1]) and _USER_AND_PASSWORD.fullmatch(value):
-        return True
-    for place, word in enumerate(words):
-        before, after = (words[place - 1 : place] or [""])[0], (words[place + 1 :] or [""])[0]
-        if _AFTER.fullmatch(after) or (word == "token" and _BEFORE.fullmatch(before)):
-            continue
-        if _SECRET_WORD.fullmatch(word):
-            return True
-        if (word == "key" and _OF_KEYS.fullmatch(before)) or (
-            word == "pass" and _OF_PASS.fullmatch(before)
-        ):
-            return True
-        if _LIKELY_WORD.fullmatch(word) and _RANDOM.search(value[:_LONGEST_KEY]):
-            return True
-    return False
+        return bool(_PASSWORD.search(name)) and value.isdecimal()
+    name = _TEXT_TOKEN.sub("_", name)
+    is_login = _LOGIN.search(name) and _USER_AND_PASSWORD.fullmatch(value)
+    is_likely = _LIKELY_NAME.search(name) and _RANDOM.search(value[:_LONGEST_KEY])
+    return bool(_SECRET_NAME.search(name) or is_login or is_likely)
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:

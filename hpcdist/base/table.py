@@ -98,24 +98,20 @@ def mean_sd(decimals: int | None = None, *, per: float = 1.0) -> Format:
 
 def mean_interval(decimals: int | None = None, *, per: float = 1.0) -> Format:
     """Format means and half their intervals, which are as wide to both sides: `12.3 ± 0.4`."""
-
-    def half(value: Any) -> float | None:
-        ends = value.interval
-        return None if ends is None else float(ends.high - ends.low) / 2
-
-    return _means(half, decimals, per)
+    return _means(
+        lambda value: value.interval and (value.interval.high - value.interval.low) / 2,
+        decimals,
+        per,
+    )
 
 
 def _means(spread_of: Callable[[Any], float | None], decimals: int | None, per: float) -> Format:
-    def text(value: Any, places: int) -> str:
-        spread = spread_of(value)
-        return format_mean_sd(value.mean / per, None if spread is None else spread / per, places)
-
     def texts(values: Sequence[Any]) -> list[str]:
-        places = decimals
-        if places is None:
-            places = decimals_for([value.mean / per for value in values])
-        return [text(value, places) for value in values]
+        means = [value.mean / per for value in values]
+        places = decimals_for(means) if decimals is None else decimals
+        spreads = [None if (one := spread_of(value)) is None else one / per for value in values]
+        pairs = zip(means, spreads, strict=True)
+        return [format_mean_sd(mean, spread, places) for mean, spread in pairs]
 
     return texts
 
@@ -203,133 +199,98 @@ class Table(Struct, Generic[Row], frozen=True):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Called by rich, to print the table with its caption and footnote."""
+        from rich.segment import Segment
         from rich.text import Text
 
         if self.caption:
             yield Text(harmless(self.caption))
-        yield from _Lines(self).segments(console, options.max_width)
+        headers = [[line.rstrip() for line in each.title.split("\n")] for each in self.columns]
+        rows = self.cells()
+        for number, band in enumerate(self._bands(headers, rows, options.max_width)):
+            if number:
+                yield Segment.line()
+            yield from self._band_lines(console, band, headers, rows)
         if self.footnote:
             yield Text(harmless(self.footnote))
 
+    def _bands(
+        self, headers: Sequence[Sequence[str]], rows: Sequence[Sequence[Cell]], max_width: int
+    ) -> list[dict[int, int]]:
+        """Return the widths of the columns that stand beside each other, by their places.
 
-class _Lines:
-    """The lines of a table on a terminal, none of which breaks a word.
-
-    Where a line is too wide, texts are wrapped between words; where that is not enough, the columns
-    that do not fit follow below, beside the first columns once more: as many as tell the rows
-    apart. rich would lay out and crop every cell by itself, which takes about half a millisecond
-    for each row, and fold words.
-    """
-
-    def __init__(self, table: Table[Any]) -> None:
-        self._columns = table.columns
-        self._headers = [
-            [line.rstrip() for line in column.title.split("\n")] for column in table.columns
+        Where a line is too wide, texts are wrapped between words; where that is not enough, the
+        columns that do not fit follow below, beside the first columns once more: as many as tell
+        the rows apart, in half a line at most. rich would lay out and crop every cell by itself,
+        which takes about half a millisecond for each row, and fold words.
+        """
+        texts = [
+            [*header, *(row[place].text for row in rows)] for place, header in enumerate(headers)
         ]
-        self._rows = table.cells()
-        self._widths = [
-            max(*map(_width, header), *(_width(row[place].text) for row in self._rows), 0)
-            for place, header in enumerate(self._headers)
-        ]
+        full = {place: max(map(_width, each)) for place, each in enumerate(texts)}
+        if _whole_width(full.values()) <= max_width:
+            return [full]
+        least = {  # numbers are not wrapped
+            place: full[place]
+            if column.align == "right"
+            else max((_width(word) for text in texts[place] for word in text.split()), default=0)
+            for place, column in enumerate(self.columns)
+        }
+        first: dict[int, int] = {}
+        for place, width in least.items():
+            first[place] = width
+            is_told = len({tuple(row[key].text for key in first) for row in rows}) == len(rows)
+            if is_told or _whole_width(first.values()) > max_width // 2:
+                break
+        if not is_told or _whole_width(first.values()) > max_width // 2:
+            first = {0: min(least[0], max_width // 2)}
+        bands: list[dict[int, int]] = [{}]
+        # A word that is wider than the line stands beside the first columns, broken.
+        most = max_width - _GAP - _whole_width(first.values())
+        for place, longest in least.items():
+            width = first.get(place, min(longest, most))
+            if bands[-1] and _whole_width([*bands[-1].values(), width]) > max_width:
+                bands.append(dict(first) if place not in first else {})
+            bands[-1][place] = width
+        for band in bands:  # columns of texts get what is left of the line, the first ones first
+            for place, width in band.items():
+                free = max_width - _whole_width(band.values())
+                band[place] = width + max(0, min(free, full[place] - width))
+        return bands
 
-    def segments(self, console: Console, max_width: int) -> Iterator[Segment]:
+    def _band_lines(
+        self,
+        console: Console,
+        band: Mapping[int, int],
+        headers: Sequence[Sequence[str]],
+        rows: Sequence[Sequence[Cell]],
+    ) -> Iterator[Segment]:
         """Yield lines with cells below each other; only a whole cell can have a style."""
         from rich.segment import Segment
 
-        for number, widths in enumerate(self._bands(max_width)):
-            if number:
-                yield Segment.line()
-            yield from self._band(console, widths)
-
-    def _bands(self, max_width: int) -> Iterator[dict[int, int]]:
-        """Yield the widths of the columns that stand beside each other, by their places."""
-        left = dict(enumerate(self._widths))
-        if _whole_width(left.values()) <= max_width:
-            yield left
-            return
-        first = self._first(max_width)
-        # A word that is wider than the line stands beside the first columns, broken.
-        most = max_width - _GAP - _whole_width(first.values())
-        least = {place: min(self._least(place), most) for place in left} | first
-        while left:
-            band: dict[int, int] = {}
-            for place in list(left):
-                widths = [*band.values(), least[place]]
-                if band and _whole_width(widths) > max_width:
-                    break
-                band[place] = least[place]
-                del left[place]
-            yield self._widened(band, max_width)
-            if left and _whole_width([*first.values(), least[next(iter(left))]]) <= max_width:
-                left = {**first, **left}
-
-    def _first(self, max_width: int) -> dict[int, int]:
-        """Return the widths of the first columns, as many as tell the rows apart, by their places;
-        of the very first where that takes more than half a line, or all do not."""
-        widths: dict[int, int] = {}
-        for place in range(len(self._columns)):
-            widths[place] = self._least(place)
-            rows = {tuple(row[one].text for one in widths) for row in self._rows}
-            if len(rows) == len(self._rows) and _whole_width(widths.values()) <= max_width // 2:
-                return widths
-        return {0: min(self._least(0), max_width // 2)}
-
-    def _least(self, place: int) -> int:
-        """Return the width of the longest word of a column of texts; numbers are not wrapped."""
-        if self._columns[place].align == "right":
-            return self._widths[place]
-        cells = [row[place].text for row in self._rows]
-        words = [word for text in (*cells, *self._headers[place]) for word in text.split()]
-        return max(map(_width, words), default=0)
-
-    def _widened(self, band: dict[int, int], max_width: int) -> dict[int, int]:
-        """Give columns of texts what is left of the line, the first ones first."""
-        free = max_width - _whole_width(band.values())
-        for place, width in band.items():
-            more = min(free, self._widths[place] - width)
-            band[place] = width + max(0, more)
-            free -= max(0, more)
-        return band
-
-    def _band(self, console: Console, widths: Mapping[int, int]) -> Iterator[Segment]:
-        from rich.segment import Segment
-
-        header = [[Cell(text, "") for text in self._headers[place]] for place in widths]
-        height = max(map(len, header), default=0)
+        height = max((len(headers[place]) for place in band), default=0)
         # The last lines of headers stand beside each other.
-        above = [[Cell("", "")] * (height - len(cells)) + cells for cells in header]
-        rows: list[tuple[str, list[list[Cell]]]] = [("dim", above)]
-        rows += [
-            ("", [_wrapped(row[place], widths[place]) for place in widths]) for row in self._rows
+        above = [
+            [Cell(text, "") for text in [""] * (height - len(headers[place])) + [*headers[place]]]
+            for place in band
         ]
-        columns = [self._columns[place] for place in widths]
-        for style, wrapped in rows:
-            line_style = console.get_style(style) if style else None
-            for cells in itertools.zip_longest(*wrapped, fillvalue=Cell("", "")):
-                yield from _line(console, cells, columns, list(widths.values()), line_style)
+        wrapped = ([_wrapped(row[place], width) for place, width in band.items()] for row in rows)
+        dim = console.get_style("dim")
+        for number, entry in enumerate(itertools.chain([above], wrapped)):
+            style = None if number else dim
+            for cells in itertools.zip_longest(*entry, fillvalue=Cell("", "")):
+                text = ""  # up to the next cell with a style of its own
+                for cell, (place, width) in zip(cells, band.items(), strict=True):
+                    blanks = " " * (width - _width(cell.text))
+                    is_right = self.columns[place].align == "right"
+                    if cell.style and cell.text:
+                        yield Segment(text + blanks * is_right, style)
+                        yield Segment(cell.text, console.get_style(cell.style))
+                        text = ""
+                    else:
+                        text += blanks * is_right + cell.text
+                    text += blanks * (not is_right) + " " * _GAP
+                yield Segment(text.rstrip(), style)
                 yield Segment.line()
-
-
-def _line(
-    console: Console,
-    cells: Sequence[Cell],
-    columns: Sequence[Column[Any]],
-    widths: Sequence[int],
-    line_style: Any,
-) -> Iterator[Segment]:
-    from rich.segment import Segment
-
-    text = ""  # up to the next cell with a style of its own
-    for cell, column, width in zip(cells, columns, widths, strict=True):
-        blanks = " " * (width - _width(cell.text))
-        before, after = (blanks, "") if column.align == "right" else ("", blanks)
-        if cell.style and cell.text:
-            yield Segment(text + before, line_style)
-            yield Segment(cell.text, console.get_style(cell.style))
-            text = after + " " * _GAP
-        else:
-            text += before + cell.text + after + " " * _GAP
-    yield Segment(text.rstrip(), line_style)
 
 
 def _wrapped(cell: Cell, width: int) -> list[Cell]:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 data_set_options = with_options(
     click.argument("name"),
     click.option("--root", metavar="DIR", help="Its folder or archive, as in data.root of a job."),
-    click.option("--split", metavar="HOW", help="auto or stratified, as in data.split of a job."),
 )
 
 
@@ -101,14 +100,14 @@ def faces(*, folder: str, people: int, images: int, seed: int) -> None:
 @data.command(short_help="List the files of a data set that are not images.")
 @data_set_options
 @json_option
-def check(*, name: str, root: str | None, split: str | None, as_json: bool) -> int:
+def check(*, name: str, root: str | None, as_json: bool) -> int:
     """Read every file of a data set, and list those that are not images.
 
     The exit code is 1 if there are any, and 2 if the data set is missing or too small.
     """
     from hpcdist.data.catalog import check_data, find_images
 
-    wanted = chosen_data(name, {"--root": root, "--split": split})
+    wanted = chosen_data(name, {"--root": root})
     parts = find_images(wanted)
     if parts is None:  # held in memory, and read as a whole
         sizes = check_data(wanted)
@@ -119,7 +118,6 @@ def check(*, name: str, root: str | None, split: str | None, as_json: bool) -> i
             print(f"{name}: {sizes.train:,} images for training, {sizes.test:,} for testing")
         return 0
     from hpcdist.data.images.decoding import check_files
-    from hpcdist.data.images.faces import NO_CLASS_IN_BOTH
 
     advances = iter(track(range(len(parts.train) + len(parts.test)), "reading"))
 
@@ -146,8 +144,6 @@ def check(*, name: str, root: str | None, split: str | None, as_json: bool) -> i
         print_json(described)
     else:
         _print(described)
-        if not set(parts.train.labels) & set(parts.test.labels):
-            note(NO_CLASS_IN_BOTH)
     return EXIT_FAILED if report.problems else 0
 
 
@@ -191,7 +187,6 @@ def show(
     *,
     name: str,
     root: str | None,
-    split: str | None,
     transform: str | None,
     size: str | None,
     out: str | None,
@@ -219,7 +214,7 @@ def show(
         raise UserError(
             f"--out {path}: must be a .png in a folder that is there", hint="such as batch.png"
         )
-    flags = {"--root": root, "--split": split, "--transform": transform, "--size": size}
+    flags = {"--root": root, "--transform": transform, "--size": size}
     wanted = chosen_data(name, flags)
     if out is None and path.exists():
         raise UserError(f"{path} is already there", hint="name the file to write with --out")

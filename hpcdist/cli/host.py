@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hpcdist.runs.snapshot import SnapshotPlan
 
 _ARGS = "hpcdist.args"
-_HERE_ONLY = ("local", "here", "debug")
+_HERE_ONLY = ("local", "here")
 """Options of jobs that run on this machine."""
 _READ_HERE = (["summary"], ["runs"], ["diff"])
 """Verbs that show runs at hosts by what is brought here of them."""

@@ -421,17 +421,16 @@ def flags_of(time_limit: str | None, overrides: Sequence[str]) -> dict[str, Flag
 
 
 def cluster_from_options(
-    options: JobOptions, *, debug: bool = False, name: str | None = None
+    options: JobOptions, *, name: str | None = None
 ) -> tuple[str, LoadedProfile]:
     """Return the scheduler, or `auto`, and the profile, of another name than the option's where
-    `name` is given; debug mode is local, as --local is."""
+    `name` is given."""
     from hpcdist.cluster.load import choose_cluster, with_channels
     from hpcdist.job import Flag
 
-    scheduler = LOCAL if options.local or debug else options.scheduler
+    scheduler = LOCAL if options.local else options.scheduler
     if options.scheduler not in {None, scheduler}:
-        flag = "--debug" if debug else "--local"
-        raise click.UsageError(f"{flag} and --scheduler {options.scheduler} contradict each other")
+        raise click.UsageError(f"--local and --scheduler {options.scheduler} contradict each other")
     flags = {
         option: Flag(name=f"--{option}", value=text, text=text)
         for option, text in _typed(options, _PROFILE_FLAGS).items()

@@ -48,9 +48,7 @@ def stacks(*, run_name: str, ranks: list[int] | None, runs: Path, as_json: bool)
     Ranks with the same stack are one group; the one that others wait for comes first, then those
     that are alone. The ranks go on meanwhile: this is no sign of a hang, and ends nothing.
 
-    \b
-    CPU %              of one CPU, in the last moment
-    NEWEST COLLECTIVE  its number in the process group, and how long it has waited
+    NEWEST COLLECTIVE: its number in the process group, and how long it has waited
     """
     from hpcdist.monitor.living import ask, view_stacks
     from hpcdist.runs.requests import Request
@@ -98,7 +96,7 @@ def _print(name: str, view: StacksView) -> None:
         order = sorted(ranks)
         if len(order) > _SHOWN_ROWS:
             order = [rank for group in view.groups for rank in group.ranks]
-        header = ("RANK", "NODE", "STEP", "STATE", "CPU %", "RSS (GB)", "NEWEST COLLECTIVE")
+        header = ("RANK", "NODE", "STEP", "STATE", "RSS (GB)", "NEWEST COLLECTIVE")
         rows = [_row(ranks[rank], view) for rank in order[:_SHOWN_ROWS]]
         print()
         print_columns(header, rows, right=slice(-1))
@@ -134,7 +132,6 @@ def _row(rank: RankView, view: StacksView) -> list[str]:
         str(rank.node),
         UNDEFINED if of.step is None else str(of.step),
         _STATES.get(of.state, of.state),
-        UNDEFINED if of.cpu_share is None else f"{100 * of.cpu_share:.0f}",
         UNDEFINED if of.rss_bytes is None else f"{of.rss_bytes / 1e9:.2f}",
         newest,
     ]

@@ -35,13 +35,12 @@ from hpcdist.cli.options import (
 )
 from hpcdist.cli.printing import note, print_columns, print_json, say
 from hpcdist.machine.command import announce_waits
-from hpcdist.runs.run import Run, group_note, name_to_type
+from hpcdist.runs.run import Run, name_to_type
 from hpcdist.submission.once import submitted_before
 
 if TYPE_CHECKING:
     from hpcdist.job import LoadedJob
     from hpcdist.schedulers.base import Dependency
-    from hpcdist.submission.layout import MakeTask
     from hpcdist.submission.local import LocalSweep
     from hpcdist.submission.plan import PlannedRun, PlannedSubmission
     from hpcdist.submission.points import Point
@@ -60,11 +59,8 @@ _LISTED_POINTS = 40
     is_flag=True,
     help="Run in the allocation of this shell (salloc, qsub -I), and follow it.",
 )
-@click.option("--debug", is_flag=True, help="Run a single rank in this process, for pdb.")
 @json_option
-def submit(
-    *, options: JobOptions, wait: bool, detach: bool, here: bool, debug: bool, as_json: bool
-) -> int:
+def submit(*, options: JobOptions, wait: bool, detach: bool, here: bool, as_json: bool) -> int:
     """Submit a job: a name from `hpcdist jobs`, a job file (.yaml), a Python script, or a folder or
     zip file with a __main__.py; with -m, a module; with --no-python, any program.
 
@@ -96,11 +92,9 @@ def submit(
     announce_waits(note)
     if (earlier := submitted_before(options.runs)) is not None:
         return _report_earlier(earlier, wait=wait, as_json=as_json)
-    _check_options(options, wait=wait, detach=detach, here=here, debug=debug)
+    _check_options(options, wait=wait, detach=detach, here=here)
     if here:
         return _submit_here(options, as_json=as_json)
-    if debug:
-        return _debug(options, as_json=as_json)
     follows = (options.local and not detach) or wait
     interrupts = Interrupts()
     with interrupts.handled():
@@ -132,30 +126,19 @@ def submit(
         )
 
 
-def _check_options(
-    options: JobOptions, *, wait: bool, detach: bool, here: bool, debug: bool
-) -> None:
-    given = {
-        "--here": here,
-        "--debug": debug,
-        "--detach": detach,
-        "--wait": wait,
-        "--after": options.after,
-        "--summary-after": options.summary_after,
-        "a sweep or comparison": options.is_sweep,
-        "--max-parallel": options.max_parallel,
-        "--notify": options.notify and debug,
-    }
-    names = [name for name, value in given.items() if value]
-    if here or debug:
-        if len(names) > 1:
-            raise click.UsageError(f"{names[0]} runs one job at once, without {names[1]}")
-    elif detach and wait:
+def _check_options(options: JobOptions, *, wait: bool, detach: bool, here: bool) -> None:
+    others = (options.is_sweep, options.max_parallel, options.after, options.summary_after, detach)
+    if here and any(others):
+        raise click.UsageError(
+            "--here runs one job at once, without --sweep, --repeat, --max-parallel, --after, "
+            "--summary-after and --detach"
+        )
+    if detach and wait:
         raise click.UsageError("--detach and --wait contradict each other")
-    elif options.max_parallel and not options.is_sweep:
-        raise click.UsageError("--max-parallel is for the runs of a --sweep or --repeat")
-    elif detach and options.is_sweep and options.local:
+    if detach and options.is_sweep and options.local:
         raise click.UsageError("--detach is for one run: this command starts the runs of a sweep")
+    if options.max_parallel and not options.is_sweep:
+        raise click.UsageError("--max-parallel is for the runs of a --sweep or --repeat")
 
 
 def plan(options: JobOptions) -> PlannedSubmission:
@@ -180,15 +163,8 @@ def plan(options: JobOptions) -> PlannedSubmission:
         comparison=None if comparison is None else comparison.name,
         is_sweep=options.is_sweep,
     )
-    _note_plan(planned, options)
-    return planned
-
-
-def _note_plan(planned: PlannedSubmission | PlannedRun, options: JobOptions) -> None:
-    """Print what the user should know of a plan, and of where its runs go."""
     note(*planned.notes)
-    if said := group_note(options.runs):
-        note(said)
+    return planned
 
 
 def settle_afters(options: JobOptions, planned: PlannedSubmission) -> list[Dependency]:
@@ -218,30 +194,10 @@ def _submit_here(options: JobOptions, *, as_json: bool) -> int:
             allocation=allocation,
         )
         planned = PlannedSubmission.of_run(run)
-        _note_plan(planned, options)
+        note(*planned.notes)
         planned.prepare()
         (started,) = _submit(planned, options, interrupts).runs
         return follow_run(started, interrupts, as_json=as_json, owned=True)
-
-
-def _debug(options: JobOptions, *, as_json: bool) -> int:
-    from hpcdist.agent.debug import begin
-    from hpcdist.submission.plan import one_rank, plan_run
-    from hpcdist.submission.submit import debug
-
-    if as_json:
-        raise click.UsageError("--debug and --json contradict each other: its rank prints")
-    loaded = load_from_options(options)
-    scheduler, cluster = cluster_from_options(options, debug=True)
-    if (num_ranks := loaded.job.num_ranks) > 1:
-        note(f"--debug runs one rank in place of {num_ranks}")
-    snapshot = snapshot_from_options(options)
-    planned = plan_run(one_rank(loaded), scheduler=scheduler, cluster=cluster, snapshot=snapshot)
-    _note_plan(planned, options)
-    planned.prepare()
-    _, verdict = debug(planned, begin, runs=options.runs)
-    say(f"debug run {one_line(verdict.sentence)}")
-    return verdict.exit_code_of_run
 
 
 def _submit(
@@ -252,14 +208,13 @@ def _submit(
 ) -> Submission:
     from hpcdist.submission.submit import submit
 
-    task: MakeTask | None = None
-    if options.summary_after:
-        from hpcdist.summary.task import SummaryTask  # with the whole summary
-
-        task = SummaryTask
-
     interrupts.defer()  # until the caller knows the runs, and can end them
-    submitted = submit(planned, runs=options.runs, dependencies=dependencies, summary_task=task)
+    submitted = submit(
+        planned,
+        runs=options.runs,
+        dependencies=dependencies,
+        summary_after=options.summary_after,
+    )
     note(*submitted.messages)
     if submitted.summary_job_id is not None:
         file = submitted.places.path / "summary.txt"

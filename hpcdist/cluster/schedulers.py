@@ -7,11 +7,11 @@ this low because profiles and options name schedulers; `hpcdist.schedulers` load
 from __future__ import annotations
 
 SCHEDULERS = {
-    "slurm": "hpcdist.schedulers.slurm.scheduler",
+    "slurm": "hpcdist.schedulers.slurm.slurm",
     "lsf": "hpcdist.schedulers.lsf.scheduler",
-    "pbs": "hpcdist.schedulers.pbs.scheduler",
-    "azure": "hpcdist.schedulers.azure.scheduler",
-    "local": "hpcdist.schedulers.local.scheduler",
+    "pbs": "hpcdist.schedulers.pbs.pbs",
+    "azure": "hpcdist.schedulers.azure.azure",
+    "local": "hpcdist.schedulers.local",
 }
 """Scheduler -> module with an object `scheduler`, a `hpcdist.schedulers.base.Scheduler`.
 
@@ -19,7 +19,7 @@ SCHEDULERS = {
 """
 
 LOCAL = "local"
-"""The scheduler of --local and --debug: this machine."""
+"""The scheduler of --local: this machine."""
 
 
 def scheduler_choices() -> list[str]:

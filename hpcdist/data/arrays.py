@@ -9,14 +9,28 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hpcdist.base.text import one_line
+
 if TYPE_CHECKING:
-    from hpcdist.data.images.samples import ImageSamples, PixelSamples
+    from hpcdist.data.images.samples import FastImages, PixelSamples
 
 Shape = tuple[int, int, int]
 """(channels, height, width)"""
 
 IGNORED_LABEL = -100
 """The label of what is no sample: torch's losses leave it out."""
+
+
+@dataclass(frozen=True)
+class BadFile:
+    """A file that shows no picture."""
+
+    index: int
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{one_line(self.path)} {self.reason}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +41,8 @@ class Samples:
     """[samples, channels, height, width]: float32, normalised; or uint8 on the way to that."""
     labels: Tensor
     """int64, [samples]."""
+    bad: tuple[BadFile, ...] = ()
+    """Files among them that show no picture."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -145,8 +161,8 @@ class Pixels:
 class DataSet:
     """A data set: whole in memory, or as image files that are read when they are needed."""
 
-    train: Samples | ImageSamples | PixelSamples
-    test: Samples | ImageSamples
+    train: Samples | FastImages | PixelSamples
+    test: Samples | FastImages
     num_classes: int
     train_pixels: Pixels | None = None
     """The images as a transform takes them, of a data set in memory."""

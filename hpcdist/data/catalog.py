@@ -20,8 +20,9 @@ from hpcdist.job.spec import Data
 from hpcdist.machine.command import python_command
 
 if TYPE_CHECKING:
-    from hpcdist.data.arrays import DataSet
-    from hpcdist.data.splits import ImageParts
+    from hpcdist.data.arrays import DataSet, Shape
+    from hpcdist.data.images.samples import FastImages
+    from hpcdist.data.splits import ImageFiles, ImageParts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +42,6 @@ class Entry:
     """Make what is missing, without internet; None: nothing to make."""
     unmade: Callable[[Data], str | None] = lambda _data: None
     """A note on what `prepare` will make."""
-    remarks: Callable[[Data], list[str]] = lambda _data: []
-    """Notes for the user on files that are there."""
     is_complete: Callable[[Data], bool] = lambda _data: True
     """Return whether all of its files are there."""
     modules: tuple[str, ...] = ()
@@ -75,7 +74,6 @@ DATA_SETS = {
         images=faces.images,
         prepare=faces.prepare,
         unmade=faces.unmade,
-        remarks=faces.remarks,
         is_complete=faces.is_complete,
     ),
     "image_folder": Entry(check=folders.check, images=folders.images),
@@ -111,23 +109,41 @@ def load_data(data: Data, *, seed: int = 0) -> DataSet:
     pixels = whole.train_pixels
     if is_unchanged(data.transform) or pixels is None:
         return replace(whole, train_pixels=None)
-    from hpcdist.data.images.samples import ImageSamples, PixelSamples
+    from hpcdist.data.arrays import Samples
+    from hpcdist.data.images.samples import PixelSamples
 
-    train = PixelSamples(pixels, whole.train.labels, data, seed)
-    assert not isinstance(whole.test, ImageSamples)
+    assert isinstance(whole.train, Samples)
+    assert isinstance(whole.test, Samples)
+    train = PixelSamples(pixels, whole.train.labels, data.transform, seed)
     return replace(whole, train=train, test=whole.test.scaled(train.shape), train_pixels=None)
 
 
 def _from_files(data: Data, seed: int) -> DataSet:
     from hpcdist.data.arrays import DataSet
-    from hpcdist.data.images.samples import ImageSamples
 
     parts = find_images(data)
     assert parts is not None
-    train = ImageSamples(parts.train, data, seed)
+    train = open_images(parts.train, data, seed)
     as_train = msgspec.structs.replace(data, transform="none")
-    test = ImageSamples(parts.test, as_train, seed, shape=train.shape)
+    test = open_images(parts.test, as_train, seed, shape=train.shape)
     return DataSet(train=train, test=test, num_classes=len(parts.train.classes))
+
+
+def open_images(
+    files: ImageFiles, data: Data, seed: int, *, shape: Shape | None = None
+) -> FastImages:
+    """Return image files as the job reads them, of this shape if it is given."""
+    from hpcdist.data.images.samples import FastImages
+
+    return FastImages(
+        files,
+        size=data.size,
+        transform=data.transform,
+        decode=data.decoder,
+        bad_files=data.bad_files,
+        seed=seed,
+        shape=shape,
+    )
 
 
 def find_images(data: Data) -> ImageParts | None:
@@ -143,7 +159,7 @@ def data_notes(data: Data) -> list[str]:
     notes = [unmade] if unmade else []
     if _to_download(data):
         notes.append(f"{data.name} is downloaded to {data.root}")
-    return notes + entry.remarks(data) + notes_on_transform(data.transform)
+    return notes + notes_on_transform(data.transform)
 
 
 def download_data(data: Data) -> None:

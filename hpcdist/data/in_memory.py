@@ -11,9 +11,7 @@ mnist and fashion_mnist: IDX files under a root that the user names, in torchvis
     <root>/MNIST/raw/t10k-images-idx3-ubyte           10,000
     <root>/MNIST/raw/t10k-labels-idx1-ubyte
 
-and the same under FashionMNIST/raw. Each may also be there as .gz only. Checking needs no torch.
-
-An IDX file:
+and the same under FashionMNIST/raw. An IDX file:
 
     bytes 0-3   magic: 0, 0, type of the elements (8: unsigned byte), number of dimensions
     then        one big-endian 32-bit size per dimension
@@ -25,28 +23,24 @@ cifar10: pickled batches under a root that the user names, in torchvision's layo
     <root>/cifar-10-batches-py/test_batch              10,000
     <root>/cifar-10-batches-py/batches.meta
 
-A pickle can run anything: the files are unpickled only in the ranks, by torchvision, and only with
-the checksums of the published ones, which are compared before.
+A pickle can run anything: the files are unpickled only in the ranks, by torchvision, which compares
+their checksums with those of the published ones before. Checking imports no torch.
 """
 
 from __future__ import annotations
 
 import functools
 import gzip
-import hashlib
 import math
 import random
 import struct
-import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING
 
 from hpcdist.base.errors import JobError
-from hpcdist.base.files import open_regular
+from hpcdist.base.files import open_regular, read_bytes
 from hpcdist.base.text import show_bytes
 from hpcdist.data.splits import SplitSizes, data_root, existing_root, wrong_root
 from hpcdist.job.spec import Data
@@ -114,11 +108,14 @@ def _read_digits(path: Path) -> tuple[_Rows, _Rows]:
 
 
 _PARTS = {"train": "train", "test": "t10k"}
+_UNSIGNED_BYTE = 8
+_MOST_BYTES = 8 * 10**9
+"""Size of a file that is read: all of it is held in memory."""
 
 
 @dataclass(frozen=True)
 class IdxDataSet:
-    """A data set that torchvision reads from four IDX files."""
+    """A data set of four IDX files that torchvision downloads."""
 
     torchvision_class: str
     """Name of the class in torchvision.datasets, and of the folder under root."""
@@ -126,79 +123,86 @@ class IdxDataSet:
     def check(self, data: Data) -> SplitSizes:
         """The sizes of the two parts; JobError where a file is missing or not what it must be."""
         existing_root(data, self._layout)
-        shapes = {part: self._check_part(data, part) for part in _PARTS}
-        (_, *train), (_, *test) = shapes.values()
-        if train != test or 0 in train:
-            wrong = f"it has images of {_pixels(train)} for training, of {_pixels(test)} to test"
+        sides, sizes = [], {}
+        for part in _PARTS:
+            images, labels = self._files(data, part)
+            number, height, width = self._read_shape(data, images, 3)
+            (num_labels,) = self._read_shape(data, labels, 1)
+            if number == 0 or number != num_labels:
+                wrong = f"{labels} has {num_labels:,} labels for {number:,} images"
+                raise wrong_root(data, wrong, self._layout)
+            if (largest := max(_read_elements(labels, 1))) >= _NUM_CLASSES:
+                wrong = f"{labels} has the label {largest}, must be 0 to {_NUM_CLASSES - 1}"
+                raise wrong_root(data, wrong, self._layout)
+            sides.append(f"{width} x {height} pixels")
+            sizes[part] = number
+        if sides[0] != sides[1]:
+            wrong = f"it has images of {sides[0]} for training, of {sides[1]} to test"
             raise wrong_root(data, wrong, self._layout)
-        return SplitSizes(**{part: number for part, (number, *_) in shapes.items()})
+        return SplitSizes(**sizes)
 
     def is_complete(self, data: Data) -> bool:
-        return all(self._find(data, name) for part in _PARTS for name in _names(part))
+        return all(path.is_file() for part in _PARTS for path in self._files(data, part))
 
     def load(self, data: Data) -> DataSet:
         import torch
 
         from hpcdist.data.arrays import make_data_set
 
-        def load(name: str, num_dimensions: int) -> Tensor:
-            path, shape = self._check_file(data, name, num_dimensions)
-            elements = bytearray(read_elements(path, num_dimensions))
+        def load(path: Path, num_dimensions: int) -> Tensor:
+            shape = self._read_shape(data, path, num_dimensions)
+            elements = bytearray(_read_elements(path, num_dimensions))
             return torch.frombuffer(elements, dtype=torch.uint8).reshape(shape)
 
-        train, test = ((load(images, 3), load(labels, 1)) for images, labels in map(_names, _PARTS))
+        files = (self._files(data, part) for part in _PARTS)
+        train, test = ((load(images, 3), load(labels, 1)) for images, labels in files)
         return make_data_set(train, test, num_classes=_NUM_CLASSES)
-
-    def _check_part(self, data: Data, part: str) -> tuple[int, ...]:
-        """Return the shape of its images."""
-        images, labels = _names(part)
-        _, shape = self._check_file(data, images, 3)
-        label_file, (num_labels,) = self._check_file(data, labels, 1)
-        num_images = shape[0]
-        if num_images == 0 or num_images != num_labels:
-            wrong = f"{label_file} has {num_labels:,} labels for {num_images:,} images"
-            raise wrong_root(data, wrong, self._layout)
-        largest = max(read_elements(label_file, 1))
-        if largest >= _NUM_CLASSES:
-            wrong = f"{label_file} has the label {largest}, must be 0 to {_NUM_CLASSES - 1}"
-            raise wrong_root(data, wrong, self._layout)
-        return shape
-
-    def _check_file(
-        self, data: Data, name: str, num_dimensions: int
-    ) -> tuple[Path, tuple[int, ...]]:
-        """Return the path of a file and the shape of its elements."""
-        path = self._find(data, name)
-        if path is None:
-            wrong = f"{self._raw_folder(data) / name} is missing, also as .gz"
-            raise wrong_root(data, wrong, self._layout)
-        try:
-            return path, read_shape(path, num_dimensions)
-        except IdxError as error:
-            wrong = f"{path} is not the IDX file it must be: {error}"
-        except OSError as error:
-            wrong = f"{path} cannot be read: {error.strerror or error}"
-        raise wrong_root(data, wrong, self._layout)
 
     @property
     def _layout(self) -> str:
         names = ", ".join(name for part in _PARTS for name in _names(part))
         return (
-            f"lay it out as <root>/{self.torchvision_class}/raw/ with {names} (plain or .gz), or "
-            "set data.download to true where there is internet"
+            f"lay it out as <root>/{self.torchvision_class}/raw/ with {names}, or set "
+            "data.download to true where there is internet"
         )
 
-    def _raw_folder(self, data: Data) -> Path:
-        return data_root(data, self._layout) / self.torchvision_class / "raw"
+    def _files(self, data: Data, part: str) -> tuple[Path, Path]:
+        """Return the files with the images and the labels of a part."""
+        raw = data_root(data, self._layout) / self.torchvision_class / "raw"
+        images, labels = _names(part)
+        return raw / images, raw / labels
 
-    def _find(self, data: Data, name: str) -> Path | None:
-        raw = self._raw_folder(data)
-        return next((path for path in (raw / name, raw / f"{name}.gz") if path.is_file()), None)
-
-
-def _pixels(size: Sequence[int]) -> str:
-    height, width = size
-    return f"{width} x {height} pixels"
+    def _read_shape(self, data: Data, path: Path, num_dimensions: int) -> tuple[int, ...]:
+        """Return the shape of a file's elements, which its size must be that of."""
+        header_bytes = 4 + 4 * num_dimensions
+        magic = bytes((0, 0, _UNSIGNED_BYTE, num_dimensions))
+        try:
+            with open_regular(path, most_bytes=math.inf) as file:
+                header = file.read(header_bytes)
+            size = path.stat().st_size
+        except FileNotFoundError:
+            is_packed = path.with_name(f"{path.name}.gz").exists()
+            wrong = f"{path} is missing" + (", and there as .gz: gunzip it" if is_packed else "")
+            raise wrong_root(data, wrong, self._layout) from None
+        except OSError as error:
+            wrong = f"{path} cannot be read: {error.strerror or error}"
+            raise wrong_root(data, wrong, self._layout) from None
+        if len(header) < header_bytes:
+            wrong = f"it ends after {len(header)} bytes"
+        elif header[:4] != magic:
+            wrong = f"its first bytes are {header[:4].hex(' ')}, must be {magic.hex(' ')}"
+        else:
+            shape = struct.unpack(f">{num_dimensions}I", header[4:])
+            expected = header_bytes + math.prod(shape)
+            if size == expected <= _MOST_BYTES:
+                return shape
+            by = " x ".join(map(str, shape))
+            wrong = f"it has {size:,} bytes, must have {expected:,} for its shape {by}"
+            if expected > _MOST_BYTES:
+                most = show_bytes(_MOST_BYTES)
+                wrong = f"its shape is that of {show_bytes(expected)}, no more than {most} are read"
+        wrong = f"{path} is not the IDX file it must be: {wrong}"
+        raise wrong_root(data, wrong, self._layout)
 
 
 def _names(part: str) -> tuple[str, str]:
@@ -206,132 +210,45 @@ def _names(part: str) -> tuple[str, str]:
     return f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"
 
 
-_UNSIGNED_BYTE = 8
-_PIECE_BYTES = 1 << 20
-_MOST_BYTES = 8 * 10**9
-"""Size of a file that is read, and of what is in it: all of it is held in memory."""
-
-
-class IdxError(ValueError):
-    """A file is not the IDX file it should be; the message says why, without the path."""
-
-
-def read_shape(path: Path, num_dimensions: int) -> tuple[int, ...]:
-    """The shape of an IDX file of unsigned bytes, plain or .gz; its size must be that of its shape.
-    A .gz is unpacked for that, as only then it is known to be whole."""
-    header_bytes = 4 + 4 * num_dimensions
-    status = path.stat()
-    with _opened(path) as file:
-        header = file.read(header_bytes)
-    if len(header) < header_bytes:
-        raise IdxError(f"it ends after {len(header)} bytes")
-    magic = bytes((0, 0, _UNSIGNED_BYTE, num_dimensions))
-    if header[:4] != magic:
-        raise IdxError(f"its first bytes are {header[:4].hex(' ')}, must be {magic.hex(' ')}")
-    shape = struct.unpack(f">{num_dimensions}I", header[4:])
-    expected = header_bytes + math.prod(shape)
-    if expected > _MOST_BYTES:
-        sizes = f"{show_bytes(expected)}, and no more than {show_bytes(_MOST_BYTES)} are read"
-        raise IdxError(f"its shape is that of {sizes}")
-    actual = status.st_size
-    if path.suffix == ".gz":
-        actual = _count_bytes(path, actual, status.st_mtime_ns, most=expected)
-    if actual != expected:
-        wrong = f"{actual:,}"
-        if path.suffix == ".gz" and actual > expected:  # what is beyond was not unpacked
-            wrong = f"more than {expected:,}"
-        raise IdxError(
-            f"it has {wrong} bytes, must have {expected:,} for its shape "
-            + " x ".join(map(str, shape))
-        )
-    return shape
-
-
-def read_elements(path: Path, num_dimensions: int) -> bytes:
-    with _opened(path) as file:
-        return file.read()[4 + 4 * num_dimensions :]
-
-
-@functools.lru_cache(maxsize=16)  # a sweep asks for every point
-def _count_bytes(path: Path, _size: int, _changed_ns: int, *, most: int) -> int:
-    """Return how much a .gz unpacks to; of what is more than `most` only a part is unpacked."""
-    num_bytes = 0
-    with _opened(path) as file:
-        while num_bytes <= most and (piece := file.read(_PIECE_BYTES)):
-            num_bytes += len(piece)
-    return num_bytes
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a plain or a .gz file for reading what is in it; IdxError where it is damaged."""
-    try:
-        with open_regular(path, most_bytes=_MOST_BYTES) as raw:
-            is_packed = path.suffix == ".gz"
-            with gzip.GzipFile(fileobj=raw) if is_packed else nullcontext(raw) as file:
-                yield cast("BinaryIO", file)
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise IdxError(f"it cannot be unpacked: {error}") from None
+def _read_elements(path: Path, num_dimensions: int) -> bytes:
+    return read_bytes(path, most_bytes=_MOST_BYTES)[4 + 4 * num_dimensions :]
 
 
 _CIFAR_FOLDER = "cifar-10-batches-py"
-CIFAR_MD5 = {
-    "data_batch_1": "c99cafc152244af753f735de768cd75f",
-    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-    "data_batch_4": "634d18415352ddfa80567beed471001a",
-    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-    "test_batch": "40351d587109b95175f43aff81a1287e",
-    "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
-}
-"""Checksum of each file, as torchvision has them."""
-_CIFAR_SIZES = SplitSizes(train=50_000, test=10_000)
+_CIFAR_FILES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta")
 _CIFAR_LAYOUT = (
-    f"lay it out as <root>/{_CIFAR_FOLDER}/ with {', '.join(CIFAR_MD5)}, or set data.download to "
-    "true where there is internet"
+    f"lay it out as <root>/{_CIFAR_FOLDER}/ with {', '.join(_CIFAR_FILES)}, or set data.download "
+    "to true where there is internet"
 )
 
 
 def check_cifar(data: Data) -> SplitSizes:
-    """The sizes of the two parts; JobError where a file is missing or not the published one."""
+    """Return the sizes of the two parts; JobError where a file is missing."""
     folder = data_root(data, _CIFAR_LAYOUT) / _CIFAR_FOLDER
-    for name, md5 in CIFAR_MD5.items():
-        path = folder / name
-        try:
-            status = path.stat()
-            actual = _md5(path, status.st_size, status.st_mtime_ns)
-        except OSError as error:
-            wrong = f"{path} cannot be read: {error.strerror or error}"
-            raise wrong_root(data, wrong, _CIFAR_LAYOUT) from None
-        if actual != md5:
-            wrong = f"{path} is damaged, or another file: its MD5 is {actual}, must be {md5}"
-            raise wrong_root(data, wrong, _CIFAR_LAYOUT)
-    return _CIFAR_SIZES
-
-
-@functools.lru_cache(maxsize=len(CIFAR_MD5))  # a sweep asks for every point
-def _md5(path: Path, _size: int, _changed_ns: int) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
-    with open_regular(path, most_bytes=_MOST_BYTES) as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
+    for name in _CIFAR_FILES:
+        if not (folder / name).is_file():
+            raise wrong_root(data, f"{folder / name} is missing", _CIFAR_LAYOUT)
+    return SplitSizes(train=50_000, test=10_000)
 
 
 def has_cifar(data: Data) -> bool:
-    return all(
-        (data_root(data, _CIFAR_LAYOUT) / _CIFAR_FOLDER / name).is_file() for name in CIFAR_MD5
-    )
+    folder = data_root(data, _CIFAR_LAYOUT) / _CIFAR_FOLDER
+    return all((folder / name).is_file() for name in _CIFAR_FILES)
 
 
 def load_cifar(data: Data) -> DataSet:
-    """Return the whole data set, through torchvision's class."""
+    """Return the whole data set, through torchvision's class; JobError where a file is not the
+    published one."""
     import torch
     from torchvision import datasets
 
     from hpcdist.data.arrays import make_data_set
 
     root = data_root(data, _CIFAR_LAYOUT)
-    parts = (datasets.CIFAR10(root, train=is_train) for is_train in (True, False))
+    try:
+        parts = [datasets.CIFAR10(root, train=is_train) for is_train in (True, False)]
+    except RuntimeError:
+        wrong = f"a file in {root / _CIFAR_FOLDER} is damaged, or not the published one"
+        raise wrong_root(data, wrong, _CIFAR_LAYOUT) from None
     train, test = ((torch.from_numpy(part.data), torch.tensor(part.targets)) for part in parts)
     return make_data_set(train, test, num_classes=_NUM_CLASSES)

@@ -97,16 +97,17 @@ def split_classes(root: Path, classes: Classes) -> ImageParts:
 
 def make_parts(root: Path, train: Classes, test: Classes) -> ImageParts:
     """Return the parts from what they have of each class; both have the same classes, in order."""
+    return ImageParts(train=label_files(root, train), test=label_files(root, test))
 
-    def files(classes: Classes) -> ImageFiles:
-        return ImageFiles(
-            root=root,
-            paths=tuple(chain(*classes.values())),
-            labels=tuple(label for label, some in enumerate(classes.values()) for _ in some),
-            classes=tuple(classes),
-        )
 
-    return ImageParts(train=files(train), test=files(test))
+def label_files(root: Path, classes: Classes) -> ImageFiles:
+    """Return the files of all classes, which are numbered in their order."""
+    return ImageFiles(
+        root=root,
+        paths=tuple(chain(*classes.values())),
+        labels=tuple(label for label, some in enumerate(classes.values()) for _ in some),
+        classes=tuple(classes),
+    )
 
 
 def data_root(data: Data, layout: str) -> Path:

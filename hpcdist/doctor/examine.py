@@ -83,7 +83,12 @@ def _job(request: Request, planned: PlannedRun) -> Iterator[Finding]:
         yield failed("job", error.message, error.hint or "see what the scheduler says")
         return
     evidence = collect(run, verdict, planned.scheduler.explain_end(run))
-    found = judge(evidence, planned.plan.cluster, asks_for_gpus=planned.plan.asks_for_gpus)
+    found = judge(
+        evidence,
+        planned.plan.cluster,
+        asks_for_gpus=planned.plan.asks_for_gpus,
+        launcher_advice=planned.scheduler.launcher_advice,
+    )
     yield from found
     if any(one.state == "FAIL" for one in found):
         request.say(f"the job's run is kept: {run.path}")

@@ -15,7 +15,7 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.doctor.trial import Evidence
 from hpcdist.machine.network import NO_INTERFACE
 from hpcdist.monitor.states import SETUP_MARK
-from hpcdist.schedulers.base import Finding, failed, passed, skipped
+from hpcdist.schedulers.base import Finding, Scheduler, failed, passed, skipped
 from hpcdist.schedulers.notes import Note
 
 _NO_LAUNCHER = "cannot be run:"
@@ -24,10 +24,21 @@ _HOST_SCRIPT = re.compile(r"_host\.sh\b")
 _OF_BASH = re.compile(r"(?:slurm_script|\.lsbatch/\S+): (.+)")
 
 
-def judge(evidence: Evidence, cluster: ClusterProfile, *, asks_for_gpus: bool) -> list[Finding]:
-    """Return one finding per check, in the order in which a job meets what they check."""
+def judge(
+    evidence: Evidence,
+    cluster: ClusterProfile,
+    *,
+    asks_for_gpus: bool,
+    launcher_advice: str = Scheduler.launcher_advice,
+) -> list[Finding]:
+    """Return one finding per check, in the order in which a job meets what they check;
+    `launcher_advice` is the scheduler's."""
     checks: dict[str, Callable[[], Finding | None]] = {
-        **({"launcher": lambda: _launcher(evidence)} if _unlaunched(evidence) else {}),
+        **(
+            {"launcher": lambda: _launcher(evidence, launcher_advice)}
+            if _unlaunched(evidence)
+            else {}
+        ),
         "shared folder": lambda: _folder(evidence),
         "setup lines": lambda: _setup(evidence, cluster),
         "container": lambda: _container(evidence),
@@ -76,15 +87,13 @@ def _unlaunched(evidence: Evidence) -> list[Note]:
     ]
 
 
-def _launcher(evidence: Evidence) -> Finding:
+def _launcher(evidence: Evidence, advice: str) -> Finding:
     """Tell why the command that starts agents on other hosts failed."""
     first = _unlaunched(evidence)[0]
     return failed(
         "launcher",
         f"nothing can be started on node {first.node} (host {first.host}): {first.said}",
-        "name a command that starts another on a host of the job, such as ssh {host} "
-        "{command}, with the key lsf.launcher of the cluster profile; the setup lines "
-        "can put it on PATH",
+        advice,
     )
 
 

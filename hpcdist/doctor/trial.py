@@ -125,9 +125,7 @@ def collect(run: Run, verdict: Verdict, scheduler_says: str) -> Evidence:
             for path in run.submitit_folder.glob(f"*_{node}_log.out")
         },
         ended=frozenset(
-            node
-            for node in range(num_nodes)
-            if any(run.submitit_folder.glob(f"*_{node}_result.pkl"))
+            node for node in range(num_nodes) if (run.submitit_folder / f"{node}.ended").exists()
         ),
         notes=[
             note

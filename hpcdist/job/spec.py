@@ -73,9 +73,6 @@ class Data(Section, frozen=True, kw_only=True):
     """Use only this many training samples, the first ones."""
     test_samples: Count | None = None
     """Use only this many test samples, the first ones."""
-    split: Literal["auto", "stratified"] = "auto"
-    """Choice of the test images: auto (as the data set's own files say, if it has any), or
-    stratified (a fifth of each class)."""
     size: Count | None = None
     """Scale photographs to a square of this many pixels per side while reading; unset: do not."""
     transform: str | tuple[str | dict[str, Any], ...] = "none"
@@ -83,16 +80,9 @@ class Data(Section, frozen=True, kw_only=True):
     transforms, such as [RandomHorizontalFlip, {RandomAffine: {degrees: 5}}]."""
     bad_files: Literal["skip", "refuse"] = "skip"
     """Handling of files that are no images: skip (count and name them) or refuse."""
-    decoder: Literal["exact", "fast", "pil"] = "exact"
-    """exact (the pixels of PIL, decoded faster if possible), fast (pixels that differ slightly from
-    those of PIL), or pil."""
-    reads: Count | None = None
-    """Files that one worker reads at once, for slow storage; unset: chosen by measuring."""
-    cache: Literal["auto"] | bool = "auto"
-    """Keep decoded photographs in memory that the ranks of a node share; auto: if they fit."""
-    handover: Literal["uint8", "float32"] = "uint8"
-    """Type of the pixels that workers hand over: uint8 (whole batches become float32 on the model's
-    device), or float32 (converted one sample at a time)."""
+    decoder: Literal["exact", "fast"] = "exact"
+    """exact (the pixels of PIL, decoded faster if possible), or fast (pixels that differ slightly
+    from those of PIL where photographs are made smaller)."""
     pin_memory: Literal["auto"] | bool = "auto"
     """Page-locked batches, for GPUs; auto: if the ranks have GPUs."""
     prefetch_factor: Count = 2
@@ -502,7 +492,6 @@ class LoadedData(Section, frozen=True, kw_only=True):
     download: bool = False
     train_samples: Count | None = None
     size: Count | None = None
-    split: Literal["auto", "stratified"] = "auto"
     bad_files: Literal["skip", "refuse"] = "skip"
     batches_to_check: Count = 100
     """Batches of each rank in each pass; if the data set has fewer, it is repeated."""
@@ -516,12 +505,7 @@ class LoadedData(Section, frozen=True, kw_only=True):
     """Transforms of the images: none, light, heavy, or a list of torchvision's v2 transforms. If
     every element of a list is the name of a preset or a list, the elements are compared, such as
     [none, light, [RandomHorizontalFlip]]."""
-    decoder: Literal["exact", "fast", "pil"] = "exact"
-    reads: Count | None = None
-    cache: Literal["auto"] | bool = False
-    """Keep decoded photographs in memory that the ranks of a node share; auto: if they fit. It is
-    off by default, because otherwise that memory would be measured."""
-    handover: Literal["uint8", "float32"] = "uint8"
+    decoder: Literal["exact", "fast"] = "exact"
     pin_memory: Literal["auto"] | bool = "auto"
     prefetch_factor: Count = 2
     persistent_workers: bool = True

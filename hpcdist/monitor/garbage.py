@@ -19,7 +19,7 @@ from hpcdist.base.carried import unused
 from hpcdist.base.ownership import is_own
 from hpcdist.base.progress import track
 from hpcdist.base.text import show_age
-from hpcdist.base.trees import Tree, list_tree, open_own_folder, remove_listed
+from hpcdist.base.trees import Tree, empty_tree, measure_tree, open_own_folder
 from hpcdist.monitor.states import OPEN_STATES
 from hpcdist.runs.run import Run, created_ns
 from hpcdist.runs.snapshot import FOLDER, find_code, find_written
@@ -38,7 +38,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     name: str
     """Name of the run that has the checkpoints, or of the run or sweep that has the code."""
     tree: Tree
-    """The part of it that is removed; nothing that comes there later is."""
+    """The folder that is emptied, and for all but checkpoints removed."""
     kept_because: str | None = None
     """None: it can be removed."""
 
@@ -119,22 +119,22 @@ def _checkpoints(run: Run, kept: Mapping[Path, str], needed: Mapping[str, str]) 
     elif folder.is_symlink():
         why = "the folder is a link to elsewhere"
     if why is not None:  # and it is not looked at
-        empty = Tree(folder, {}, 0)
+        empty = Tree(folder, None, 0)
         return Candidate(what="checkpoints", name=run.id, tree=empty, kept_because=why)
     if run.path in kept:
         why = f"the run {kept[run.path]}"
     else:
         why = next((needed[each] for each in needed if Path(each).is_relative_to(own)), None)
     found = _candidate("checkpoints", run.id, folder, why)
-    is_unlisted = not found.tree.entries and folder.is_dir()
-    return found if found.tree.num_bytes or is_unlisted else None
+    is_closed = found.tree.identity is None and folder.is_dir()
+    return found if found.tree.num_bytes or is_closed else None
 
 
 def _candidate(what: str, name: str, folder: Path, why: str | None = None) -> Candidate:
     try:
-        tree = list_tree(folder)
+        tree = measure_tree(folder)
     except OSError as error:
-        tree, why = Tree(folder, {}, 0), why or f"{folder.name}: {error.strerror}"
+        tree, why = Tree(folder, None, 0), why or f"{folder.name}: {error.strerror}"
     return Candidate(what=what, name=name, tree=tree, kept_because=why)
 
 
@@ -142,10 +142,10 @@ def remove(candidate: Candidate) -> str | None:
     """Remove it; returns why it could not be, or was kept at the last moment."""
     folder = candidate.tree.path
     try:
-        left = remove_listed(candidate.tree)
-        if left is None and candidate.what != "checkpoints":
+        empty_tree(candidate.tree)
+        if candidate.what != "checkpoints":
             with open_own_folder(folder.parent) as parent:
                 os.rmdir(folder.name, dir_fd=parent)
     except OSError as error:
         return f"{error.filename or folder}: {error.strerror}"
-    return left and f"{left} has come there since it was listed, or is another user's"
+    return None

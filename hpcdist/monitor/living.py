@@ -179,7 +179,7 @@ def view_stacks(answer: requests.Answer, wanted: Iterable[int] | None = None) ->
         old = [one for one in found if answer.time_s - one.operation.begun_s > _LEAST_WAIT_S]
         places = {view.of.rank: standstills.place_of(_main_frames(view))[0] for view in views}
         lines = {rank: where for rank, where in places.items() if where is not None}
-        finding = standstills.describe(old, lines, lacks="has not reached")
+        finding = standstills.describe(old, lines)
         blamed = standstills.to_blame(old)
     stacks: defaultdict[_Stack, set[int]] = defaultdict(set)
     for view in views:

@@ -20,7 +20,7 @@ from hpcdist.runs.spec import Accounting, RunSpec, Submission
 from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers import load_scheduler, runs_here
 from hpcdist.schedulers.base import Condition, Scheduler
-from hpcdist.schedulers.jobs import is_between_lives
+from hpcdist.schedulers.batch import is_between_lives
 from hpcdist.training.checkpoint.files import list_checkpoints
 
 Warn = Callable[[str], None]

@@ -10,8 +10,7 @@ from msgspec import Struct
 from hpcdist.base import files
 from hpcdist.job.spec import JobSpec
 from hpcdist.rank.board import ProgressSlot
-from hpcdist.rank.peers import Peers
-from hpcdist.rank.recorder import StepRecorder
+from hpcdist.rank.recorder import Peers, StepRecorder
 from hpcdist.runs.events import EventWriter, Note
 from hpcdist.runs.run import Run
 
@@ -65,8 +64,6 @@ class RankContext(RankPlace, frozen=True, kw_only=True):
     job: JobSpec
     events: EventWriter
     progress: ProgressSlot
-    has_agent: bool = True
-    """An agent watches this rank, and ends it where that must be; not so in debug mode."""
     say: Callable[[str], None] = files.print_line
     """Print a line into the rank's log."""
 

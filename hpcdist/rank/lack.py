@@ -8,17 +8,14 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from signal import SIGKILL, strsignal
 
 from hpcdist.base import files
-from hpcdist.machine.memory import KernelKills, kernel_kills
 
 _ROOM_OF_A_LINE = 1 << 16
 """Free bytes of a disk that takes another line of a log for certain."""
 _NO_MEMORY = re.compile(
     r"can't allocate memory|cannot allocate memory|out of memory|std::bad_alloc", re.IGNORECASE
 )
-_KILLED_WORKER = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([\w /]+)")
 
 
 def places_of_writing(run_folder: Path) -> list[Path]:
@@ -60,18 +57,3 @@ def is_about_memory(exception: str, message: str) -> bool:
     # NCCL says it in its own error.
     said_by = {"RuntimeError", "OSError", "AcceleratorError", "DistBackendError"}
     return name in said_by and bool(_NO_MEMORY.search(message))
-
-
-def lost_worker(error: BaseException, before: KernelKills) -> tuple[str | None, bool]:
-    """Return a sentence on the process of a DataLoader that a signal killed, where an exception
-    came of that (torch's last words are only that it `exited unexpectedly`), and whether the kernel
-    has counted a kill for lack of memory since `before`."""
-    try:
-        found = _KILLED_WORKER.search("\n".join(map(str, files.causes(error))))
-    except Exception:  # noqa: BLE001 - __str__ is the user's code
-        return None, False
-    if found is None:
-        return None, False
-    killer = before.tell_more(kernel_kills()) if found[2] == strsignal(SIGKILL) else None
-    how = killer or f"a signal: {found[2]}"
-    return f"its DataLoader worker (pid {found[1]}) was killed by {how}", killer is not None

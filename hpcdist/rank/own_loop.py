@@ -16,7 +16,7 @@ from hpcdist.runs.events import PHASES, Evaluation, Flops
 if TYPE_CHECKING:
     from torch import nn
 
-    from hpcdist.rank.digest import Digester
+    from hpcdist.rank.model import Digester
     from hpcdist.rank.timing import Timer
 
 _Batch = TypeVar("_Batch")
@@ -55,8 +55,8 @@ def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
         if model is None:
             _loop.timer = context.recorder(first_step=first_step)
         else:
-            from hpcdist.rank.communication import make_watching_timer
-            from hpcdist.rank.digest import Digester
+            from hpcdist.rank.model import Digester
+            from hpcdist.rank.timing import make_watching_timer
 
             _loop.timer = make_watching_timer(context, model, first_step=first_step)
             _loop.digester = Digester(context, _loop.timer, model, first_step=first_step)
@@ -135,7 +135,7 @@ def should_stop() -> bool:
     context = rank.current()
     if context is None:
         return False
-    if not _loop.is_deaf and context.has_agent:
+    if not _loop.is_deaf:
         _loop.is_deaf = True
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)

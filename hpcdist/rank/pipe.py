@@ -58,10 +58,9 @@ class Unwritten(msgspec.Struct, frozen=True, kw_only=True, tag="unwritten"):
     report: ErrorReport
 
 
+_Message = Account | Profiled | Unwritten
 _MessageT = TypeVar("_MessageT", Account, Profiled, Unwritten)
-_DECODER: msgspec.json.Decoder[Account | Profiled | Unwritten] = msgspec.json.Decoder(
-    Account | Profiled | Unwritten
-)
+_DECODER: msgspec.json.Decoder[_Message] = msgspec.json.Decoder(_Message)
 
 
 class RankPipe:
@@ -117,17 +116,17 @@ class RankPipe:
     def account(self) -> Account | None:
         """Return the answer to the last question; None until it is there."""
         account = self._newest(Account)
-        return account if account is not None and account.number >= self._number else None
+        return account if account and account.number >= self._number else None
 
     def report_on(self, wish: int) -> StepReport | None:
         """Return the profile that the agent has wished for; None until it is there."""
         profiled = self._newest(Profiled)
-        return profiled.report if profiled is not None and profiled.wish == wish else None
+        return profiled.report if profiled and profiled.wish == wish else None
 
     def unwritten(self) -> ErrorReport | None:
         """Return the report that the rank had no room for on its disk."""
         unwritten = self._newest(Unwritten)
-        return None if unwritten is None else unwritten.report
+        return unwritten.report if unwritten else None
 
     def _newest(self, kind: type[_MessageT]) -> _MessageT | None:
         with self._reading, contextlib.suppress(BlockingIOError):
@@ -164,15 +163,13 @@ class RankPipe:
 
         OnImport(C10D, change)
 
-    def say(self, message: Account | Profiled | Unwritten) -> bool:
+    def say(self, message: _Message) -> bool:
         """Send a message to the agent; return False where it is too long."""
         packet = msgspec.json.encode(message)
-        if len(packet) > _MOST_BYTES:
-            return False
         with contextlib.suppress(OSError):
-            if self._is_open():
+            if len(packet) <= _MOST_BYTES and self._is_open():
                 self._rank.send(packet, socket.MSG_DONTWAIT)
-        return True
+        return len(packet) <= _MOST_BYTES
 
     def _is_open(self) -> bool:
         """Return False where the program has closed the pipe, and may have another file there."""

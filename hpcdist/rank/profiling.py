@@ -36,8 +36,8 @@ class Profiler:
     """
 
     def __init__(self, context: RankContext, timer: Timer) -> None:
-        self._context = context
-        self._timer = timer
+        self._context, self._timer = context, timer
+        self._is_on_gpu = context.device.startswith("cuda")
         self._profile: Any = None
         self._number = self._first_step = 0
         self._begin_s = 0.0
@@ -49,28 +49,24 @@ class Profiler:
         nothing left to do."""
         if self._is_busy:  # a GPU's steps are played back while its profile begins or ends
             return False
-        self._is_busy = True
         number, steps = self._context.progress.wish
+        report, self._is_busy = None, True
         try:
-            if number != self._number:
-                self._number = number
-                if self._profile is not None:
-                    self._stop()
+            if self._profile is not None and number != self._number:
+                self._stop()
+            self._number = number
             if steps and self._profile is None:
                 self._begin()
             elif steps and step >= self._first_step + steps:
                 report = self._end()
-                self._context.progress.pipe.say(Profiled(wish=number, report=report))
-                return True
         except Exception as error:  # noqa: BLE001 - what torch raises must not end a training
-            report = StepReport(error=f"{type(error).__name__}: {error}")
-            self._profile = None
+            report, self._profile = StepReport(error=f"{type(error).__name__}: {error}"), None
             self._restart_window()  # it was held open
-            self._context.progress.pipe.say(Profiled(wish=number, report=report))
-            return True
         finally:
             self._is_busy = False
-        return not steps
+        if report is not None:
+            self._context.progress.pipe.say(Profiled(wish=number, report=report))
+        return report is not None or not steps
 
     def _begin(self) -> None:
         if "torch" not in sys.modules:
@@ -104,17 +100,26 @@ class Profiler:
         self._timer.wait()
         context, trace, error = self._context, None, None
         last_step, wall_s = context.progress.last_step or 0, time.perf_counter() - self._begin_s
-        profile = self._stop()
-        folder = context.run.traces_folder
-        name = f".profile-{self._number:08x}.json.gz"
-        path = folder / name_of("rank", name, context.rank, context.attempt)
+        profile, folder = self._stop(), context.run.traces_folder
+        ending = f".profile-{self._number:08x}.json.gz"
+        path = folder / name_of("rank", ending, context.rank, context.attempt)
         try:
             os.makedirs(folder, mode=files.PRIVATE_FOLDER, exist_ok=True)
             profile.export_chrome_trace(str(path))
             trace = f"{folder.name}/{path.name}"
         except OSError as failure:
             error = f"no trace could be written: {failure.strerror}"
-        operations = _operations(profile.key_averages(), on_gpu=self._is_on_gpu)
+        operations = [
+            OperationTime(
+                name=str(one.key)[:_MOST_LETTERS],
+                calls=int(one.count),
+                self_s=_US
+                * (one.self_device_time_total if self._is_on_gpu else one.self_cpu_time_total),
+            )
+            for one in profile.key_averages()
+            if _is_counted(one, on_gpu=self._is_on_gpu)
+        ]
+        operations.sort(key=lambda one: -one.self_s)
         report = StepReport(
             steps=max(1, last_step - self._first_step),
             last_step=last_step,
@@ -128,25 +133,6 @@ class Profiler:
         self._timer.begin()  # what this took belongs to no step
         context.progress.alive()  # a long trace takes its time
         return report
-
-    @property
-    def _is_on_gpu(self) -> bool:
-        return self._context.device.startswith("cuda")
-
-
-def _operations(averages: Iterable[Any], *, on_gpu: bool) -> list[OperationTime]:
-    """Return the operations, those with the most time of their own first: kernels on a GPU, or
-    operators on CPUs."""
-    found = [
-        OperationTime(
-            name=str(one.key)[:_MOST_LETTERS],
-            calls=int(one.count),
-            self_s=(one.self_device_time_total if on_gpu else one.self_cpu_time_total) * _US,
-        )
-        for one in averages
-        if _is_counted(one, on_gpu=on_gpu)
-    ]
-    return sorted(found, key=lambda one: -one.self_s)
 
 
 def busy_us(events: Iterable[Any], *, on_gpu: bool) -> float:

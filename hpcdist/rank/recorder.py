@@ -7,14 +7,14 @@ summed up per window, so that long runs on many ranks stay small. This module im
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcdist.rank.board import ProgressSlot
-from hpcdist.rank.peers import Peers
-from hpcdist.runs.events import HISTOGRAM_RATIO, PHASES, EventWriter, Totals, Window
+from hpcdist.runs.events import HISTOGRAM_RATIO, PHASES, EventWriter, PeerGroup, Totals, Window
 
 _LOG_RATIO = math.log(HISTOGRAM_RATIO)
 _PHASE_INDEX = {phase: index for index, phase in enumerate(PHASES)}
@@ -22,6 +22,9 @@ _LEAST_AFTER_S = 0.1
 """Windows that are written sooner after their last step say nothing of it."""
 _MOST_ZEROS = 4  # in a row, within counts: naming the next bucket anew takes no more bytes
 _WINDOW_SHARE = 0.01  # windows grow to 1 % of the time so far: 470 windows in 1,000 s, 920 in a day
+_OTHER_LIBRARIES = ("horovod", "mpi4py", "byteps", "jax", "cupy")
+"""Libraries that ranks may exchange data through besides torch.distributed, which DeepSpeed,
+accelerate and Lightning use."""
 
 
 class StepRecorder:
@@ -54,7 +57,7 @@ class StepRecorder:
         self._window_s = window_s
         self._enabled = enabled
         self._clock = clock
-        self._peers = peers
+        self._peers = peers if enabled else None
         self._begin_s = clock()
         self._loss: Any = None
         self._loss_sum: Any = 0.0
@@ -65,9 +68,9 @@ class StepRecorder:
         self._last_s = self._step_start_s = self._begin_s
         self._last_gradient_s = 0.0
 
-    def resume_clock(self) -> None:
+    def begin(self) -> None:
         """Start the next step now: what went before (evaluation, set-up) belongs to no step."""
-        if self._peers is not None and self._enabled:
+        if self._peers is not None:
             self._peers.begin()
         now = self._clock()
         if self._rows:
@@ -130,7 +133,7 @@ class StepRecorder:
         self._current = [0.0] * len(PHASES)
         self._last_s = self._step_start_s = now
         if now - self._window_start_s >= self._window_length_s:
-            self.flush()
+            self.finish()
 
     def _add_loss(self, loss: Any) -> None:
         try:
@@ -144,7 +147,7 @@ class StepRecorder:
         self._window_length_s = math.inf
         self._is_profiled = True
 
-    def flush(self) -> None:
+    def finish(self) -> None:
         """Write the open window, if it holds a step, and open the next."""
         now = self._clock()
         if self._rows:
@@ -154,11 +157,6 @@ class StepRecorder:
             late_s = _to_ns(after_s) if after_s >= _LEAST_AFTER_S else 0.0
             self._events.write(self._window(self._events.number_window(), late_s))
         self._open_window(now)
-
-    # As a timer with the host's clock, beside rank/timing.py's with a GPU's.
-
-    begin = resume_clock
-    finish = flush
 
     def wait(self) -> None:
         """Do nothing: all marks are told at once."""
@@ -225,3 +223,66 @@ def _histogram(times: Sequence[float]) -> dict[int, list[int]]:
         row.append(counts[bucket])
         end = bucket + 1
     return histogram
+
+
+class Peers:
+    """The ranks that this one exchanges data with, as torch.distributed tells: a script may train
+    one model per rank without knowing.
+
+    Writes a `group` event with the first window of steps, and again when something changes."""
+
+    def __init__(self, events: EventWriter) -> None:
+        self._events = events
+        self._written: PeerGroup | None = None
+        self._num_collectives: int | None = None
+        self._exchanges: bool | None = None
+        """A collective operation ran within the steps; None where that cannot be told."""
+
+    def begin(self) -> None:
+        """Count collective operations from here on: those before belong to no step."""
+        self._num_collectives = _num_collectives()
+
+    def count(self) -> None:
+        """Look at the end of a step whether an operation was begun since the last look."""
+        before, now = self._num_collectives, _num_collectives()
+        self._num_collectives = now
+        if before is not None and now is not None and not self._exchanges:
+            self._exchanges = now > before
+
+    def write(self) -> None:
+        """Write what is new, at the end of a window of steps."""
+        self.count()
+        size, library = _group_size(), _other_library()
+        exchanges = self._exchanges if size > 1 else None
+        found = PeerGroup(size=size, exchanges=exchanges, library=None if size else library)
+        has_left = self._written is not None and size < self._written.size  # as it does at the end
+        if found != self._written and not has_left:
+            self._written = found
+            self._events.write(found)
+
+
+def may_exchange() -> bool:
+    """Return whether this process is in a group with others, or may talk to them otherwise."""
+    return _group_size() > 1 or _other_library() is not None
+
+
+def _group_size() -> int:
+    """Return the number of ranks in torch.distributed's default group; 0 without one."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    is_used = distributed and distributed.is_available() and distributed.is_initialized()
+    return int(distributed.get_world_size()) if is_used else 0
+
+
+def _num_collectives() -> int | None:
+    """Return how many operations were begun in all groups; None where torch does not tell."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    try:
+        groups = [*distributed.distributed_c10d._world.pg_map]  # noqa: SLF001 - as below
+        counts = [int(group._get_sequence_number_for_group()) for group in groups]  # noqa: SLF001
+    except Exception:  # noqa: BLE001 - no group, or no public interface: another torch or backend
+        return None
+    return sum(counts) if counts else None
+
+
+def _other_library() -> str | None:
+    return next((name for name in _OTHER_LIBRARIES if name in sys.modules), None)

@@ -11,18 +11,23 @@ optimizer's step: with DistributedDataParallel, gradients that are still under w
 
 from __future__ import annotations
 
+import functools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor, nn
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.rank.context import RankContext
-from hpcdist.rank.recorder import StepRecorder
+from hpcdist.rank.recorder import StepRecorder, may_exchange
 
 if TYPE_CHECKING:
     from hpcdist.data.arrays import Samples
@@ -42,21 +47,16 @@ class GpuTimer:
         """`make_event` gives events with record, query, synchronize and elapsed_time (in ms), as
         torch.cuda.Event has them."""
         self._now_s = 0.0
-        self._recorder = make_recorder(lambda: self._now_s)
+        self._recorder = recorder = make_recorder(lambda: self._now_s)
+        self.heed, self.hold_window = recorder.heed, recorder.hold_window
+        self.set_epoch = recorder.set_epoch  # `wait` has told the steps before it
         self._make_event = make_event
         self._last_passed: Any = None
         self._last_gradient: Any = None
         self._waiting: deque[tuple[Any, Callable[[], None]]] = deque()
 
-    def heed(self, profile: Callable[[int], bool]) -> None:
-        self._recorder.heed(profile)
-
     def begin(self) -> None:
-        self._put(self._recorder.resume_clock)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the windows from now on; `wait` has told the steps before it."""
-        self._recorder.epoch = epoch
+        self._put(self._recorder.begin)
 
     def mark(self, phase: str) -> None:
         self._put(lambda: self._recorder.mark(phase))
@@ -65,25 +65,20 @@ class GpuTimer:
         self._put(self._recorder.skip)
 
     def note_last_gradient(self, _parameter: Any = None) -> None:
-        self._last_gradient = self._event()
+        self._last_gradient = self._make_event()
+        self._last_gradient.record()
 
     def mark_backward(self) -> None:
         if self._last_gradient is not None:
-            self._waiting.append(
-                (self._last_gradient, lambda: self._recorder.mark("forward_backward"))
-            )
+            tell = functools.partial(self._recorder.mark, "forward_backward")
+            self._waiting.append((self._last_gradient, tell))
             self._last_gradient = None
-        self._put(lambda: self._recorder.mark("exposed_communication"))
+        self.mark("exposed_communication")
 
-    def step(self, *, samples: int, loss: Any = None, learning_rate: Any = None) -> None:
-        self._put(
-            lambda: self._recorder.step(samples=samples, loss=loss, learning_rate=learning_rate)
-        )
+    def step(self, **told: Any) -> None:
+        self._put(lambda: self._recorder.step(**told))
         while self._waiting and self._waiting[0][0].query():
             self._play_next()
-
-    def hold_window(self) -> None:
-        self._recorder.hold_window()
 
     def wait(self) -> None:
         """Wait until the GPU has passed all marks, and play them."""
@@ -96,15 +91,12 @@ class GpuTimer:
         """Wait for the GPU, and write the open window."""
         self._put(lambda: None)  # the recorder's clock goes on to now
         self.wait()
-        self._recorder.flush()
-
-    def _event(self) -> Any:
-        event = self._make_event()
-        event.record()
-        return event
+        self._recorder.finish()
 
     def _put(self, tell: Callable[[], None]) -> None:
-        self._waiting.append((self._event(), tell))
+        event = self._make_event()
+        event.record()
+        self._waiting.append((event, tell))
 
     def _play_next(self) -> None:
         event, tell = self._waiting.popleft()
@@ -125,6 +117,41 @@ def make_timer(context: RankContext, *, first_step: int) -> Timer:
             lambda: torch.cuda.Event(enable_timing=True),  # type: ignore[no-untyped-call]  # torch gives no types
         )
     return context.recorder(first_step=first_step)
+
+
+def make_watching_timer(context: RankContext, model: nn.Module, *, first_step: int) -> Timer:
+    """Return a timer for a loop that does not tell its phases: it sees them by hooks on the
+    parameters of `model` and on every optimizer of this process."""
+    timer = make_timer(context, first_step=first_step)
+    order: list[nn.Parameter] = []
+    hooks = note_order(model, order) if context.world_size > 1 else []
+    waits_for_others = False
+
+    def before_optimizer(*_: Any) -> None:
+        nonlocal waits_for_others
+        if waits_for_others:
+            timer.mark_backward()
+            return
+        if hooks and order:
+            for hook in hooks:
+                hook.remove()
+            hooks.clear()
+            # By now a script has joined its group. FSDP exchanges throughout both passes.
+            waits_for_others = may_exchange() and not is_sharded(model.parameters())
+            if waits_for_others:
+                call_when_ready(order[-1], timer.note_last_gradient)
+        timer.mark("forward_backward")
+
+    register_optimizer_step_pre_hook(before_optimizer)
+    register_optimizer_step_post_hook(lambda *_: timer.mark("optimizer"))
+    return timer
+
+
+def is_sharded(parameters: Iterable[Tensor]) -> bool:
+    """Return whether each rank has a part of the parameters (FSDP)."""
+    return any(
+        hasattr(one, "to_local") or type(one).__name__ == "FlatParameter" for one in parameters
+    )
 
 
 def warm_up(

@@ -8,6 +8,7 @@ rank leaves a torn last line: it is counted, never fatal. This module imports no
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import sys
@@ -309,19 +310,19 @@ class EventWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._num_windows = 0
+        self._windows = itertools.count()
         self._open()
 
     def _open(self) -> None:
         self._file: int | None = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._place = os.readlink(f"/proc/self/fd/{self._file}")
+        self._place = self._leads_to()
 
-    def _is_own(self) -> bool:
-        """Return whether the descriptor is still that of the file: a program may close all, as
-        daemons do. The place is known without a file server."""
+    def _leads_to(self) -> str | None:
+        """Return where the descriptor leads, known without a file server: a program may close all
+        of them, as daemons do."""
         with contextlib.suppress(OSError):
-            return os.readlink(f"/proc/self/fd/{self._file}") == self._place
-        return False
+            return os.readlink(f"/proc/self/fd/{self._file}")
+        return None
 
     def write(self, event: Event | Mapping[str, Any]) -> None:
         """Append one event, of a type or, of a kind that benchmarks have, by its fields; `time_s`
@@ -338,7 +339,7 @@ class EventWriter:
             text = json.dumps(msgspec.to_builtins(event), ensure_ascii=False)
             line = text.encode(errors="replace")
         try:
-            if not self._is_own():
+            if self._leads_to() != self._place:
                 self._open()
             os.write(self._file, line + b"\n")
         except OSError as error:
@@ -349,16 +350,14 @@ class EventWriter:
     def number_window(self) -> int:
         """Return the number of the next window of steps in this file: a reader sees by it whether
         lines are missing, there twice, or out of order."""
-        self._num_windows += 1
-        return self._num_windows - 1
+        return next(self._windows)
 
     def close(self) -> None:
         """Close the file; later writes are dropped."""
-        if self._file is not None:
-            if self._is_own():
-                with contextlib.suppress(OSError):
-                    os.close(self._file)
-            self._file = None
+        if self._file is not None and self._leads_to() == self._place:
+            with contextlib.suppress(OSError):
+                os.close(self._file)
+        self._file = None
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from functools import partialmethod
 from pathlib import Path
 
@@ -17,9 +18,6 @@ from hpcdist.base import files
 
 _NUMBERED = r"-([0-9]{5,9})(?:\.attempt-([0-9]{1,9}))?"
 _IN_RUN = re.compile(rf"logs/rank{_NUMBERED}\.log")
-_AGENT_FILE = re.compile(r"agent-.*\.json")
-_JOB_LOG = re.compile(r"[^.].*\.(?:log|out|err)", re.DOTALL)
-_REPORTS = ("_lsf.out", "_pbs.out")
 
 
 def name_of(stem: str, ending: str, number: int, attempt: int = 0) -> str:
@@ -114,16 +112,16 @@ class RunPaths:
         return self.launch_folder / f"life-{life:05d}.ended"
 
     def answer_file(self, request: str) -> Path:
-        """Return the file with the agents' answer to a request; it is there, empty, while a command
-        waits for that, and removed by the command."""
+        """Return the file with the agents' answer to a request, which the command removes."""
         return self.launch_folder / f"answer-{request}.json"
 
     def _list_numbered(self, folder: str, stem: str, ending: str) -> list[tuple[int, int, Path]]:
         """Return (number, attempt, path) of the files of one kind, sorted; none where the folder
         cannot be read."""
-        pattern, base = re.compile(f"{stem}{_NUMBERED}{re.escape(ending)}"), self.path / folder
-        matches = ((pattern.fullmatch(path.name), path) for path in _listed(base))
-        return sorted((int(match[1]), int(match[2] or 0), path) for match, path in matches if match)
+        paths = _listed(self.path / folder, f"{stem}{_NUMBERED}{re.escape(ending)}")
+        numbers = [re.findall(r"[0-9]+", path.name) for path in paths]
+        each = zip(numbers, paths, strict=True)
+        return sorted((int(found[0]), int([*found, 0][1]), path) for found, path in each)
 
     event_files = partialmethod(_list_numbered, "events", "rank", ".jsonl")
     """The files of the events of all ranks in all attempts: (rank, attempt, path), sorted."""
@@ -133,7 +131,7 @@ class RunPaths:
 
     def agent_files(self) -> list[Path]:
         """Return the files of all nodes whose agents have been there, in order."""
-        return [path for path in _listed(self.launch_folder) if _AGENT_FILE.fullmatch(path.name)]
+        return _listed(self.launch_folder, r"agent-.*\.json")
 
     def has_started(self) -> bool:
         """Return whether an agent of the run ever came to live."""
@@ -144,23 +142,22 @@ class RunPaths:
 
         The report of LSF or PBS is among them only where nothing else says anything.
         """
-        logs = [path for path in _listed(self.submitit_folder) if _JOB_LOG.fullmatch(path.name)]
-        own = [path for path in logs if not path.name.endswith(_REPORTS)]
+        logs = _listed(self.submitit_folder, r"(?s)[^.].*\.(?:log|out|err)")
+        own = [path for path in logs if not path.name.endswith(("_lsf.out", "_pbs.out"))]
         return own if any(path.exists() and path.stat().st_size for path in own) else logs
 
     def named_file(self, name: str | None) -> Path | None:
         """Return a rank's log that a verdict names; None where the name, or a link, leads
         elsewhere."""
-        if _IN_RUN.fullmatch(name or "") is None:
-            return None
-        path = os.path.realpath(self.path / str(name))
-        return Path(path) if path.startswith(f"{os.path.realpath(self.path)}/") else None
+        path, home = os.path.realpath(self.path / (name or "")), os.path.realpath(self.path)
+        is_log = _IN_RUN.fullmatch(name or "") and path.startswith(f"{home}/")
+        return Path(path) if is_log else None
 
 
-def _listed(folder: Path) -> list[Path]:
-    """Return the paths of what is in a folder, sorted; none where it cannot be read."""
-    try:
-        names = files.list_names(folder)
-    except OSError:
-        return []
-    return [folder / name for name in sorted(names)]
+def _listed(folder: Path, pattern: str) -> list[Path]:
+    """Return the paths of what is in a folder by such names, sorted; none where it cannot be
+    read."""
+    with suppress(OSError):
+        names = filter(re.compile(pattern).fullmatch, files.list_names(folder))
+        return [folder / name for name in sorted(names)]
+    return []

@@ -1,9 +1,8 @@
 """Requests of commands to the agents of a living run, and the answers, as files of its directory.
 
 A command writes a request, which node 0's agent takes about once a second. That agent asks the
-others over the connections that it has, and leaves their reports in one file, whole. So there is no
-port to find, and nothing to be polled per node or rank. The answer's file is there, empty, while a
-command waits for it: nothing is done or left for one that has ended.
+others over the connections that it has, and leaves their reports in one file, whole, which the
+command removes. So there is no port to find, and nothing to be polled per node or rank.
 """
 
 from __future__ import annotations
@@ -137,8 +136,6 @@ class RankStacks(msgspec.Struct, frozen=True, kw_only=True):
     """Number of finished steps."""
     state: str = "?"
     """State letter of the process."""
-    cpu_share: float | None = None
-    """CPUs that it kept busy in the last moment: 1.0 is one of them."""
     rss_bytes: int | None = None
     threads: list[ThreadStack] = []
     note: str | None = None
@@ -191,12 +188,11 @@ def send(run: Run, request: Request) -> None:
         interval_s=0.1,
         limit_s=_TAKEN_S,
     )
-    run.answer_file(request.id).touch(files.PRIVATE_FILE)
     files.write_whole(run.request_file, msgspec.json.encode(request))
 
 
 def withdraw(run: Run, request: Request) -> None:
-    """Wait for no answer any more."""
+    """Remove the answer, which nobody waits for any more."""
     with contextlib.suppress(OSError):
         run.answer_file(request.id).unlink()
 
@@ -205,37 +201,27 @@ def take_answer(run: Run, request: Request) -> Answer | None:
     """Return the answer to a request; None until it is there. Raises OSError, and
     msgspec.MsgspecError where the file is not what an agent writes."""
     path = run.answer_file(request.id)
-    files.refresh(path.parent)
-    content = files.read_bytes(path, most_bytes=_MOST_ANSWER_BYTES)
-    return _ANSWER.decode(content) if content else None
+    if not files.is_there(path):
+        return None
+    return _ANSWER.decode(files.read_bytes(path, most_bytes=_MOST_ANSWER_BYTES))
 
 
 # The agents' side.
 
 
 def take_request(run: Run) -> Request | None:
-    """Return the request that has come, if somebody waits for its answer, and remove it."""
+    """Return the request that has come, and remove it."""
     if not files.is_there(run.request_file):
         return None
     try:
         with files.open_private(run.request_file) as file:
-            request = _REQUEST.decode(file.read(_MOST_REQUEST_BYTES))
+            return _REQUEST.decode(file.read(_MOST_REQUEST_BYTES))
     except (OSError, msgspec.MsgspecError, UnicodeError):  # none of ours
-        request = None
-    with contextlib.suppress(OSError):
-        run.request_file.unlink()
-    return request if request is not None and _is_wanted(run, request.id) else None
+        return None
+    finally:
+        run.request_file.unlink(missing_ok=True)
 
 
 def leave_answer(run: Run, request: str, answer: Answer) -> None:
-    """Write the answer to a request, if somebody waits for it. Raises OSError."""
-    if _is_wanted(run, request):
-        files.write_whole(run.answer_file(request), msgspec.json.encode(answer))
-
-
-def _is_wanted(run: Run, request: str) -> bool:
-    path = run.answer_file(request)
-    files.refresh(path.parent)
-    with contextlib.suppress(OSError):
-        return path.stat().st_size == 0
-    return False
+    """Write the answer to a request. Raises OSError."""
+    files.write_whole(run.answer_file(request), msgspec.json.encode(answer))

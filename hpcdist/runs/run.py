@@ -7,6 +7,7 @@ the user (mode 0700), and whole files are written aside and renamed.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
 import os
@@ -25,7 +26,7 @@ from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
 from hpcdist.base.ownership import Door, doors, is_own, owner_of, read_own
 from hpcdist.base.served import is_served
 from hpcdist.base.text import nearest
-from hpcdist.base.trees import list_tree, remove_listed
+from hpcdist.base.trees import empty_tree, measure_tree
 from hpcdist.job.spec import JobSpec, job_from_dict
 from hpcdist.runs.paths import RunPaths
 from hpcdist.runs.spec import JobOutline, LaunchPlan, RunSpec, Submission, SweepPlace
@@ -38,7 +39,6 @@ _FOLDERS = ("submitit", "launch", "attempts", "logs", "events", "errors", "check
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
 ID = re.compile(rf"(?P<submission>[^.].*-\d{{8}}-\d{{6}}-[{_ID_LETTERS}]{{4}})(?:-\d{{3,}})?")
 _MOST_COMPARED = 200
-_BEHIND_JOB = re.compile(r"-\d{8}-\d{6}-.*")
 _SPEC_KEYS = frozenset({"created_s", "job"})
 """Keys of every spec.json of hpcdist; other programs write files of that name, too."""
 _SLUG_LENGTH = 40
@@ -298,36 +298,28 @@ def find_run(runs: Path, name: str) -> Run:
     if name not in {"", ".", "..", "last"} and is_run(path):
         return Run(path.absolute())  # its whole id: of thousands of runs none other is read
     existing = all_runs(runs)
-    if not existing:
-        raise RunNotFoundError(
-            f"there are no runs in {runs}",
-            hint="submit one with: hpcdist submit ddp --local, or name their folder with --runs",
-        )
     if name == "last":
-        for run in reversed(existing):
-            if is_own(run.path):  # somebody else may put a run beside it
-                return run
-        raise RunNotFoundError(
-            f"all runs in {runs} belong to other users",
-            hint="name one by its id; list them with: hpcdist runs",
-        )
-    matches = [run for run in existing if name and run.id.startswith(name)]
+        own = (run for run in reversed(existing) if is_own(run.path))  # others may put theirs there
+        matches = list(itertools.islice(own, 1))
+    else:
+        matches = [run for run in existing if name and run.id.startswith(name)]
     if len(matches) == 1:
         return matches[0]
-    if not matches:
-        ids = [run.id for run in existing[-_MOST_COMPARED:]]
-        like = {"last": "last", "newest": "last", **{one: one for one in ids}}
-        like |= {_BEHIND_JOB.sub("", one): one for one in ids}
-        near = nearest(name, like)
-        meant = f"did you mean {like[near]}? " if near else ""
-        raise RunNotFoundError(
-            f"no run in {runs} begins with {name!r}", hint=f"{meant}list them with: hpcdist runs"
-        )
-    newest = ", ".join(run.id for run in matches[-5:])
-    raise RunNotFoundError(
-        f"{len(matches)} runs in {runs} begin with {name!r}",
-        hint=f"give more of the id; the newest are {newest}",
-    )
+    if matches:
+        newest = ", ".join(run.id for run in matches[-5:])
+        message = f"{len(matches)} runs in {runs} begin with {name!r}"
+        hint = f"give more of the id; the newest are {newest}"
+    elif not existing:
+        message = f"there are no runs in {runs}"
+        hint = "submit one with: hpcdist submit ddp --local, or name their folder with --runs"
+    elif name == "last":
+        message = f"all runs in {runs} belong to other users"
+        hint = "name one by its id; list them with: hpcdist runs"
+    else:
+        near = nearest(name, ["last", *(run.id for run in existing[-_MOST_COMPARED:])])
+        message = f"no run in {runs} begins with {name!r}"
+        hint = f"{f'did you mean {near}? ' if near else ''}list them with: hpcdist runs"
+    raise RunNotFoundError(message, hint=hint)
 
 
 def check_own(path: Path, verb: str) -> None:
@@ -397,19 +389,6 @@ def refused_doors(runs: Path) -> list[Door]:
     ]
 
 
-def group_note(runs: Path) -> str | None:
-    """Return what to know of a folder in which others of a project could exchange runs; None where
-    nobody could."""
-    refused = refused_doors(runs)
-    if not (common := [door for door in doors(runs) if door not in refused]):
-        return None
-    more = f", and {len(common) - 1} more above it" if len(common) > 1 else ""
-    return (
-        f"{common[0]}{more}: a run could be exchanged there; each job checks, and runs nothing "
-        "that is not yours"
-    )
-
-
 def how_to_close(door: Door) -> str:
     """Return what the user can do about a door."""
     if door.who == "owner":
@@ -437,8 +416,8 @@ def delete_folder(folder: Path) -> None:
     and so does another's that has taken its place, as who may write the folder of the runs can
     arrange."""
     with suppress(OSError):
-        tree = list_tree(folder)
+        tree = measure_tree(folder)
         contents = (files.read_json(folder / name) for name in ("spec.json", "sweep.json"))
         if all(one.get("id") == folder.name for one in contents if isinstance(one, dict)):
-            remove_listed(tree)
+            empty_tree(tree)
             folder.rmdir()

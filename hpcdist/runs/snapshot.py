@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from io import FileIO
+from itertools import compress
 from pathlib import Path
 
 from hpcdist.base import files
@@ -103,31 +104,32 @@ def plan_snapshot(
     """
     root = find_work_tree(str(cwd))
     listed = sorted(_list_files(root))
-    left_out = {os.path.relpath(os.path.realpath(runs), root)}
-    for folder, name in map(os.path.split, listed):
-        if name in _OF_RUNS and ID.fullmatch(os.path.basename(folder)):
-            left_out.add(folder)
-    secret: set[str] = set()
+    runs_of_other_days = {
+        folder
+        for folder, name in map(os.path.split, listed)
+        if name in _OF_RUNS and ID.fullmatch(os.path.basename(folder))
+    }
+    left_out = {os.path.relpath(os.path.realpath(runs), root), *runs_of_other_days}
+    secret = {path for path in listed if is_secret_file(path) and not _is_out(path, left_out)}
+    passed_over = left_out | secret
     links: set[str] = set()
     sizes: dict[str, int] = {}
     for path in listed:
         # Where a link is in the place of a folder, git still lists the files that were in it.
-        if _is_out(path, left_out) or not links.isdisjoint(parents_of(path)):
-            continue
-        if is_secret_file(path):
-            secret.add(path)
+        if _is_out(path, passed_over):
             continue
         with suppress(FileNotFoundError, NotADirectoryError):  # and those that were deleted
             status = os.lstat(os.path.join(root, path))
             if stat.S_ISLNK(status.st_mode):
                 links.add(path)
+                passed_over.add(path)
             elif stat.S_ISREG(status.st_mode):
                 sizes[path] = status.st_size
     _check_size(root, sizes, limit_bytes)
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
         are_keys = pool.map(lambda path: _is_key(root, path), sizes)
-        found = zip(sizes, track(are_keys, "reading files", total=len(sizes)), strict=True)
-        secret.update(path for path, is_key in found if is_key)
+        are_keys = track(are_keys, "reading files", total=len(sizes))
+        secret.update(compress(sizes, are_keys))
     left_out |= secret
     targets = dict.fromkeys(sizes.keys() - secret, "")
     targets |= {path: _target(root, path, left_out) for path in links}
@@ -137,24 +139,20 @@ def plan_snapshot(
     for path in ignored - taken:
         if ignored.isdisjoint(parents_of(path)) and not _is_out(path, left_out):
             targets[path] = os.path.join(root, path)
+    names = ", ".join(sorted(secret)[:_SECRETS_SHOWN])
+    more = f" and {len(secret) - _SECRETS_SHOWN:,} more" if len(secret) > _SECRETS_SHOWN else ""
+    note = (
+        f"left out of the snapshot, since it looks secret: {names}{more}; for a job that reads it, "
+        "list it in .gitignore, and the snapshot has a link to the original"
+    )
     return SnapshotPlan(
         root=root,
         source=root,
         cwd=os.path.realpath(cwd),
         targets=dict(sorted(targets.items())),
         num_bytes=sum(sizes[path] for path in sizes.keys() - secret),
-        notes=_notes_on_secrets(sorted(secret)),
+        notes=[note] if secret else [],
     )
-
-
-def _notes_on_secrets(paths: Sequence[str]) -> list[str]:
-    more = len(paths) - _SECRETS_SHOWN
-    shown = ", ".join(paths[:_SECRETS_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
-    note = (
-        f"left out of the snapshot, since it looks secret: {shown}; for a job that reads it, list "
-        "it in .gitignore, and the snapshot has a link to the original"
-    )
-    return [note] if paths else []
 
 
 def _check_size(root: str, sizes: dict[str, int], limit_bytes: float) -> None:
@@ -286,7 +284,7 @@ def find_code(run: Run, spec: RunSpec | None) -> Path | None:
 
 def read_contents(copy: Path) -> dict[str, str]:
     """Return the digest of each file in a copy, and where links lead, without what jobs wrote
-    there."""
+    there: that can be written to, as files that were copied cannot."""
     found = {}
     for path, status, target in walk(copy):
         if target:
@@ -299,8 +297,7 @@ def read_contents(copy: Path) -> dict[str, str]:
 
 
 def find_written(copy: Path) -> Path | None:
-    """Return a file that a job wrote into a copy: it can be written to, as those that were copied
-    cannot. Bytecode does not count."""
+    """Return a file that a job wrote into a copy. Bytecode does not count."""
     for path, status, target in walk(copy):
         is_of_job = not target and status.st_mode & stat.S_IWUSR
         if is_of_job and "__pycache__" not in path.split("/"):
@@ -338,14 +335,13 @@ def _list_files(folder: str, prefix: str = "") -> Iterator[str]:
     """Yield the files that git lists, those of nested work trees too; one that is tracked but
     deleted is still among them."""
     for entry in set(_ls_files(folder, _LISTED)):
-        name = entry.rstrip("/")
-        path = os.path.join(folder, name)
-        is_tree = os.path.lexists(os.path.join(path, ".git"))
+        path = os.path.join(folder, entry.rstrip("/"))
         # A submodule, or a work tree that lies in this one: git lists the folder alone.
-        if not is_tree and not entry.endswith("/"):
+        if os.path.lexists(os.path.join(path, ".git")):
+            if not os.path.islink(path):
+                yield from _list_files(path, f"{prefix}{entry.rstrip('/')}/")
+        elif not entry.endswith("/"):
             yield prefix + entry
-        elif is_tree and not os.path.islink(path):
-            yield from _list_files(path, f"{prefix}{name}/")
 
 
 def _ls_files(folder: str, arguments: Sequence[str]) -> list[str]:

@@ -42,14 +42,10 @@ class Sweep:
     def runs(self) -> list[Run]:
         """Return its runs that are still there, in the order of the points; what another user has
         put beside them is none of them."""
-        pattern = re.compile(re.escape(self.id) + r"-(\d{3,})")
-        owner = owner_id(self.path)
-        runs = (
-            run
-            for run in all_runs(self.path.parent)
-            if pattern.fullmatch(run.id) and owner_id(run.path) == owner
-        )
-        return sorted(runs, key=lambda run: int(run.id.rpartition("-")[2]))
+        is_of_it, owner = re.compile(re.escape(self.id) + r"-\d{3,}").fullmatch, owner_id(self.path)
+        runs = [run for run in all_runs(self.path.parent) if is_of_it(run.id)]
+        own = [run for run in runs if owner_id(run.path) == owner]
+        return sorted(own, key=lambda run: int(run.id.rpartition("-")[2]))
 
     def write(self) -> None:
         """Mark the folder as a sweep's."""
@@ -74,14 +70,13 @@ def find_runs(runs: Path, name: str) -> list[Run]:
     Raises RunNotFoundError.
     """
     named = find_named(runs, name)
-    if isinstance(named, Run):
-        return [named]
-    if not (living := named.runs()):
+    found = [named] if isinstance(named, Run) else named.runs()
+    if not found:
         raise RunNotFoundError(
             f"sweep {named.id} has no runs: they were deleted",
             hint="list what is there with: hpcdist runs",
         )
-    return living
+    return found
 
 
 def find_named(runs: Path, name: str) -> Run | Sweep:
@@ -91,13 +86,11 @@ def find_named(runs: Path, name: str) -> Run | Sweep:
     """
     path = Path(name) if "/" in name else runs / name
     if name == "last":
-        last = find_run(runs, name)
-        path = runs / ((last.read_sweep_place() or SweepPlace()).id or last.id)
-        return Sweep(path) if is_sweep(path) else last
-    if is_sweep(path):
-        return Sweep(path.absolute())
-    begun = [] if "/" in name or not name else sorted(runs.glob(f"{glob.escape(name)}*"))
-    # The one sweep that begins so, unless runs of others do too.
-    if begun and is_sweep(begun[0]) and all(one.name.startswith(begun[0].name) for one in begun):
-        return Sweep(begun[0])
-    return find_run(runs, name)
+        run = find_run(runs, name)
+        path = runs / ((run.read_sweep_place() or SweepPlace()).id or run.id)
+    elif "/" not in name and name and not is_sweep(path):
+        # The one sweep that begins so, unless runs of others do too.
+        begun = sorted(runs.glob(f"{glob.escape(name)}*"))
+        if begun and all(one.name.startswith(begun[0].name) for one in begun):
+            path = begun[0]
+    return Sweep(path.absolute()) if is_sweep(path) else find_run(runs, name)

@@ -41,13 +41,13 @@ def find_allocation(environment: Mapping[str, str]) -> tuple[Scheduler, Allocati
     """
     schedulers = [one for one in map(load_scheduler, SCHEDULERS) if one.allocation_variable]
     for scheduler in map(load_scheduler, SCHEDULERS):
-        if (allocation := scheduler.find_allocation(environment)) is not None:
+        if (allocation := scheduler.allocation(environment)) is not None:
             return scheduler, allocation
     variables = " nor ".join(str(one.allocation_variable) for one in schedulers)
+    commands = " or ".join(f"{one.how_to_allocate} ({one.title})" for one in schedulers)
     raise UserError(
         f"--here is for a shell inside an allocation, and neither {variables} is set",
-        hint="get one with salloc --nodes=2 (Slurm) or qsub -I -l select=2 -l place=scatter (PBS), "
-        "or submit a job: leave out --here",
+        hint=f"get one with {commands}, or submit a job: leave out --here",
     )
 
 

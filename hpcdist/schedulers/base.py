@@ -16,7 +16,7 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -30,7 +30,9 @@ from hpcdist.runs.publishing import Source
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Accounting, LaunchPlan
 from hpcdist.runs.verdict import State, UnixTime, Verdict
+from hpcdist.schedulers import tasks
 from hpcdist.schedulers.requeue import Decision
+from hpcdist.schedulers.tasks import AgentTask
 
 _DETECTION_TIMEOUT_S = 10.0
 FORMER_LIVES_VARIABLE = "HPCDIST_JOB_FORMER_LIVES"
@@ -60,6 +62,13 @@ class Allocation(Struct, frozen=True, kw_only=True):
 
     job_id: str
     num_nodes: int
+    cpus: list[int] = []
+    """CPUs of it by node; a run takes the first ones that it needs, or any."""
+    gpus_per_node: int = 0
+    mem_gb_per_node: float | None = None
+    """None where the site does not account for memory."""
+    left_min: float | None = None
+    """Minutes until it ends; None: there is no limit, or the scheduler keeps to it."""
 
 
 class Dependency(Struct, frozen=True, kw_only=True):
@@ -91,6 +100,9 @@ class Target(Struct, frozen=True, kw_only=True):
     """All of them must come true."""
     allocation: str | None = None
     step_options: list[str] = []
+    continues: int | None = None
+    """Place in its array of the run that goes on as this job, submitted from within its former
+    one; 0: there is no array. None: a first submission."""
 
     @property
     def script_file(self) -> Path:
@@ -105,6 +117,25 @@ class Target(Struct, frozen=True, kw_only=True):
         """Make the two folders where they are not there, private to the user."""
         for folder in (self.folder, self.submitit_folder):
             folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
+
+
+class Directive(Struct, frozen=True):
+    """One option of a script, as the scheduler reads it, and why it stands there."""
+
+    option: str
+    """With what stands between it and its value: `--nodes=`, or `-n ` and a space."""
+    value: str = ""
+    """Quoted as the scheduler wants it."""
+    why: str = ""
+    """Empty: what the first of the keys means."""
+    keys: Sequence[str] = ()
+    """Keys of the job (resources.nodes) or of the profile (partition) that it comes from; of
+    `resources.mem_gb|mem_gb` the first counts that is set."""
+
+    @property
+    def line(self) -> str:
+        """The text behind #SBATCH, #BSUB or #PBS."""
+        return f"{self.option}{self.value}"
 
 
 class LineMeaning(Struct, frozen=True):
@@ -199,15 +230,7 @@ def former_lives() -> int:
     return int(os.environ.get(FORMER_LIVES_VARIABLE) or 0)
 
 
-class AgentTask(Struct, frozen=True, kw_only=True):
-    """The task of being the agent of a run, as it is pickled: hpcdist/entry.py carries it out."""
-
-    run_path: str
-    scheduler: str
-
-
-Task: TypeAlias = AgentTask | Callable[[], Any]
-"""A task for every node of a job; it can be pickled."""
+Task: TypeAlias = tasks.Task
 
 
 class Scheduler(ABC):
@@ -232,6 +255,10 @@ class Scheduler(ABC):
     allocation_variable: ClassVar[str | None] = None
     """Variable with the id of the allocation that a shell is in, in which a job can run at once, as
     a step; None: there are no steps."""
+    how_to_allocate: ClassVar[str] = ""
+    """Command by which users get an allocation."""
+    launcher_advice: ClassVar[str] = "the setup lines of the cluster profile can put it on PATH"
+    """Advice where the command that starts others on the hosts of a job cannot be run."""
     takes_containers: ClassVar[bool] = False
     """Its ranks can be started in a container image."""
     can_requeue: ClassVar[bool] = False
@@ -261,6 +288,10 @@ class Scheduler(ABC):
     def explain(self, job: JobSpec, plan: Plan) -> list[str]:  # noqa: ARG002 - a default
         """Return the arithmetic behind the script: a line per kind of resource, with where its
         numbers come from; pure."""
+        return []
+
+    def directives(self, job: JobSpec, cluster: ClusterProfile, target: Target) -> list[Directive]:  # noqa: ARG002 - a default
+        """Return the options that the script asks for, in their order; pure."""
         return []
 
     @abstractmethod
@@ -355,7 +386,7 @@ class Scheduler(ABC):
 
     # Schedulers with steps.
 
-    def find_allocation(
+    def allocation(
         self,
         environment: Mapping[str, str],  # noqa: ARG002 - a default
     ) -> Allocation | None:
@@ -375,10 +406,9 @@ class Scheduler(ABC):
     # Within a job.
 
     def place(self) -> JobPlace:
-        """Return which node of its job the calling agent is; by default as submitit tells it."""
-        import submitit
-
-        node_rank = submitit.JobEnvironment().global_rank
+        """Return which node of its job the calling agent is; by default as what starts the agents
+        tells it, with the name that submitit's local controller has for it."""
+        node_rank = int(os.environ.get("SUBMITIT_LOCAL_GLOBALID") or 0)
         return JobPlace(node_rank=node_rank, host=socket.gethostname())
 
     def own_job_id(self) -> str | None:

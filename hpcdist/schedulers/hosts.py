@@ -27,6 +27,7 @@ from hpcdist.base.polling import poll
 from hpcdist.base.secrets import looks_secret
 from hpcdist.cluster.requirement import fill
 from hpcdist.machine.process import die_with_parent
+from hpcdist.schedulers import tasks
 from hpcdist.schedulers.notes import NOTES_VARIABLE, Note, write_note
 
 if TYPE_CHECKING:
@@ -45,9 +46,8 @@ FIRST_END_VARIABLE = "HPCDIST_JOB_FIRST_END"
 may be gone. It says how the command ended."""
 KILLED, ENDED = "killed", "ended"
 """By the scheduler, which signalled it; or otherwise."""
-PLACE_VARIABLE = "HPCDIST_JOB_PLACE"
-"""Number of the run in its array, where submitit does not know it."""
 
+PLACE_VARIABLE = tasks.PLACE_VARIABLE
 _SIGNALS = (signal.SIGUSR2, signal.SIGINT, signal.SIGTERM)
 """Signals that come before a job is ended."""
 _PAUSES: dict[int, int] = {signal.SIGTSTP: signal.SIGSTOP, signal.SIGCONT: signal.SIGCONT}

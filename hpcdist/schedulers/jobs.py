@@ -237,16 +237,17 @@ def leave_run(submission: Submission, place: int, job_id: str) -> None:
 
 
 def note_successor(
-    run: Run, submission: Submission, job_id: str, *, pickles: tuple[str, str]
+    run: Run,
+    submission: Submission,
+    job_id: str,
+    *,
+    pickles: tuple[str, str],  # noqa: ARG001
 ) -> None:
     """Note within a job that the run goes on as another, whose agents execute the same pickle.
 
     `submission` is what `own_submission` returned; `pickles` are the ids of this job and of the
     other as submitit has them.
     """
-    # The pickle may come after the job's start: submitit waits a minute for it.
-    own, new = (f"{one}_submitted.pkl" for one in pickles)
-    os.symlink(own, Path(str(submission.folder)) / "submitit" / new)
     former = [*submission.former_job_ids, str(submission.job_id)]
     run.write_submission(msgspec.structs.replace(submission, job_id=job_id, former_job_ids=former))
 

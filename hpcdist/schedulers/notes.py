@@ -18,7 +18,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.runs.events import UNDECODABLE
-from hpcdist.schedulers.slurm.accounting import expand_nodes
+from hpcdist.schedulers.slurm.nodes import expand_nodes
 
 _MOST_BYTES = 16_000_000
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 from hpcdist.cluster.profile import profile_keys
 from hpcdist.job.check import show
 from hpcdist.job.keys import job_keys
+from hpcdist.runs.run import Run
 from hpcdist.schedulers.base import LineMeaning
 from hpcdist.schedulers.request import LINE_MEANINGS
 from hpcdist.submission.plan import PlannedRun
@@ -77,7 +79,13 @@ def _explained(planned: PlannedRun, text: str) -> ExplainedLines | None:
     name = text.removeprefix("export ").partition("=")[0]
     if text.startswith("export ") and name in cluster.environment:
         return _of(planned, LineMeaning("", "", ["environment"]))
-    meanings = (*planned.scheduler.line_meanings, *LINE_MEANINGS)
+    target = planned.target(Run(Path("RUN")))
+    directives = planned.scheduler.directives(planned.loaded.job, cluster, target)
+    meanings = (
+        *(LineMeaning(f"{words[0]} {one.option}", one.why, one.keys) for one in directives),
+        *planned.scheduler.line_meanings,
+        *LINE_MEANINGS,
+    )
     for meaning in meanings:
         if text.startswith(meaning.begins):
             return _of(planned, meaning)

@@ -7,25 +7,22 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 import msgspec
 
 from hpcdist.base.errors import UserError
 from hpcdist.job.spec import JobSpec, Launch, Resources
 from hpcdist.runs.run import Run
-from hpcdist.schedulers.base import Dependency, Target, Task
+from hpcdist.schedulers.base import Dependency, Target
+from hpcdist.schedulers.tasks import SummaryTask
 from hpcdist.submission.plan import Places, PlannedRun, PlannedSubmission
 from hpcdist.submission.workspace import PLACEHOLDER_ID
 
 _SUMMARY_LIMIT_MIN = 10.0
 _SUMMARY_MEM_GB = 2.0
 _SUMMARY_FOLDER = "summary-job"
-
-MakeTask: TypeAlias = Callable[[list[str], str], Task]
-"""Makes what the summary's job executes, of the run directories and the folder for the summary."""
 
 
 class PointGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,14 +264,12 @@ class SummaryJob:
         plan = self._scheduler.plan(self._job, self._cluster)
         return self._scheduler.render(self._job, target, plan)
 
-    def submit(
-        self, runs: Sequence[Run], job_ids: Sequence[str], make_task: MakeTask
-    ) -> tuple[str, list[str]]:
+    def submit(self, runs: Sequence[Run], job_ids: Sequence[str]) -> tuple[str, list[str]]:
         """Submit it; return its job id, and what the scheduler had to say.
 
         Raises SchedulerError.
         """
         target = self.target(job_ids)
         target.make_folders()
-        task = make_task([str(run.path) for run in runs], str(self._folder))
+        task = SummaryTask(run_paths=[str(run.path) for run in runs], folder=str(self._folder))
         return self._scheduler.submit_task(self._job, target, task, self.script(target))

@@ -388,13 +388,6 @@ def plan_now(planned: PlannedRun, busy_gpus: Collection[str] = ()) -> PlannedRun
     return replace(planned, plan=plan)
 
 
-def one_rank(loaded: LoadedJob) -> LoadedJob:
-    """Return the job as debug mode runs it: on one rank."""
-    resources = msgspec.structs.replace(loaded.job.resources, nodes=1, gpus=1)
-    job = msgspec.structs.replace(loaded.job, resources=resources)
-    return msgspec.structs.replace(loaded, job=job)
-
-
 def shape_of(job: JobSpec) -> str:
     """Return what a scheduler's plan depends on: jobs of one code and shape can share a plan."""
     return msgspec.json.encode((job.resources, job.launch)).decode()

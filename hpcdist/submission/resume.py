@@ -33,8 +33,8 @@ from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions, wai
 from hpcdist.runs.run import Run, check_own, name_to_type
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.adoption import claim_file
 from hpcdist.schedulers.base import FORMER_LIVES_VARIABLE
+from hpcdist.schedulers.tasks import claim_file
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission, plan_run
 from hpcdist.submission.submit import Submission, submit, write_spec
 from hpcdist.submission.workspace import Workspace

@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from hpcdist.base import files
-from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError, UserError
+from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError
 from hpcdist.base.secrets import HIDDEN, Stars, redact
 from hpcdist.base.version import locked, versions
-from hpcdist.job.spec import JobSpec, job_to_dict
+from hpcdist.job.spec import job_to_dict
 from hpcdist.runs.run import (
     Run,
     cannot_write,
@@ -31,10 +31,9 @@ from hpcdist.runs.run import (
 )
 from hpcdist.runs.snapshot import run_git
 from hpcdist.runs.spec import RunSpec, SweepPlace, UsedCluster
-from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.base import Dependency, Plan
+from hpcdist.schedulers.base import Dependency
 from hpcdist.submission.container import used_container
-from hpcdist.submission.layout import LaidOutJob, MakeTask, SummaryJob, check_waits, lay_out
+from hpcdist.submission.layout import LaidOutJob, SummaryJob, check_waits, lay_out
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission
 
 _GIT_LIMIT_S = 5.0
@@ -45,7 +44,7 @@ def submit(
     *,
     runs: Path,
     dependencies: Sequence[Dependency] = (),
-    summary_task: MakeTask | None = None,
+    summary_after: bool = False,
 ) -> Submission:
     """Make the runs in the folder `runs`, and submit them; the scheduler has them from then on.
 
@@ -53,15 +52,15 @@ def submit(
     SubmissionUnclearError. After one later, what the scheduler has, or may have, stays with it, the
     runs that it has not are deleted, and the error says so.
     """
-    check_waits(planned, dependencies, summary_after=summary_task is not None)
+    check_waits(planned, dependencies, summary_after=summary_after)
     make_runs_folder(runs)
     submission = Submission(planned, runs)
     try:
         submission.make_runs(dependencies)
         for job in submission.layout:
             submission.hand_over(job)
-        if summary_task is not None:
-            submission.submit_summary(summary_task)
+        if summary_after:
+            submission.submit_summary()
     except BaseException as error:
         submission.take_back()
         if isinstance(error, OSError):
@@ -164,14 +163,14 @@ class Submission:
         ids = [run.id for run in runs]
         self.jobs.append(SubmittedJob(name=target.name, job_id=job_id, runs=ids))
 
-    def submit_summary(self, make_task: MakeTask) -> None:
+    def submit_summary(self) -> None:
         """Submit the job that writes the summary, where the scheduler can hold it back."""
         self._are_runs_submitted = True
         if not self.planned.scheduler.has_queue:
             return
         summary = SummaryJob(self.planned, self.places)
         job_ids = [job.job_id for job in self.jobs]
-        self.summary_job_id, messages = summary.submit(self.runs, job_ids, make_task)
+        self.summary_job_id, messages = summary.submit(self.runs, job_ids)
         self._note(messages)
 
     def _note(self, messages: Sequence[str]) -> None:
@@ -209,42 +208,6 @@ class Submission:
             f"{unknown} the others were not: {error.message}",
             hint=f"hpcdist status {name} shows what runs, hpcdist cancel {name} ends them",
         )
-
-
-def debug(
-    planned: PlannedRun,
-    begin: Callable[[Run, JobSpec, Plan], Callable[[], Verdict]],
-    *,
-    runs: Path,
-) -> tuple[Run, Verdict]:
-    """Run a job of `one_rank`, planned for this machine and prepared, in this very process, which
-    `begin` makes a rank.
-
-    There is no fork, so breakpoints and pdb work.
-    """
-    if planned.loaded.job.container.image is not None:
-        raise UserError(
-            "debug mode runs in this process, and in no container",
-            hint="add --set container.image=none, or leave out --debug",
-        )
-    make_runs_folder(runs)
-    submission = Submission(PlannedSubmission.of_run(planned), runs)
-    (run,), (planned,) = submission.runs, submission.planned.runs
-    job = planned.workspace.job(planned.loaded.job)
-    try:
-        submission.make_runs(())
-        run_rank = begin(run, job, planned.plan)
-    except BaseException as error:
-        submission.take_back()
-        if isinstance(error, OSError):
-            raise cannot_write(runs, error) from None
-        raise
-    os.environ.update(planned.workspace.variables)
-    os.chdir(planned.workspace.cwd)
-    try:
-        return run, run_rank()
-    except OSError as error:
-        raise cannot_write(runs, error) from None
 
 
 def surroundings_now() -> RunSpec:

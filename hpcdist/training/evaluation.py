@@ -22,7 +22,7 @@ from hpcdist.data.batches import BatchSource, DirectBatches
 from hpcdist.data.order import Share
 
 if TYPE_CHECKING:
-    from hpcdist.data.images.samples import ImageSamples, PixelSamples
+    from hpcdist.data.images.samples import TransformedImages
 
 _BATCH_SIZE = 128  # a constant, not train.batch_size: see above
 
@@ -43,9 +43,9 @@ class Scoring:
 
     def __init__(
         self,
-        test: Samples | ImageSamples | PixelSamples,
+        test: Samples | TransformedImages,
         device: torch.device,
-        make_source: Callable[[Samples | ImageSamples | PixelSamples], BatchSource],
+        make_source: Callable[[Samples | TransformedImages], BatchSource],
     ) -> None:
         """`make_source` gives the batches of data that are not in memory, see `make_batches`."""
         if isinstance(test, Samples):

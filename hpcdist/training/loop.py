@@ -60,7 +60,7 @@ class Trainer(TrainingRank):
         False where the agent asked to stop before: then a checkpoint is saved.
         """
         self.start_timer()
-        self.time_communication(self._module, self._last_parameter)
+        self.time_communication(self._last_parameter)
         self._module.train()
         progress = self.progress
         if progress.is_finished and progress.position.samples:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpcdist.data.images.samples import BadFile
+from hpcdist.data.arrays import BadFile
 from hpcdist.data.order import EpochPlan
 from hpcdist.job.spec import TrainingJob
 from hpcdist.rank.context import RankContext
@@ -71,10 +71,8 @@ class Progress:
                 epoch_time_s=self.epoch_time_s,
             )
         )
-        if self.context.rank == 0:
-            self.context.say(self._line(loss, score))
-
-    def _line(self, loss: float | None, score: Score | None) -> str:
+        if self.context.rank != 0:
+            return
         line = f"epoch {self.position.epoch}/{self.job.train.epochs}"
         if self.position.samples:
             line += f" and {self.position.samples:,} samples"
@@ -85,7 +83,7 @@ class Progress:
             line += f"  accuracy {100 * score.accuracy:.2f} %"
         if loss is not None:
             line += f"  {self.global_samples / self.epoch_time_s:,.0f} samples/s"
-        return line
+        self.context.say(line)
 
     # What is due.
 

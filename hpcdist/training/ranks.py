@@ -17,14 +17,10 @@ from torch import Tensor, nn
 from hpcdist.data.arrays import Samples
 from hpcdist.data.batches import make_batches
 from hpcdist.data.catalog import load_data
-from hpcdist.data.images.memory import share_parts
-from hpcdist.data.images.samples import ImageSamples
 from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
 from hpcdist.job.spec import TrainingJob
-from hpcdist.rank.communication import time_sharded
 from hpcdist.rank.context import RankContext
-from hpcdist.rank.digest import Digester
-from hpcdist.rank.flops import count_flops
+from hpcdist.rank.model import Digester, count_flops
 from hpcdist.rank.profiling import Profiler
 from hpcdist.rank.timing import Timer, call_when_ready, make_timer, warm_up
 from hpcdist.runs.events import Flops, Save, Setup
@@ -52,15 +48,6 @@ class TrainingRank:
         self.job = job
         self.device = torch.device(context.device)
         data = load_data(job.data, seed=job.train.seed)
-        of_files = [part for part in (data.train, data.test) if isinstance(part, ImageSamples)]
-        share_parts(
-            of_files,
-            job.data,
-            node_rank=context.node_rank,
-            local_rank=context.local_rank,
-            mem_gb=job.resources.mem_gb,
-            note=context.note,
-        )
         model = build_seeded(job, data)
         self._num_parameters = count_parameters(model)
         self._num_test_samples = len(data.test)
@@ -148,14 +135,11 @@ class TrainingRank:
         """Try the model on a few samples; returns the parameter whose gradient is ready last."""
         return warm_up(wrapped, self._first, self.autocast, num_classes=self._num_classes)
 
-    def time_communication(self, wrapped: nn.Module, last: nn.Parameter | None) -> None:
-        """Have the timer told of communication: where a step waits for others after its last
-        gradient, or of the gathers and scatters of a model that is cut up."""
+    def time_communication(self, last: nn.Parameter | None) -> None:
+        """Have the timer told where a step waits for others after its last gradient."""
         # A single rank has nobody to wait for: what DDP does at the end is a part of its backward.
         if self.context.world_size == 1:
             return
-        if self.strategy.is_sharded:
-            time_sharded(wrapped, self.timer, self.device)
         if last is None or not self.strategy.tells_last_gradient:
             return
         self.times_communication = True

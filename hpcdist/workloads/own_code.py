@@ -8,11 +8,13 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
-from importlib.machinery import SourceFileLoader
+import types
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec, SourceFileLoader, all_suffixes
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from hpcdist.base.errors import JobError
 from hpcdist.base.files import read_bytes
@@ -25,15 +27,16 @@ from hpcdist.rank import own_loop
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.workload import Workload
 from hpcdist.runs.function_outcome import write_outcome
-from hpcdist.workloads.main_module import (
-    put_first,
-    run_as_main,
-    run_module,
-    the_program_is_above_and_hpcdist_below,
-)
+from hpcdist.workloads.rank_process import set_main
 
-_SIGNAL_BASE = 128
-"""A shell adds this to the number of the signal that ended a program."""
+_LOADED_AT_START = frozenset(
+    (
+        *("abc", "codecs", "encodings", "genericpath", "io", "os", "posixpath", "site", "stat"),
+        *("types", "zipimport", "hpcdist", "__main__", "__mp_main__", *sys.builtin_module_names),
+    )
+)
+"""Modules that no file beside a script can replace: python has imported them before it looks there,
+and the rank's own."""
 
 
 _STARTS_RANKS = re.compile(
@@ -152,10 +155,6 @@ class ProgramWorkload(Workload[ProgramJob]):
         command = [path, *self.job.args]
         # The log shows what a program prints at once, as it does for other ranks.
         os.environ.setdefault("PYTHONUNBUFFERED", "1")
-        if not context.has_agent:
-            # In debug mode this process is that of the command, which goes on.
-            code = subprocess.run(command, check=False).returncode
-            sys.exit(code if code >= 0 else _SIGNAL_BASE - code)
         # Python ignores these at its start and a fresh program does not. The request for stacks
         # means nothing to a program, and must not end it.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -202,3 +201,57 @@ class FunctionWorkload(Workload[FunctionJob]):
             keep("returned", value)
         finally:
             own_loop.finish()
+
+
+# The module `__main__` of a rank, which is forked from a process that has another one.
+
+
+def put_first(folder: str) -> None:
+    """Put a folder first on sys.path, as python does with that of a script.
+
+    This process has imported much that the program has not: where the folder has modules by the
+    same names, the program's imports must find these.
+    """
+    sys.path.insert(0, folder)
+    imported = {name.partition(".")[0] for name in sys.modules} - _LOADED_AT_START
+    hidden = set()
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:  # it may be a zip file
+        for entry in entries:
+            name, _, suffix = entry.name.partition(".")
+            if name in imported and (
+                f".{suffix}" in all_suffixes()
+                or os.path.exists(os.path.join(entry.path, "__init__.py"))
+            ):
+                hidden.add(name)
+    for name in [name for name in sys.modules if name.partition(".")[0] in hidden]:
+        del sys.modules[name]
+
+
+def run_module(spec: ModuleSpec) -> None:
+    """Run a module that was found as `__main__`, as runpy does."""
+    loader: Any = spec.loader
+    run_as_main(
+        loader.get_code(spec.name),
+        __file__=spec.origin,
+        __loader__=loader,
+        __cached__=spec.cached,
+        __package__=spec.parent,
+        __spec__=spec,
+    )
+
+
+def the_program_is_above_and_hpcdist_below(
+    program: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    """Call the user's code. Dumps of the stack, as at a crash, show this name where its calls
+    end."""
+    return program(*args, **kwargs)
+
+
+def run_as_main(code: types.CodeType, **names: Any) -> None:
+    """Run the user's code as the module `__main__`, which has these names beside those of all."""
+    main = set_main(**names)
+    try:
+        the_program_is_above_and_hpcdist_below(exec, code, main.__dict__)
+    finally:
+        own_loop.finish()

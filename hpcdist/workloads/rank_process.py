@@ -7,6 +7,7 @@ how it ended. `leave` (rank/exit.py) ends the process.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import faulthandler
 import hashlib
@@ -17,9 +18,9 @@ import signal
 import sys
 import time
 import traceback
+import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 
 import msgspec
@@ -30,25 +31,24 @@ from hpcdist.base.errors import EXIT_STOPPED, HpcdistError
 from hpcdist.base.secrets import Stars
 from hpcdist.base.text import as_utf8
 from hpcdist.job.spec import FunctionJob, JobSpec, OwnCodeJob, job_to_dict
-from hpcdist.machine.memory import kernel_kills
+from hpcdist.machine.memory import KernelKills, kernel_kills
 from hpcdist.machine.process import RANK_VARIABLE, WARNING_SIGNALS, die_with_parent
 from hpcdist.rank import own_loop
 from hpcdist.rank.board import ProgressSlot
 from hpcdist.rank.context import RankContext, RankOrder, set_current
 from hpcdist.rank.exit import leave
-from hpcdist.rank.lack import full_disk, lost_worker, places_of_writing
+from hpcdist.rank.lack import full_disk, places_of_writing
 from hpcdist.rank.libraries import renew_import_state
 from hpcdist.rank.pipe import Unwritten
 from hpcdist.rank.script_trackers import find_mlflow_run
 from hpcdist.runs.events import End, EventWriter, Start
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import ErrorReport
-from hpcdist.workloads.main_module import set_main
 
 STACKS_SIGNAL = signal.SIGQUIT
 """Makes a rank write the stacks of its threads; the convention of Java's virtual machines."""
 
-_EXIT_EXCEPTION = 1
+_LOST_WORKER = "DataLoader worker (pid"
 _FRAMES_OF_WORKLOAD = 10
 """Between that of `become_rank` and those of a script, and of C, which some versions of Python
 count."""
@@ -82,8 +82,7 @@ def become_rank(
     sys.setrecursionlimit(sys.getrecursionlimit() + num_frames + _FRAMES_OF_WORKLOAD)
     context = make_context(order, run, job, slot)
 
-    def be_no_rank() -> None:
-        """Make a process that the rank's code forks record nothing in the rank's name."""
+    def be_no_rank() -> None:  # what the rank's code forks records nothing in its name
         set_current(None)
         own_loop.forget()
         context.events.close()
@@ -96,7 +95,7 @@ def become_rank(
 
 
 def take_place(order: RankOrder) -> None:
-    """Give this process the environment and the CPUs of its rank; in debug mode, too."""
+    """Give this process the environment and the CPUs of its rank."""
     os.environ.update(order.environment, HPCDIST_RUN_DIR=order.run_path)
     for name in [name for name in os.environ if name.startswith("SUBMITIT_")]:
         del os.environ[name]  # the agent is submitit's task, and no rank is
@@ -104,9 +103,7 @@ def take_place(order: RankOrder) -> None:
         os.sched_setaffinity(0, order.cpus)
 
 
-def make_context(
-    order: RankOrder, run: Run, job: JobSpec, slot: ProgressSlot, *, has_agent: bool = True
-) -> RankContext:
+def make_context(order: RankOrder, run: Run, job: JobSpec, slot: ProgressSlot) -> RankContext:
     """Return the context that the workload is given, with the rank's event file open."""
     return RankContext(
         **order.place_fields(),
@@ -114,7 +111,6 @@ def make_context(
         job=job,
         events=EventWriter(run.event_file(order.rank, order.attempt)),
         progress=slot,
-        has_agent=has_agent,
     )
 
 
@@ -130,7 +126,7 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     context.events.write(Start(pid=pid, node=place.pop("node_rank"), code=digest, **place))
     code, report = 0, None
     progress.alive()
-    if context.has_agent and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
         progress.ignore_sigterm()
     set_current(context)
     kills, places = kernel_kills(), places_of_writing(context.run.path)
@@ -151,24 +147,13 @@ def run_workload(context: RankContext, error_file: Path) -> int:
         _ignore_sigterm()
         if isinstance(error, MemoryError):
             traceback.clear_frames(error.__traceback__)  # there must be room for the report
-        worker, out_of_memory = lost_worker(error, kills)
-        report = _describe(
-            error, lack=worker or full_disk(error, places), out_of_memory=out_of_memory
-        )
+        report = _describe(error, places, kills)
         code = _show(error, is_of_user=isinstance(job, OwnCodeJob))
     is_rank = os.getpid() == pid
     if is_rank and callable(signal.getsignal(signal.SIGTERM)):
         progress.handle_sigterm()
     if report is not None and is_rank:
-        hide = secrets_of(job).again  # programs put their arguments into their messages
-        report = _shortened(report, MOST_MESSAGE_LETTERS, MOST_TRACEBACK_LETTERS, hide=hide)
-        try:
-            files.write_json(error_file, msgspec.to_builtins(report))
-        except OSError as failure:
-            told = _shortened(report, _TOLD_LETTERS, _TOLD_LETTERS)
-            lack = report.lack or full_disk(failure, [])
-            progress.pipe.say(Unwritten(report=msgspec.structs.replace(told, lack=lack)))
-            files.print_line(f"hpcdist: {error_file}: {failure.strerror}", sys.stderr)
+        _leave_report(report, context, error_file)
     torch: Any = sys.modules.get("torch")
     has_cuda = torch and torch.cuda.is_initialized()
     context.events.write(
@@ -187,6 +172,23 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     return code
 
 
+def set_main(**names: Any) -> types.ModuleType:
+    """Give this process a new module `__main__` with these names.
+
+    Without any it is like that of an interactive python: processes that are spawned have no main
+    program to import. multiprocessing, if it has been imported, knows the module as it would know
+    the main program that it was imported by.
+    """
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins, __annotations__={}, **names)
+    # What a spawned process sends back is of classes of `__mp_main__`.
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = main
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined] # where main was started
+    return main
+
+
 def _digest_of_program(job: JobSpec) -> str | None:
     """Return the digest of the user's file that is run: it may be edited while the job waits."""
     path = job.source if isinstance(job, FunctionJob) else getattr(job, "script", None)
@@ -194,6 +196,18 @@ def _digest_of_program(job: JobSpec) -> str | None:
         content = files.read_bytes(path or "", most_bytes=_MOST_CODE_BYTES)
         return hashlib.blake2b(content, digest_size=8).hexdigest()
     return None
+
+
+def _leave_report(report: ErrorReport, context: RankContext, error_file: Path) -> None:
+    hide = secrets_of(context.job).again  # programs put their arguments into their messages
+    report = _shortened(report, MOST_MESSAGE_LETTERS, MOST_TRACEBACK_LETTERS, hide=hide)
+    try:
+        files.write_json(error_file, msgspec.to_builtins(report))
+    except OSError as failure:
+        told = _shortened(report, _TOLD_LETTERS, _TOLD_LETTERS)
+        lack = report.lack or full_disk(failure, [])
+        context.progress.pipe.say(Unwritten(report=msgspec.structs.replace(told, lack=lack)))
+        files.print_line(f"hpcdist: {error_file}: {failure.strerror}", sys.stderr)
 
 
 def _ignore_sigterm() -> None:
@@ -210,14 +224,14 @@ def _on_exit(leaving: SystemExit, places: Sequence[Path] = ()) -> tuple[int, Err
     if leaving.code is None or isinstance(leaving.code, int):
         return (leaving.code or 0) & 0xFF, None
     files.print_line(leaving.code, sys.stderr)
-    text, lack = str(leaving.code), full_disk(leaving, places)
-    report = ErrorReport(exception=None, text=text, traceback=None, time_s=time.time(), lack=lack)
-    return _EXIT_EXCEPTION, report
+    lack, now_s = full_disk(leaving, places), time.time()
+    text = str(leaving.code)
+    return 1, ErrorReport(exception=None, text=text, traceback=None, time_s=now_s, lack=lack)
 
 
-def _describe(error: BaseException, *, lack: str | None, out_of_memory: bool) -> ErrorReport:
+def _describe(error: BaseException, places: Sequence[Path], before: KernelKills) -> ErrorReport:
     """Return the report on an exception; its type is named with its module where it is neither a
-    builtin nor the script's own."""
+    builtin nor the script's own. torch says of a DataLoader's worker only that it was killed."""
     kind, now_s = type(error), time.time()
     is_known = kind.__module__ in {"builtins", "__main__"}
     try:
@@ -226,14 +240,16 @@ def _describe(error: BaseException, *, lack: str | None, out_of_memory: bool) ->
             text = f"{error.message}; {error.hint}"
     except Exception:  # noqa: BLE001 - __str__ is the user's code
         text = "(its message cannot be shown)"
-    stack = traceback.format_exception(kind, error, _own_frames(error.__traceback__))
+    stack = "".join(traceback.format_exception(kind, error, _own_frames(error.__traceback__)))
+    killer = before.tell_more(kernel_kills()) if _LOST_WORKER in stack else None
+    worker = f"its DataLoader worker was killed by {killer}" if killer else None
     return ErrorReport(
         exception=kind.__qualname__ if is_known else f"{kind.__module__}.{kind.__qualname__}",
         text=text,
-        traceback="".join(stack),
+        traceback=stack,
         time_s=now_s,
-        lack=lack,
-        out_of_memory=out_of_memory,
+        lack=worker or full_disk(error, places),
+        out_of_memory=worker is not None,
     )
 
 
@@ -275,7 +291,7 @@ def _show(error: BaseException, *, is_of_user: bool) -> int:
     if isinstance(error, HpcdistError) and not is_of_user:
         hint = f"\nhint: {error.hint}" if error.hint else ""
         files.print_line(f"error: {error.message}{hint}", sys.stderr)
-        return _EXIT_EXCEPTION
+        return 1
     trace = _own_frames(error.__traceback__)
     try:
         sys.excepthook(type(error), error.with_traceback(trace), trace)
@@ -283,15 +299,13 @@ def _show(error: BaseException, *, is_of_user: bool) -> int:
         return _on_exit(leaving)[0]
     except Exception:  # noqa: BLE001 - the hook is the user's code
         files.print_line(traceback.format_exc(), sys.stderr)
-    return _EXIT_EXCEPTION
+    return 1
 
 
-def _own_frames(trace: TracebackType | None) -> TracebackType | None:
+def _own_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
     """Return a traceback without the frames of this package at its beginning."""
-    launcher = str(Path(__file__).parent)
-    while trace is not None and trace.tb_next is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(launcher):
-            break
+    here = os.path.dirname(__file__)
+    while trace and trace.tb_next and trace.tb_frame.f_code.co_filename.startswith(here):
         trace = trace.tb_next
     return trace
 
@@ -306,9 +320,7 @@ def _reset_signals(job: JobSpec) -> None:
     """
     deaf_to = {signal.SIGUSR2} if isinstance(job, OwnCodeJob) else set(WARNING_SIGNALS)
     signal.set_wakeup_fd(-1)
-    for signum in signal.valid_signals():
-        if signum in {signal.SIGKILL, signal.SIGSTOP} | deaf_to:
-            continue
+    for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP} - deaf_to:
         if signal.getsignal(signum) not in {signal.SIG_DFL, None}:
             signal.signal(signum, signal.SIG_DFL)
     if signal.SIGINT not in deaf_to:
@@ -323,7 +335,7 @@ def _redirect_output(log_file: Path) -> None:
     what was printed last is there whatever ends the rank."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     log, nothing = os.open(log_file, flags, files.PRIVATE_FILE), os.open(os.devnull, os.O_RDONLY)
-    for descriptor, target in enumerate((nothing, log, log)):
+    for target, descriptor in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(target, descriptor)
     os.close(log)
     os.close(nothing)

@@ -23,8 +23,7 @@ import time
 from pathlib import Path
 
 from hpcdist.agent import messages
-from hpcdist.agent.liveness import beat_every_s
-from hpcdist.agent.meeting import join_meeting
+from hpcdist.agent.meeting import Liveness, join_meeting
 from hpcdist.agent.messages import ChannelClosedError
 from hpcdist.agent.node import NodeFacts
 from hpcdist.job.spec import Launch
@@ -33,7 +32,7 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import ErrorReport, RankEnd
 
 JOIN_LIMIT_S = 300.0
-AGENT_TIMEOUT_S = Launch().agent_timeout_s
+BEAT_EVERY_S = Liveness(Launch().agent_timeout_s, now_s=0.0).beat_every_s
 _BYTES_ACKED = 120
 """Offset of tcpi_bytes_acked in struct tcp_info of linux/tcp.h; tcpi_bytes_received follows."""
 
@@ -138,7 +137,7 @@ class Members:
         """What is ready in time for the next beat; then every agent sends its own."""
         found = self.selector.select(max(0.0, self.beat_at - time.monotonic()))
         if time.monotonic() >= self.beat_at:
-            self.beat_at += beat_every_s(AGENT_TIMEOUT_S)
+            self.beat_at += BEAT_EVERY_S
             for one in self.members:
                 if one.channel is not None and one.node not in self.closed:
                     one.channel.send(messages.Beat())

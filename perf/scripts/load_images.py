@@ -22,8 +22,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from hpcdist.data.batches import make_batches
-from hpcdist.data.catalog import find_images, load_data
-from hpcdist.data.images.samples import ImageSamples
+from hpcdist.data.catalog import find_images, load_data, open_images
 from hpcdist.data.order import EpochPlan, epoch_order
 from hpcdist.job.spec import Data
 from hpcdist.machine.memory import proportional_bytes
@@ -107,7 +106,7 @@ def shard_passes(options, _):
 
 def our_passes(options, data):
     files = options.name == "faces"
-    samples = ImageSamples(find_images(data).train, data, 0) if files else load_data(data).train
+    samples = open_images(find_images(data).train, data, 0) if files else load_data(data).train
     batches = make_batches(samples, CPU, data, memory_format=torch.channels_last)
     plan = EpochPlan(num_samples=len(samples), batch_size=BATCH, accumulate=1, rank=0, world_size=1)
     shares = [share for _, shares in plan.steps() for share in shares]

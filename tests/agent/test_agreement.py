@@ -6,17 +6,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from hpcdist.agent.meeting import MeetingPlace, usable_addresses
 from hpcdist.agent.node import (
-    DisagreementError,
+    CannotLaunchError,
     NodeFacts,
     OwnNode,
     RankMeeting,
     agree,
     find_device,
     rank_orders,
-    store_listens_on,
 )
 from hpcdist.job.spec import Launch
 from hpcdist.machine.network import (
@@ -57,8 +57,8 @@ def test_nodes_that_are_alike_agree():
 )
 def test_the_store_listens_on_one_address_where_one_does(reached, expected):
     nodes = {node: facts(node, master_addr=address) for node, address in enumerate(reached)}
-    chosen = reached[-1] if len(reached) == 1 else "10.0.0.1"
-    assert store_listens_on(nodes, chosen) == expected
+    nodes = {node: replace(one, num_nodes=len(nodes), device="cpu") for node, one in nodes.items()}
+    assert agree(nodes, "auto").bind_to == expected
 
 
 def test_ranks_of_a_node_that_is_alone_listen_on_loopback_whatever_the_profile_says():
@@ -82,26 +82,26 @@ def test_ranks_of_a_node_that_is_alone_listen_on_loopback_whatever_the_profile_s
     ],
 )
 def test_a_node_that_differs_is_named_with_what_differs(changes, words):
-    with pytest.raises(DisagreementError) as caught:
+    with pytest.raises(CannotLaunchError) as caught:
         agreement(facts(0), facts(1, **changes))
     assert all(word in str(caught.value) for word in words)
 
 
 def test_a_job_with_more_nodes_than_agents_is_refused():
-    with pytest.raises(DisagreementError, match="a job of 5 nodes, and 2 agents have joined"):
+    with pytest.raises(CannotLaunchError, match="a job of 5 nodes, and 2 agents have joined"):
         agreement(facts(0, num_nodes=5), facts(1, num_nodes=5))
 
 
 def test_nccl_without_gpus_is_refused():
     nodes = [facts(node, device="cpu", gpus=[]) for node in (0, 1)]
-    with pytest.raises(DisagreementError, match="nccl"):
+    with pytest.raises(CannotLaunchError, match="nccl"):
         agreement(*nodes, backend="nccl")
 
 
 def test_parts_of_gpus_count_as_gpus(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")
     assert find_device("auto", 2) == ("cuda", ["MIG-a", "MIG-b"])
-    with pytest.raises(DisagreementError, match="2 GPUs for 3 ranks"):
+    with pytest.raises(CannotLaunchError, match="2 GPUs for 3 ranks"):
         find_device("auto", 3)
     assert find_device("cpu", 3) == ("cpu", [])
 
@@ -185,5 +185,5 @@ def test_loopback_is_of_use_only_on_the_host_itself():
 
     assert usable(network_key(), "127.0.1.1", "10.0.0.1") == ["127.0.1.1", "10.0.0.1"]
     assert usable("other", "127.0.1.1", "10.0.0.1") == ["10.0.0.1"]
-    with pytest.raises(DisagreementError, match=r"127\.0\.1\.1"):
+    with pytest.raises(CannotLaunchError, match=r"127\.0\.1\.1"):
         usable("other", "127.0.1.1")

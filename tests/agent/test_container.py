@@ -20,7 +20,7 @@ import hpcdist
 from hpcdist.cli.main import main
 from hpcdist.job import load_job
 from hpcdist.runs.run import Run
-from hpcdist.schedulers.local.scheduler import scheduler as local
+from hpcdist.schedulers.local import scheduler as local
 
 LOOK = """\
 import json, os, signal, sys, time

@@ -6,6 +6,7 @@ import signal
 import pytest
 from rank_places import place
 
+from hpcdist.agent.messages import Exited
 from hpcdist.agent.outcome.ends import close_event_file, rank_end
 from hpcdist.job.spec import ScriptJob, TrainJob
 from hpcdist.rank.board import ProgressBoard
@@ -21,18 +22,11 @@ def order(tmp_path):
     return run, RankOrder(run_path=str(run.path), environment={}, **fields)
 
 
-def ended(order, **options):
+def ended(order, *, status=signal.SIGKILL, **options):
     run, rank_order = order
     board = ProgressBoard(2)
-    defaults = {
-        "status": signal.SIGKILL,
-        "time_s": 50.0,
-        "clock_offset_s": 0.0,
-        "stopped_s": None,
-        "out_of_memory": None,
-    }
-    job = TrainJob(name="x")
-    return rank_end(run, job, rank_order, board.read(1), **defaults | options)
+    exited = Exited(local_rank=1, status=status, time_s=50.0)
+    return rank_end(run, TrainJob(name="x"), rank_order, board.read(1), exited, **options)
 
 
 def test_times_are_taken_to_the_clock_of_node_0(order):
@@ -61,7 +55,8 @@ def test_secrets_in_what_a_rank_said_are_starred_out(order, monkeypatch):
     run.error_file(1).write_text(json.dumps(report))
     job = ScriptJob(name="x", script="x.py", args=["--password", "hunter2"])
     progress = ProgressBoard(2).read(1)
-    end = rank_end(run, job, rank_order, progress, status=1 << 8, time_s=50.0)
+    exited = Exited(local_rank=1, status=1 << 8, time_s=50.0)
+    end = rank_end(run, job, rank_order, progress, exited)
     assert end.report.text == "bad *** *** *** https://***@host/x"
     assert end.report.traceback == f"E: {end.report.text}"
 

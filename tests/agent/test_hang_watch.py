@@ -38,7 +38,9 @@ class Run:
     ends: dict = field(default_factory=dict)
 
     def __post_init__(self):
-        self.watch = HangWatch(attempt=3, num_nodes=2, ranks_per_node=1, timeout_s=self.timeout_s)
+        self.watch = HangWatch(
+            attempt=3, num_nodes=2, ranks_per_node=1, timeout_s=self.timeout_s, ends=self.ends
+        )
 
     def take(self, found):
         self.asked += sum(isinstance(one, Dump) for one in found)
@@ -46,21 +48,17 @@ class Run:
 
     def be_quiet(self, *nodes, quiet_s=900.0):
         for node in nodes:
-            self.take(
-                self.watch.on_quiet(node, quiet_s, self.ends, now=self.now, unix_now=self.now)
-            )
+            self.take(self.watch.on_quiet(node, quiet_s, now=self.now, unix_now=self.now))
 
     def answer(self, *reports):
         for one in reports:
-            found = self.watch.on_reports(
-                one.end.node, [one], self.ends, now=self.now, unix_now=self.now
-            )
+            found = self.watch.on_reports(one.end.node, [one], now=self.now, unix_now=self.now)
             self.take(found)
 
     def wait(self):
         """Until the next look."""
         self.now, asked = self.watch.deadline, self.asked
-        self.take(self.watch.on_time(self.ends, now=self.now))
+        self.take(self.watch.on_time(now=self.now))
         assert self.asked == asked + 1
 
 
@@ -179,7 +177,7 @@ def test_nodes_that_do_not_answer_are_waited_for_five_seconds():
     run.answer(report(0))
     assert (run.said, run.watch.deadline) == ([], run.now + 5.0)
     run.now += 5.0
-    run.take(run.watch.on_time({}, now=run.now))
+    run.take(run.watch.on_time(now=run.now))
     assert [verdict.first.rank for verdict in run.said] == [0]
 
 

@@ -76,7 +76,7 @@ def test_a_job_that_its_scheduler_ends_before_an_agent_was_started_is_left_to_it
     [(137, "or its tasks were killed by SIGKILL"), (5, "ended with exit code 5")],
 )
 def test_a_run_whose_agents_srun_left_alone_goes_on(run, code, words):
-    attempt = lives.begin_attempt(run, TRAINING, life=1)
+    attempt = lives.Attempts(run, TRAINING, Scheduler()).claim()
     assert conclude(run, Scheduler(), code) == 1
     verdict = run.read_attempt_verdict(attempt)
     assert verdict.message == f"srun, which had started the agents, {words}"
@@ -86,7 +86,7 @@ def test_a_run_whose_agents_srun_left_alone_goes_on(run, code, words):
 @pytest.mark.usefixtures("in_time")
 @pytest.mark.parametrize("happens", ["verdict", "requeue", "cancel", "end"])
 def test_what_others_concluded_is_left_to_them(run, happens):
-    lives.begin_attempt(run, TRAINING, life=1)
+    lives.Attempts(run, TRAINING, Scheduler()).claim()
     verdict = Verdict(kind="exit", state="failed", message="left with 3", exit_code_of_run=1)
     {
         "verdict": lambda: run.write_verdict(verdict),

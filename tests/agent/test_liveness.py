@@ -2,17 +2,12 @@
 
 import os
 import signal
-import threading
-import time
-from types import SimpleNamespace
 
 import pytest
 
-from hpcdist.agent.liveness import Heart, Liveness, beat_every_s
+from hpcdist.agent.meeting import Liveness
 
 LIMIT_S = 600.0
-LIMIT = 0.1
-"""For tests with real threads."""
 
 
 class Watch:
@@ -85,40 +80,12 @@ def test_nobody_is_lost_without_a_limit_or_who_has_left(limit_s):
 
 
 def test_a_thousand_agents_send_a_hundred_beats_a_second():
-    assert beat_every_s(LIMIT_S) == 10
-    assert beat_every_s(5) == 1
-
-
-def test_an_agent_of_which_one_loop_hangs_sends_no_beats():
-    """As node 0's, which leads the run in a loop beside its own."""
-    beats, may_go = [], threading.Event()
-    heart = Heart(LIMIT)
-    heart.channels.append([SimpleNamespace(send=beats.append)])
-
-    def lead():
-        heart.turn()
-        may_go.wait(30)
-        heart.leave()
-
-    leader = threading.Thread(target=lead)
-    leader.start()
-    heart.start()
-
-    def turn_for(num_beats):
-        """Turn until so many beats were sent, or for so long as ten would take."""
-        begin_s = time.monotonic()
-        while len(beats) < num_beats and time.monotonic() < begin_s + 10 * beat_every_s(LIMIT):
-            heart.turn()
-            time.sleep(0.001)
-        return len(beats)
-
-    assert turn_for(2) <= 1  # the first may come before it hangs
-    may_go.set()
-    leader.join()
-    deadline = time.monotonic() + 30
-    while turn_for(4) < 4:
-        assert time.monotonic() < deadline
-    heart.stop()
+    assert Liveness(LIMIT_S, now_s=0.0).beat_every_s == 10
+    liveness = Liveness(5.0, now_s=100.0)
+    assert [liveness.is_beat_due(now_s) for now_s in (100.9, 101.0, 101.1, 103.0)] == [
+        *(False, True, False, True)
+    ]
+    assert not Liveness(0.0, now_s=0.0).is_beat_due(1e9)
 
 
 SLEEPS = "import time; time.sleep(600)"
@@ -152,8 +119,10 @@ def test_an_agent_that_is_stopped_ends_the_run_with_its_name(sleeping, node):
     launched.wait(lambda: not launched.agents_alive())
 
 
-def test_an_agent_that_hangs_in_a_file_ends_the_run(sleeping):
-    launched = sleeping(change="stalled_agent:stall")
+@pytest.mark.parametrize("node", [0, 1])
+def test_an_agent_that_hangs_in_a_file_ends_the_run(sleeping, node):
+    """Node 0's leads the run in another thread, which does not hang."""
+    launched = sleeping(change=f"stalled_agent:stall_{node}")
     pipe = launched.run.path / "stalled"
     os.mkfifo(pipe)
     try:
@@ -161,7 +130,7 @@ def test_an_agent_that_hangs_in_a_file_ends_the_run(sleeping):
     finally:
         pipe.write_bytes(b"")
         pipe.unlink()
-    assert (verdict.kind, verdict.node) == ("agent_lost", 1)
-    assert "the agent of node 1" in verdict.message
+    assert (verdict.kind, verdict.node) == ("agent_lost", node)
+    assert f"the agent of node {node}" in verdict.message
     assert "does a file system not answer it?" in verdict.message
     launched.wait(lambda: not launched.agents_alive())

@@ -101,6 +101,10 @@ class Clock:
         return False
 
 
+def begin_attempt(run, job, *, life):
+    return lives.Attempts(run, job, Scheduler(life=life)).claim()
+
+
 def conclude(run, job, verdict, scheduler, *, clock=None, has_begun=True):
     clock = clock or Clock()
     attempts = lives.Attempts(run, job, scheduler)
@@ -121,7 +125,7 @@ def save_checkpoint(run, step):
 
 def live(run, job, life, *, steps=(), verdict=STOPPED):
     """One life, with a checkpoint at each of `steps`."""
-    attempt = lives.begin_attempt(run, job, life=life)
+    attempt = begin_attempt(run, job, life=life)
     for step in steps:
         save_checkpoint(run, step)
     conclude(
@@ -150,7 +154,7 @@ def test_without_a_requeue_the_stop_is_the_final_verdict(run, why):
 
 
 def test_a_scheduler_that_requeues_by_itself_is_not_asked_to(run):
-    lives.begin_attempt(run, TRAINING, life=0)
+    begin_attempt(run, TRAINING, life=0)
     conclude(run, TRAINING, STOPPED, scheduler := Scheduler("leave"))
     assert (run.read_verdict(), run.read_attempt_verdict(0)) == (None, STOPPED)
     assert not scheduler.requeued
@@ -158,7 +162,7 @@ def test_a_scheduler_that_requeues_by_itself_is_not_asked_to(run):
 
 @pytest.mark.parametrize("scheduler", [Scheduler(error=SchedulerError("no")), Scheduler(None)])
 def test_a_requeue_that_fails_is_told_in_the_final_verdict(run, scheduler):
-    lives.begin_attempt(run, TRAINING, life=0)
+    begin_attempt(run, TRAINING, life=0)
     conclude(run, TRAINING, STOPPED, scheduler)
     verdict = run.read_verdict()
     assert verdict.exit_code_of_run == 75
@@ -168,7 +172,7 @@ def test_a_requeue_that_fails_is_told_in_the_final_verdict(run, scheduler):
 def test_a_life_that_ends_on_a_full_disk_is_not_requeued_and_has_a_verdict(small_disk):
     disk = small_disk(300)
     run = Run.create(disk, "job")
-    lives.begin_attempt(run, TRAINING, life=0)
+    begin_attempt(run, TRAINING, life=0)
     fill(disk)
     conclude(run, TRAINING, STOPPED, scheduler := Scheduler())
     assert scheduler.requeued == 0
@@ -177,7 +181,7 @@ def test_a_life_that_ends_on_a_full_disk_is_not_requeued_and_has_a_verdict(small
 
 
 def test_of_several_agents_one_requeues(run):
-    lives.begin_attempt(run, TRAINING, life=0)
+    begin_attempt(run, TRAINING, life=0)
     agents = [Scheduler(), Scheduler()]
     lost = Verdict(kind="agent_lost", state="failed", message="lost", exit_code_of_run=1)
     for scheduler in agents:
@@ -223,13 +227,13 @@ def test_a_job_that_its_scheduler_starts_again_in_vain_does_not_begin(run):
     """No verdict of ours is left where the nodes went down."""
     for life in range(3):
         assert lives.verdict_if_stalled(run, TRAINING) is None
-        lives.begin_attempt(run, TRAINING, life=life)
+        begin_attempt(run, TRAINING, life=life)
     assert lives.verdict_if_stalled(run, TRAINING).kind == "no_progress"
 
 
 def test_restarts_within_a_life_are_no_lives(run):
     for _ in range(5):
-        lives.begin_attempt(run, TRAINING, life=0)
+        begin_attempt(run, TRAINING, life=0)
     assert lives.verdict_if_stalled(run, TRAINING) is None
 
 
@@ -238,7 +242,7 @@ def test_a_script_gets_further_where_it_stops_in_good_order_or_records_steps(run
         assert live(run, SCRIPT, life)
     killed = msgspec.structs.replace(STOPPED, exit_code=None)
     assert live(run, SCRIPT, 4, verdict=killed)
-    attempt = lives.begin_attempt(run, SCRIPT, life=5)
+    attempt = begin_attempt(run, SCRIPT, life=5)
     events = EventWriter(run.event_file(0, attempt))
     events.write({"event": "end", "step": 9})
     events.close()
@@ -296,7 +300,7 @@ CAUSES = {
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_what_sigterm_was_for_is_told_as_the_scheduler_knows_it(run, cause):
-    lives.begin_attempt(run, TRAINING, life=0)
+    begin_attempt(run, TRAINING, life=0)
     conclude(run, TRAINING, STOPPED, Scheduler(cause=cause))
     verdict = run.read_attempt_verdict(0)
     words, kind = CAUSES[cause]
@@ -322,7 +326,7 @@ ENDED = msgspec.structs.replace(STOPPED, exit_code=None, message="ended by SIGTE
 @pytest.mark.parametrize("verdict", [OVERDUE, ENDED], ids=["warned before", "not warned"])
 @pytest.mark.parametrize("job", [TRAINING, SCRIPT], ids=["training", "script"])
 def test_at_the_limit_a_run_that_has_saved_nothing_is_over(run, job, verdict):
-    lives.begin_attempt(run, job, life=0)
+    begin_attempt(run, job, life=0)
     conclude(run, job, verdict, scheduler := Scheduler(cause="time_limit"))
     final = run.read_verdict()
     assert (final.kind, final.state, final.exit_code_of_run) == ("time_limit", "failed", 1)
@@ -338,9 +342,8 @@ def test_at_the_limit_a_script_goes_on_where_it_has_recorded_steps_and_saved_in_
 ):
     (run.path / "former.pt").touch()
     begin = run.attempts_folder / "00000" / "begin.json"
-    attempt = lives.begin_attempt(run, SCRIPT, life=0)
+    attempt = begin_attempt(run, SCRIPT, life=0)
     os.utime(run.path / "former.pt", ns=(0, begin.stat().st_mtime_ns - 1))
-    assert not lives.has_saved(run, SCRIPT)
     if records:
         events = EventWriter(run.event_file(0, attempt))
         events.write({"event": "steps", "step": 9})
@@ -355,16 +358,15 @@ def test_at_the_limit_a_script_goes_on_where_it_has_recorded_steps_and_saved_in_
 
 def test_at_the_limit_a_training_goes_on_where_it_has_saved_in_this_life(run):
     save_checkpoint(run, 3)
-    lives.begin_attempt(run, TRAINING, life=0)
-    assert not lives.has_saved(run, TRAINING)
-    lives.begin_attempt(run, TRAINING, life=0)  # after a failure
+    begin_attempt(run, TRAINING, life=0)
+    begin_attempt(run, TRAINING, life=0)  # after a failure
     save_checkpoint(run, 5)
     conclude(run, TRAINING, OVERDUE, scheduler := Scheduler(cause="time_limit"))
     assert (run.read_verdict(), scheduler.requeued) == (None, 1)
 
 
 def test_who_did_not_stop_before_a_preemption_goes_on_all_the_same(run):
-    lives.begin_attempt(run, SCRIPT, life=0)
+    begin_attempt(run, SCRIPT, life=0)
     conclude(run, SCRIPT, OVERDUE, Scheduler("leave", cause="requeue or preemption"))
     verdict = run.read_attempt_verdict(0)
     assert (verdict.kind, verdict.state, verdict.exit_code_of_run) == ("preempted", "preempted", 75)
@@ -372,7 +374,7 @@ def test_who_did_not_stop_before_a_preemption_goes_on_all_the_same(run):
 
 @pytest.mark.parametrize("scheduler", [{"silent": 12}, {"deaf": 1}, {"silent": 1, "deaf": 1}])
 def test_a_scheduler_that_is_silent_for_a_while_is_asked_again(run, scheduler):
-    lives.begin_attempt(run, TRAINING, life=0)
+    begin_attempt(run, TRAINING, life=0)
     conclude(run, TRAINING, WARNED, scheduler := Scheduler(**scheduler))
     assert (run.read_verdict(), scheduler.requeued) == (None, 1)
 
@@ -384,14 +386,14 @@ def test_a_scheduler_that_is_silent_for_a_while_is_asked_again(run, scheduler):
 )
 @pytest.mark.parametrize("silent", ["at once", "when it is to requeue"])
 def test_how_long_it_is_asked(run, verdict, terminated_s, waited_s, silent):
-    lives.begin_attempt(run, TRAINING, life=0)
+    begin_attempt(run, TRAINING, life=0)
     scheduler = Scheduler(None) if silent == "at once" else Scheduler(error=SchedulerError("no"))
     assert conclude(run, TRAINING, verdict, scheduler, clock=Clock(terminated_s)) == waited_s
     assert "it could not be requeued" in run.read_verdict().message
 
 
 def test_a_request_that_was_perhaps_heard_leaves_the_run_to_its_scheduler(run):
-    lives.begin_attempt(run, TRAINING, life=0)
+    begin_attempt(run, TRAINING, life=0)
     scheduler = Scheduler(error=RequeueUnclearError("LSF may start it again, or not"))
     assert conclude(run, TRAINING, WARNED, scheduler) == 100
     assert run.read_verdict() is None
@@ -403,13 +405,13 @@ def test_a_request_that_was_perhaps_heard_leaves_the_run_to_its_scheduler(run):
 def test_a_scheduler_that_leaves_its_jobs_more_time_is_asked_for_longer(run):
     scheduler = Scheduler(None)
     scheduler.patience_s = lsf.patience_s
-    lives.begin_attempt(run, TRAINING, life=0)
+    begin_attempt(run, TRAINING, life=0)
     assert conclude(run, TRAINING, WARNED, scheduler) == 540
 
 
 def test_what_is_different_in_the_next_life_is_told_with_the_end_of_this_one(run):
     lost = without_rank("launch", "no route", host="n2", try_elsewhere=True, time_s=1.0)
-    lives.begin_attempt(run, TRAINING, life=0)
+    begin_attempt(run, TRAINING, life=0)
     scheduler = Scheduler(difference="it starts again without n2")
     conclude(run, TRAINING, lost, scheduler)
     assert run.read_verdict() is None
@@ -417,7 +419,7 @@ def test_what_is_different_in_the_next_life_is_told_with_the_end_of_this_one(run
 
 
 def test_an_agent_that_is_cut_off_leaves_the_run_to_the_others(run):
-    lives.begin_attempt(run, TRAINING, life=0)
+    begin_attempt(run, TRAINING, life=0)
     conclude(run, TRAINING, LOST, Scheduler(None))
     assert run.read_verdict() is None
     assert "could not be requeued" in run.read_attempt_verdict(0).message
@@ -427,9 +429,9 @@ def test_an_agent_that_is_cut_off_leaves_the_run_to_the_others(run):
 @pytest.mark.parametrize("answer", ["requeue", None], ids=["answered", "silent"])
 @pytest.mark.parametrize("verdict", [LOST, WARNED], ids=["lost", "warned"])
 def test_an_attempt_that_was_overtaken_while_it_asked_says_nothing(run, verdict, answer):
-    lives.begin_attempt(run, TRAINING, life=0)
+    begin_attempt(run, TRAINING, life=0)
     scheduler = Scheduler(None) if answer is None else Scheduler()
-    scheduler.on_decide = lambda: lives.begin_attempt(run, TRAINING, life=1)
+    scheduler.on_decide = lambda: begin_attempt(run, TRAINING, life=1)
     conclude(run, TRAINING, verdict, scheduler)
     assert run.read_verdict() is None
     assert run.read_attempt_verdict(0) is None
@@ -444,12 +446,12 @@ def announce(run, *hosts):
 @pytest.mark.parametrize(
     ("hosts", "words"),
     [
-        (["n1"], "by the agent of node 0 (host n1): lost with a node"),
-        (["n1", "n2"], "by the agent of node 0 (host n1), node 1 (host n2): lost with a node"),
+        (["n1"], "by the agent of node 0 (host n1) before"),
+        (["n1", "n2"], "by its agents before"),
     ],
 )
 def test_the_next_life_tells_of_an_attempt_that_was_lost_with_its_node(run, hosts, words):
-    lives.begin_attempt(run, TRAINING, life=0)
+    begin_attempt(run, TRAINING, life=0)
     announce(run, *hosts)
     note_lost_attempt(run, life=0)
     assert run.read_attempt_verdict(0) is None
@@ -458,7 +460,8 @@ def test_the_next_life_tells_of_an_attempt_that_was_lost_with_its_node(run, host
     note_lost_attempt(run, life=1)  # by another agent
     verdict = run.read_attempt_verdict(0)
     assert verdict.kind == "agent_lost"
-    assert verdict.message.endswith(words)
+    assert words in verdict.message
+    assert verdict.message.endswith("lost with a node")
 
 
 def test_an_attempt_that_told_its_end_is_not_lost(run):
@@ -478,7 +481,7 @@ def test_a_job_in_which_no_agent_could_be_started_is_started_again_as_often_as_a
         conclude(run, TRAINING, UNSTARTED, scheduler, has_begun=False)
         return scheduler.requeued == 1
 
-    lives.begin_attempt(run, TRAINING, life=0)
+    begin_attempt(run, TRAINING, life=0)
     assert begin_in_vain(1)
     assert begin_in_vain(2)
     assert not begin_in_vain(2)  # somebody has

@@ -179,9 +179,6 @@ def test_exit_codes_are_those_of_python(launch, write_script, leave, code, kind)
         assert verdict.message.endswith("exited with code 1: why")
 
 
-_KEYBOARD = "ranks have no keyboard: hpcdist submit --debug runs a single one with yours"
-
-
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
@@ -190,8 +187,8 @@ _KEYBOARD = "ranks have no keyboard: hpcdist submit --debug runs a single one wi
             "exited with code 2: the log ends with 'PROG: error: unrecognized arguments: --lr'",
         ),
         ("print('= 1 failed =')\nexit(1)", "exited with code 1: the log ends with '1 failed'"),
-        ("breakpoint()", f"bdb.BdbQuit; {_KEYBOARD}"),
-        ("input()", f"EOFError: EOF when reading a line; {_KEYBOARD}"),
+        ("breakpoint()", "bdb.BdbQuit"),
+        ("input()", "EOFError: EOF when reading a line"),
     ],
     ids=["argparse", "pytest", "breakpoint", "input"],
 )

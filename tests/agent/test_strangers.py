@@ -18,11 +18,11 @@ from hpcdist.agent.meeting import (
     CHALLENGE_BYTES,
     GREETING_BYTES,
     PROOF_BYTES,
-    NotReachedError,
     StrangerError,
     proof,
     prove_to_leader,
 )
+from hpcdist.agent.node import CannotLaunchError
 from hpcdist.runs.run import Run
 
 GARBAGE = {
@@ -218,7 +218,9 @@ def test_whoever_listens_at_an_old_place_learns_nothing_and_is_no_leader(
         write_place(run, listener.getsockname()[1], secret.hex())
         attacker = threading.Thread(target=impostor, args=(listener, answer, heard))
         attacker.start()
-        with pytest.raises(NotReachedError, match="could not reach the agent of node 0") as caught:
+        with pytest.raises(
+            CannotLaunchError, match="could not reach the agent of node 0"
+        ) as caught:
             join_in_time(run, timeout_s=0)
         attacker.join()
     assert "127.0.0.1 port" in str(caught.value)
@@ -270,7 +272,7 @@ def a_pipe_of_nobody(path):
 @pytest.mark.parametrize("forge", [readable_by_others, owned_by_nobody, a_pipe_of_nobody])
 def test_a_place_that_another_user_could_have_written_is_not_gone_to(host, forge):
     forge(host.run.meeting_file)
-    with pytest.raises(NotReachedError, match=r"meeting\.json is not private"):
+    with pytest.raises(CannotLaunchError, match=r"meeting\.json is not private"):
         join_in_time(host.run, timeout_s=0)
     assert not host.num_strangers
 

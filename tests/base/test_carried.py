@@ -28,12 +28,10 @@ found["advice"] = needs.what_to_do(found["missing"], "the image")
 if "msgspec" not in found["missing"]:
     import hpcdist.agent.agent, hpcdist.agent.sampler
     import hpcdist.entry, hpcdist.schedulers.submitting
-    from importlib.metadata import version
     from hpcdist.base.files import shipped_folder
     from hpcdist.workloads import own_code
     found["shipped"] = [(shipped_folder(name) / file).is_file()
         for name, file in (("jobs", "ddp.yaml"), ("templates", "slurm.sh.j2"))]
-    found["version"] = version("hpcdist")
 print(json.dumps(found))
 """
 
@@ -68,7 +66,6 @@ def test_another_python_finds_all_that_an_agent_needs_but_torch(folder):
     assert found["missing"] == ["torch"]
     assert found["is_behind"]
     assert found["shipped"] == [True, True]
-    assert found["version"] == metadata.version("hpcdist")
     assert found["advice"] == "the image has no torch: python -m pip install torch"
 
 
@@ -96,16 +93,12 @@ def test_packages_that_the_user_installed_for_another_python_are_carried_too(
         carry(cache)
 
 
-def test_it_is_made_once_and_again_where_it_was_changed(cache, folder):
+def test_it_is_made_once(cache, folder):
+    before = (folder / "hpcdist" / "base" / "errors.py").stat().st_ino
     assert carry(cache) == folder
+    assert (folder / "hpcdist" / "base" / "errors.py").stat().st_ino == before
     assert set(tags(folder)) <= {*compiled_tags()}
-    changed = folder / "hpcdist" / "base" / "errors.py"
-    before = changed.read_bytes()
-    changed.chmod(0o600)
-    changed.write_bytes(before + b"\n")
-    assert carry(cache) == folder
-    assert changed.read_bytes() == before
-    assert changed.stat().st_mode & 0o777 == 0o400
+    assert not [name for name in os.listdir(folder.parent) if name.startswith(".")]
 
 
 def test_a_folder_that_others_can_write_is_refused(tmp_path):
@@ -118,18 +111,3 @@ def test_a_folder_that_others_can_write_is_refused(tmp_path):
     above.chmod(0o777)
     with pytest.raises(CannotCarryError, match="of-everyone can be written by everyone"):
         carry(above / "cache")
-
-
-def test_two_submissions_that_find_it_changed_both_make_it_anew(cache, folder, monkeypatch):
-    changed = folder / "hpcdist" / "base" / "errors.py"
-    changed.unlink()
-    rename, others = os.rename, iter([shutil.rmtree])
-
-    def rename_after_the_other(source, target):
-        for other in others:
-            other(source)
-        rename(source, target)
-
-    monkeypatch.setattr(os, "rename", rename_after_the_other)
-    assert carry(cache) == folder
-    assert changed.exists()

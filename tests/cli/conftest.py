@@ -37,7 +37,7 @@ class Hpcdist:
 
     def __call__(self, *arguments):
         environment = os.environ | self.environment
-        if "--debug" not in arguments and environment.get("PYTHONPATH") == _PYTHON_PATH:
+        if environment.get("PYTHONPATH") == _PYTHON_PATH:
             return run_command(
                 self.server,
                 [str(argument) for argument in arguments],

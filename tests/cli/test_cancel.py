@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-from types import SimpleNamespace as Job
 
 import msgspec
 import pytest
@@ -19,8 +18,8 @@ from hpcdist.machine.process import identify, works_in
 from hpcdist.runs.run import Run, check_own, find_run
 from hpcdist.runs.spec import Submission
 from hpcdist.runs.sweep import Sweep
-from hpcdist.schedulers.jobs import JobIndex
-from hpcdist.schedulers.slurm.steps import cancel_step
+from hpcdist.schedulers.batch import Job, JobIndex
+from hpcdist.schedulers.slurm.slurm import scheduler as slurm
 
 
 @pytest.fixture
@@ -133,7 +132,7 @@ def test_a_copy_of_a_step_that_goes_on_ends_nothing_of_it(runs, start, reachable
     (reachable / "squeue").write_text("#!/bin/sh\n")
     (reachable / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", str(reachable), prepend=os.pathsep)
-    cancel_step(copy)
+    slurm.cancel([copy])
     assert victim.poll() is None
 
 
@@ -147,7 +146,7 @@ def test_a_copy_of_a_run_has_no_job_of_a_scheduler_and_ends_none(runs, place, re
     run.write_submission(submission)
     (reachable / "link").symlink_to(run.path)
     shutil.copytree(runs, reachable / "backup")
-    known = JobIndex([Job(job_id="7", name="j", task="")])
+    known = JobIndex([Job(id="7", name="j", state="running")])
     copies = [Run(reachable / "backup" / "ddp-1")]
     if not place:
         shutil.copytree(run.path, runs / "ddp-2")
@@ -155,9 +154,9 @@ def test_a_copy_of_a_run_has_no_job_of_a_scheduler_and_ends_none(runs, place, re
     for copy in copies:
         assert known.find(copy, copy.read_submission()) is None
     for same in (run, Run(reachable / "link")):
-        assert known.find(same, submission).job_id == "7"
+        assert known.find(same, submission).id == "7"
     runs.rename(reachable / "moved")
-    assert known.find(Run(reachable / "moved" / "ddp-1"), submission).job_id == "7"
+    assert known.find(Run(reachable / "moved" / "ddp-1"), submission).id == "7"
 
 
 @needs_root

@@ -86,7 +86,6 @@ def test_a_comparison_is_listed_and_rendered_as_its_runs(folder):
     [
         (COMPARE, ["--sweep", "gpus=1,2"], "slow compares jobs already: submit it without --sweep"),
         (COMPARE, ["--set", "args=[a]"], "--set args=[a] contradicts jobs/slow.yaml: args is"),
-        (COMPARE, ["--debug"], "--debug runs one job at once"),
         (COMPARE, ["--gpus", "0"], "--gpus: resources.gpus is 0, must be 1 or more"),
         ("compare: {a: {job: ddp}}", [], "compare has 1 of the 2 or more variants"),
         ("compare: {a: {job: ddp}, b: ddp}", [], 'compare.b is "ddp", must be a section'),
@@ -100,7 +99,7 @@ def test_a_comparison_is_listed_and_rendered_as_its_runs(folder):
         ("compare: {a: {job: ddp}, b: {job: ddp}}\nrepat: 2", [], "repat is not a known key"),
     ],
     ids=[
-        *("sweep", "fixed key", "debug", "size", "one variant", "no section", "key", "job"),
+        *("sweep", "fixed key", "size", "one variant", "no section", "key", "job"),
         *("value", "file's key"),
     ],
 )

@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 
@@ -123,34 +122,6 @@ def test_a_script_whose_name_is_not_utf8_runs(hpcdist):
     hpcdist.write(name, HELLO)
     assert hpcdist("submit", name, "--local").returncode == 0
     assert hpcdist("status").returncode == 0
-
-
-def test_debug_runs_one_rank_in_this_very_process(hpcdist):
-    hpcdist.write("where.py", "import os, sys\nprint('pid', os.getpid(), sys.argv[1:])\n")
-    with hpcdist.start("submit", "where.py", "--debug", "--", "a", stdout=-1, text=True) as process:
-        printed, _ = process.communicate()
-    assert printed == f"pid {process.pid} ['a']\n"
-    assert process.returncode == 0
-
-
-def test_a_debug_run_is_recorded_as_the_one_rank_it_is(hpcdist):
-    hpcdist.write("said.py", "import os\nprint('said')\nos.system('echo said too')\n")
-    done = hpcdist("submit", "said.py", "--debug", "--nodes", "3")
-    assert done.returncode == 0, done.stderr
-    assert (done.stdout, "debug run done" in done.stderr) == ("said\nsaid too\n", True)
-    (listed,) = json.loads(hpcdist("runs", "--json").stdout)
-    assert (listed["scheduler"], listed["state"], listed["exit_code"]) == ("local", "done", 0)
-    assert (listed["nodes"], listed["gpus_per_node"]) == (1, 1)
-
-
-def test_a_debug_run_that_is_interrupted_is_cancelled(hpcdist):
-    hpcdist.write("up.py", "import time\nprint('up', flush=True)\ntime.sleep(600)\n")
-    with hpcdist.start("submit", "up.py", "--debug", stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"up\n"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(90) == 130
-    (listed,) = json.loads(hpcdist("runs", "--json").stdout)
-    assert (listed["state"], listed["exit_code"]) == ("cancelled", 130)
 
 
 def test_a_restart_is_told_with_its_cause(hpcdist):

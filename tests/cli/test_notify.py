@@ -217,8 +217,6 @@ def test_a_channel_that_could_tell_nothing_is_refused_at_the_submission(hpcdist,
     refused = hpcdist("submit", "script.py", "--local", "--notify", channel)
     assert refused.returncode == 2
     assert problem in refused.stderr
-    debugged = hpcdist("submit", "script.py", "--debug", "--notify", channel)
-    assert "--debug runs one job at once, without --notify" in debugged.stderr
     assert not (hpcdist.folder / "runs").exists()
     if channel.startswith("mail"):  # of the profile: said, as other runs of it are mailed
         hpcdist.write("hpcdist.yaml", "clusters: {c: {scheduler: local, notify: [mail]}}")

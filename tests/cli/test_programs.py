@@ -156,14 +156,6 @@ def test_a_program_of_the_project_runs_from_its_snapshot_and_another_from_where_
     assert "not among the files" not in done.stderr
 
 
-def test_a_program_in_debug_mode_runs_below_the_command(hpcdist):
-    make_program(hpcdist, "say", f"{SAYS}exit 7\n")
-    done = hpcdist("submit", "--no-python", "./say", "--debug", "--", "x")
-    assert done.stdout == "0 of 1: x\n"
-    assert "exited with code 7" in done.stderr
-    assert done.returncode == 1
-
-
 def test_a_program_that_is_no_python_and_options_that_contradict_are_refused(hpcdist):
     make_program(hpcdist)
     refused = hpcdist("submit", "say", "--local")

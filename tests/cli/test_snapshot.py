@@ -44,12 +44,6 @@ def test_on_this_machine_a_job_runs_where_it_is_submitted(hpcdist, tree):
     assert not list((tree / "runs").glob("*/code"))
 
 
-def test_debug_mode_runs_in_the_snapshot_too(hpcdist, tree):
-    done = hpcdist("submit", "train.py", "--debug", "--snapshot")
-    (copy,) = (tree / "runs").glob("*/code")
-    assert f"in {copy}" in done.stdout, done.stderr
-
-
 def test_outside_of_git_a_snapshot_that_is_asked_for_is_refused(hpcdist, tmp_path):
     hpcdist.environment["GIT_CEILING_DIRECTORIES"] = str(tmp_path.parent)
     hpcdist.write("train.py", SCRIPT)

@@ -138,7 +138,6 @@ def test_a_mistake_in_any_point_is_found_before_the_first_runs(hpcdist):
         "contradict each other"
         in hpcdist(*["submit", "says.py", "--local", "--sweep", "nodes=1,2", "--nodes", "2"]).stderr
     )
-    assert hpcdist("submit", "says.py", "--debug", "--repeat", "2").returncode == 2
     assert hpcdist("submit", "says.py", "--local", "--max-parallel", "2").returncode == 2
     assert hpcdist.runs == []
 

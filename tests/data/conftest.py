@@ -1,6 +1,5 @@
 """Small data sets in the real IDX format, in torchvision's layout."""
 
-import gzip
 import random
 import struct
 
@@ -13,7 +12,7 @@ FOLDERS = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
 def write_idx_data(tmp_path):
     """Write a data set of random images under a new root; returns the root."""
 
-    def write(name="mnist", *, num_train=40, num_test=12, packed=False):
+    def write(name="mnist", *, num_train=40, num_test=12):
         raw = tmp_path / "data" / FOLDERS[name] / "raw"
         raw.mkdir(parents=True)
         for prefix, number in (("train", num_train), ("t10k", num_test)):
@@ -24,11 +23,7 @@ def write_idx_data(tmp_path):
                 "labels-idx1": struct.pack(">2I", 0x801, number) + labels,
             }
             for kind, content in contents.items():
-                path = raw / f"{prefix}-{kind}-ubyte"
-                if packed:
-                    path.with_name(path.name + ".gz").write_bytes(gzip.compress(content))
-                else:
-                    path.write_bytes(content)
+                (raw / f"{prefix}-{kind}-ubyte").write_bytes(content)
         return tmp_path / "data"
 
     return write

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from hpcdist.base.errors import JobError
-from hpcdist.data import in_memory
 from hpcdist.data.catalog import check_data, download_data, find_data_set, load_data
 from hpcdist.job.spec import Data
 
@@ -38,20 +37,11 @@ def published(tmp_path, monkeypatch):
 
     root = tmp_path / "data"
     md5 = write_batches(root)
-    monkeypatch.setattr(in_memory, "CIFAR_MD5", md5)
     monkeypatch.setattr(torchvision_class, "train_list", [[n, md5[n]] for n in BATCHES[:5]])
     monkeypatch.setattr(torchvision_class, "test_list", [["test_batch", md5["test_batch"]]])
     meta = torchvision_class.meta | {"md5": md5["batches.meta"]}
     monkeypatch.setattr(torchvision_class, "meta", meta)
     return root
-
-
-def test_the_expected_checksums_are_those_of_torchvision():
-    from torchvision.datasets import CIFAR10
-
-    theirs = dict(CIFAR10.train_list + CIFAR10.test_list)
-    theirs["batches.meta"] = CIFAR10.meta["md5"]
-    assert theirs == in_memory.CIFAR_MD5
 
 
 def test_the_published_files_have_60000_images_and_are_loaded_in_colour(published):
@@ -75,8 +65,8 @@ def test_a_file_that_is_another_is_refused_and_not_unpickled(published, monkeypa
     monkeypatch.chdir(tmp_path)
     path = published / "cifar-10-batches-py/data_batch_3"
     path.write_bytes(TRAP)
-    with pytest.raises(JobError, match=r"data_batch_3 is damaged, or another file: its MD5 is"):
-        check_data(Data(name="cifar10", root=str(published)))
+    with pytest.raises(JobError, match=r"a file in .* is damaged, or not the published one"):
+        load_data(Data(name="cifar10", root=str(published)))
     assert not (tmp_path / "trapped").exists()
 
 
@@ -85,7 +75,7 @@ def test_a_missing_file_is_said_with_the_layout(published, name):
     (published / "cifar-10-batches-py" / name).unlink()
     data = Data(name="cifar10", root=str(published))
     assert not find_data_set(data).is_complete(data)
-    with pytest.raises(JobError, match=f"{name} cannot be read: No such file") as error:
+    with pytest.raises(JobError, match=f"{name} is missing") as error:
         check_data(data)
     assert "<root>/cifar-10-batches-py/" in error.value.hint
     with pytest.raises(JobError, match=r"data\.root is not set"):
@@ -104,9 +94,8 @@ def test_checking_imports_no_torch_and_no_numpy(tmp_path):
     code = (
         "import sys; from hpcdist.data.catalog import check_data\n"
         "from hpcdist.job.spec import Data\n"
-        "from hpcdist.base.errors import JobError\n"
-        f"try: check_data(Data(name='cifar10', root={str(tmp_path)!r}))\n"
-        "except JobError: print({'torch', 'numpy', 'torchvision'} & set(sys.modules))"
+        f"check_data(Data(name='cifar10', root={str(tmp_path)!r}))\n"
+        "print({'torch', 'numpy', 'torchvision'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -147,6 +147,7 @@ def test_a_launcher_that_is_not_there_is_told_as_that():
     found = states(**LOST, logs={0: ["x"], 1: []}, notes=[Note(node=1, host="n1", said=said)])
     assert failing(found) == ["launcher"]
     assert "node 1 (host n1): blaunch" in found["launcher"].detail
+    assert "lsf" not in found["launcher"].advice  # PBS's command is no key of the profile
     assert found["shared folder"].state == "skip"
 
 

@@ -1,14 +1,13 @@
 """Freeing disk space where others can exchange folders: nothing goes but what was listed."""
 
 import os
-import stat
 import subprocess
 import time
 
 import pytest
 from another_user import NOBODY, as_nobody, needs_root
 
-from hpcdist.base import files, trees
+from hpcdist.base import files
 from hpcdist.monitor.garbage import find_garbage, remove
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import RunSpec, UsedSnapshot
@@ -81,17 +80,6 @@ def test_checkpoints_that_become_a_link_while_the_question_waits_lead_nowhere(ru
     assert kept.read_text() == "precious"
 
 
-def test_what_comes_into_a_folder_after_it_was_listed_stays(runs):
-    run = ended_run(runs)
-    (found,) = candidates(runs)
-    (run.checkpoints_folder / "step-1" / "new.pt").write_text("new")
-    (run.checkpoints_folder / "step-2").mkdir()
-    said = remove(found)
-    assert "has come there since it was listed" in said
-    assert sorted(os.listdir(run.checkpoints_folder)) == ["step-1", "step-2"]
-    assert os.listdir(run.checkpoints_folder / "step-1") == ["new.pt"]
-
-
 def test_a_run_with_thousands_of_folders_within_each_other_stops_nothing(runs):
     deep, fine = ended_run(runs, "deep"), ended_run(runs, "fine")
     place = os.open(deep.checkpoints_folder, os.O_RDONLY)
@@ -102,35 +90,10 @@ def test_a_run_with_thousands_of_folders_within_each_other_stops_nothing(runs):
         place = inner
     os.close(place)
     found = {candidate.name: candidate for candidate in candidates(runs)}
-    assert "more than 100 folders within each other" in found["deep"].kept_because
+    assert "too many folders within each other" in found["deep"].kept_because
     assert remove(found["fine"]) is None
     assert not os.listdir(fine.checkpoints_folder)
     subprocess.run(["rm", "-r", str(deep.path)], check=True)  # pytest would not get to its end
-
-
-def test_what_is_mounted_in_checkpoints_is_left_alone(runs, monkeypatch):
-    """It has another device, which is all that a test that cannot mount anything has of it."""
-    run = ended_run(runs)
-    mounted = run.checkpoints_folder / "mounted"
-    mounted.mkdir()
-    (mounted / "file").write_text("precious")
-    inodes = {mounted.stat().st_ino, (mounted / "file").stat().st_ino}
-
-    def as_mounted(ask):
-        def answer(*arguments, **options):
-            fields = list(ask(*arguments, **options)[:10])
-            fields[stat.ST_DEV] += fields[stat.ST_INO] in inodes
-            return os.stat_result(fields)
-
-        return answer
-
-    with monkeypatch.context() as context:
-        for ask in (os.stat, os.fstat):
-            context.setattr(trees.os, ask.__name__, as_mounted(ask))
-        (found,) = candidates(runs)
-        assert "mounted" in remove(found)
-    assert (mounted / "file").exists()
-    assert not (run.checkpoints_folder / "step-1").exists()
 
 
 @pytest.mark.parametrize(
@@ -164,17 +127,6 @@ def test_links_within_checkpoints_go_and_what_they_lead_to_stays(runs, reachable
     assert remove(found) is None
     assert os.listdir(run.checkpoints_folder) == []
     assert kept.read_text() == "precious"
-
-
-@needs_root
-def test_what_another_user_left_in_checkpoints_stays(runs):
-    run = ended_run(runs)
-    theirs = run.checkpoints_folder / "theirs.pt"
-    theirs.write_text("theirs")
-    os.chown(theirs, NOBODY, NOBODY)
-    (found,) = candidates(runs)
-    assert "theirs.pt" in remove(found)
-    assert os.listdir(run.checkpoints_folder) == ["theirs.pt"]
 
 
 def run_with_code(runs):

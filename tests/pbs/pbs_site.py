@@ -348,6 +348,8 @@ COMMANDS = {
 
 
 def main():
+    if (SITE / "silent").exists() and Path(sys.argv[1]).name in ("qstat", "qselect"):
+        sys.exit("qstat: cannot connect to server pbs (errno=111)")
     name, words = Path(sys.argv[0]).name, sys.argv[1:]
     if name not in COMMANDS:
         name, *words = words

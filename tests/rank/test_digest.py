@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hpcdist.rank.digest import digest_of
+from hpcdist.rank.model import digest_of
 from hpcdist.summary import summarize
 from hpcdist.summary.report.remarks import remarks
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from hpcdist.machine.peaks import peak_flops_per_s
-from hpcdist.rank.flops import count_flops
+from hpcdist.rank.model import count_flops
 
 
 def test_a_layer_takes_two_operations_per_weight_forward_and_twice_that_backward():

@@ -23,7 +23,7 @@ def record(tmp_path):
             now_s += time_s / 2
             recorder.mark("optimizer")
             recorder.step(samples=1)
-        recorder.flush()
+        recorder.finish()
         events.close()
         [window] = read_events(path)
         return window
@@ -66,7 +66,7 @@ def test_what_comes_after_the_last_step_is_no_part_of_its_window(tmp_path):
     now_s = 60.5
     recorder.mark("data_wait")  # of a step that is never finished
     now_s = 600.5
-    recorder.flush()
+    recorder.finish()
     events.close()
     [window] = read_events(tmp_path / "events.jsonl")
     assert (window["wall_s"], window["after_s"]) == (0.5, 600.0)
@@ -103,7 +103,7 @@ def test_a_window_has_the_last_loss_and_the_mean_of_all(tmp_path, losses, learne
     recorder = StepRecorder(events, window_s=math.inf)
     for number, loss in enumerate(losses):
         recorder.step(samples=1, loss=loss, learning_rate=0.1 / (number + 1))
-    recorder.flush()
+    recorder.finish()
     events.close()
     [window] = read_events(tmp_path / "events.jsonl")
     assert {key: window[key] for key in ("loss", "mean_loss") if key in window} == learned

@@ -74,7 +74,6 @@ def test_what_a_profile_prints_is_no_part_of_the_answer(login, call, profile):
     ("words", "said"),
     [
         (("submit", "ddp", "--host", "login", "--local"), "--host and --local contradict"),
-        (("submit", "ddp", "--host", "login", "--debug"), "--host and --debug contradict"),
         (("submit", "ddp", "--host", "-oProxyCommand=x"), "not the name of a host"),
         (("submit", "own.py", "--host", "login"), "in no git work tree"),
     ],

@@ -16,7 +16,7 @@ from hpcdist.base.ownership import root_in_namespace
 from hpcdist.cli.main import main
 from hpcdist.doctor.examine import examine_folder
 from hpcdist.job import load_job
-from hpcdist.runs.run import Run, delete_folder, group_note, make_runs_folder
+from hpcdist.runs.run import Run, delete_folder, make_runs_folder
 
 GROUP = grp.getgrgid(NOBODY).gr_name
 
@@ -41,7 +41,6 @@ def test_it_is_made_private_whatever_the_umask_is(reachable):
         os.umask(before)
     for name in ("runs", "others"):
         assert stat.S_IMODE((reachable / name).stat().st_mode) == 0o700
-    assert group_note(reachable / "runs") is None
 
 
 @pytest.mark.parametrize(
@@ -141,14 +140,12 @@ def test_nothing_is_submitted_where_strangers_may_exchange_it(reachable, script,
 
 @needs_root
 @pytest.mark.parametrize("which", ["runs", "project"])
-def test_a_folder_that_a_projects_group_may_write_is_noted_once_and_used(reachable, which):
+def test_a_folder_that_a_projects_group_may_write_is_used_and_doctor_names_it(reachable, which):
     runs = own(reachable / "project" / "runs")
     folder = runs if which == "runs" else runs.parent
     os.chown(folder, 0, NOBODY)
     folder.chmod(0o2770)
     make_runs_folder(runs)
-    said = group_note(runs)
-    assert said.startswith(f"{folder} can be written by the group {GROUP}: a run could be")
     finding = examine_folder(runs, is_shared=False)
     assert finding.state == "warn"
     assert f"can be written by the group {GROUP}" in finding.detail
@@ -156,17 +153,16 @@ def test_a_folder_that_a_projects_group_may_write_is_noted_once_and_used(reachab
 
 
 @needs_root
-def test_a_folder_above_that_belongs_to_the_leader_of_a_project_is_noted(reachable):
+def test_a_folder_above_that_belongs_to_the_leader_of_a_project_is_used(reachable):
     runs = own(reachable / "project" / "runs")
     os.chown(runs.parent, NOBODY, NOBODY)
     make_runs_folder(runs)
-    assert group_note(runs).startswith(f"{runs.parent} belongs to nobody: a run could be exchanged")
+    assert examine_folder(runs, is_shared=False).state == "warn"
 
 
 def test_a_sticky_folder_of_roots_above_is_no_door(reachable):
     runs = own(reachable / "runs")  # in /tmp
     make_runs_folder(runs)
-    assert group_note(runs) is None
     assert examine_folder(runs, is_shared=False).detail.endswith("writable and private")
 
 
@@ -183,7 +179,6 @@ def test_a_folder_of_unknown_owner_is_trusted_above_the_runs_only(reachable, mon
     runs = own(reachable / "project" / "runs")
     os.chown(runs.parent, NOBODY, NOBODY)
     make_runs_folder(runs)
-    assert group_note(runs) is None
     os.chown(runs, NOBODY, NOBODY)
     with pytest.raises(RunDirectoryError, match="belongs to nobody"):
         make_runs_folder(runs)
@@ -193,7 +188,8 @@ def test_a_folder_of_unknown_owner_is_trusted_above_the_runs_only(reachable, mon
 def test_a_group_that_has_the_user_alone_is_no_door(reachable):
     runs = own(reachable / "runs")
     runs.chmod(0o770)  # of root, group root: as a umask of 002 makes it
-    assert group_note(runs) is None
+    make_runs_folder(runs)
+    assert examine_folder(runs, is_shared=False).detail.endswith("writable and private")
 
 
 @pytest.mark.parametrize("what", ["another run", "a link to another run", "a link to a folder"])

@@ -1,7 +1,7 @@
 """Jobs that wait while others exchange their files: nothing is loaded that others can have made."""
 
+import json
 import os
-import pickle
 import shlex
 import subprocess
 
@@ -17,9 +17,10 @@ from hpcdist.job import load_job
 from hpcdist.runs.run import Run
 from hpcdist.schedulers import submitting
 from hpcdist.schedulers.base import JobPlace, Target
-from hpcdist.schedulers.local.scheduler import scheduler as local
+from hpcdist.schedulers.local import scheduler as local
 from hpcdist.schedulers.lsf import hosts
-from hpcdist.schedulers.slurm.submitting import Sbatch
+from hpcdist.schedulers.slurm.slurm import scheduler as slurm
+from hpcdist.schedulers.tasks import SummaryTask
 
 
 @pytest.fixture
@@ -98,14 +99,10 @@ def test_every_script_looks_at_the_folders_of_the_snapshot_first():
         assert text.index('{% include "own_folders.sh.j2" %}') < text.index("cd {{ cwd"), name
 
 
-class Pwn:
-    """Whoever loads a pickle of it runs the attacker's code."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def __reduce__(self):
-        return os.mkdir, (f"{self.folder}/pwned",)
+def theirs(folder):
+    """Tasks by which a job would write where the attacker wants it."""
+    task = {"type": "summary", "run_paths": [], "folder": f"{folder}/pwned"}
+    return json.dumps({"0": task})
 
 
 @pytest.fixture
@@ -157,14 +154,13 @@ def test_a_queued_job_whose_run_directory_is_exchanged_runs_no_code_of_others(
     queued, reachable, how
 ):
     run, _ = queued
-    away, job_id = run.path.with_name("away"), run.read_job_id()
+    away = run.path.with_name("away")
 
     def exchange():
         run.path.rename(away)
         folder = run.path if how == "folder" else run.path.with_name("of-nobody")
         (folder / "submitit").mkdir(parents=True)
-        for name in (f"{job_id}_submitted.pkl", "task-0.pkl"):
-            (folder / "submitit" / name).write_bytes(pickle.dumps(Pwn(reachable)))
+        (folder / "submitit" / "tasks.json").write_text(theirs(reachable))
         folder.chmod(0o755)
         if how == "link":
             run.path.symlink_to(folder)
@@ -177,9 +173,9 @@ def test_a_queued_job_whose_run_directory_is_exchanged_runs_no_code_of_others(
 
 @needs_root
 @pytest.mark.parametrize("how", ["foreign", "written", "link"])
-def test_a_pickle_that_others_could_have_changed_is_not_loaded(queued, reachable, how):
+def test_tasks_that_others_could_have_changed_are_not_carried_out(queued, reachable, how):
     run, _ = queued
-    path = run.submitit_folder / "task-0.pkl"
+    path = run.submitit_folder / "tasks.json"
     assert path.stat().st_mode & 0o777 == 0o600
     for folder in (run.path, run.submitit_folder):
         folder.chmod(0o755)
@@ -190,9 +186,9 @@ def test_a_pickle_that_others_could_have_changed_is_not_loaded(queued, reachable
         path.chmod(0o666)
     else:
         path.unlink()
-        path.symlink_to(reachable / "theirs.pkl")
-        path = reachable / "theirs.pkl"
-    as_nobody(lambda: path.write_bytes(pickle.dumps(Pwn(reachable))))
+        path.symlink_to(reachable / "theirs.json")
+        path = reachable / "theirs.json"
+    as_nobody(lambda: path.write_text(theirs(reachable)))
     assert_refused(queued, reachable)
 
 
@@ -252,5 +248,6 @@ def test_sbatch_gets_the_script_and_not_its_path(tmp_path, monkeypatch):
     sbatch.chmod(0o755)
     monkeypatch.setenv("PATH", str(sbatch.parent), prepend=os.pathsep)
     script = f"#!/bin/bash\ntrue {os.fsdecode(bytes([0xFC]))}\n"
-    assert Sbatch(target, script).submit([os.getpid], num_nodes=1) == ["7"]
+    task = SummaryTask(run_paths=[], folder="")
+    assert slurm.submit_task(None, target, task, script) == ("7", [])
     assert (tmp_path / "sent").read_bytes() == b"#!/bin/bash\ntrue \xfc\n"

@@ -1,14 +1,15 @@
 """One job may adopt a run; others of its name end at once."""
 
+import subprocess
 import threading
 
 import pytest
 
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import Submission
-from hpcdist.schedulers.adoption import adopt, end_unless_adopted, leave_to_another, owner_of
 from hpcdist.schedulers.base import Target
-from hpcdist.schedulers.jobs import note_jobs, note_own_job
+from hpcdist.schedulers.batch import note_own_job
+from hpcdist.schedulers.slurm.slurm import scheduler as slurm
+from hpcdist.schedulers.tasks import adopt, end_unless_adopted, leave_to_another, owner_of
 
 
 def test_of_jobs_that_start_together_one_adopts_the_run_and_keeps_it(tmp_path):
@@ -64,7 +65,7 @@ def test_a_claim_that_is_no_id_is_nobodys(tmp_path):
 
 
 @pytest.mark.parametrize("comes_first", ["submission", "job"])
-def test_the_submission_names_the_job_that_has_the_run(tmp_path, comes_first):
+def test_the_submission_names_the_job_that_has_the_run(tmp_path, monkeypatch, comes_first):
     run = Run(tmp_path / "count-1")
     target = Target(name=run.id, folder=run.path, cwd="/")
     target.make_folders()
@@ -73,12 +74,13 @@ def test_the_submission_names_the_job_that_has_the_run(tmp_path, comes_first):
         adopt(target.submitit_folder, 0, "11")
         note_own_job(run, "11")
 
-    def note():
-        note_jobs(
-            [run], ["14"], submission=Submission(scheduler="lsf"), target=target, take_back=print
-        )
+    def submit():
+        return subprocess.CompletedProcess(["sbatch"], 0, "Submitted batch job 14\n", "")
 
-    for act in (note, begin) if comes_first == "submission" else (begin, note):
-        act()
+    if comes_first == "job":
+        adopt(target.submitit_folder, 0, "11")
+    monkeypatch.setattr("hpcdist.schedulers.batch.call_command", lambda *_, **__: submit())
+    slurm.submit(None, target, [run], "#!/bin/sh\n")
+    begin()
     assert run.read_job_id() == "11"
     assert run.read_submission().job_name == run.id

@@ -4,7 +4,9 @@ import pytest
 
 from hpcdist.base.errors import JobError
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.schedulers.slurm.steps import check_allocation, parse_allocation, step_options
+from hpcdist.schedulers.slurm.allocation import parse_allocation, step_options
+from hpcdist.schedulers.slurm.site import MIB_PER_GB
+from hpcdist.schedulers.slurm.slurm import scheduler
 
 OLD = (
     "JobId=7 JobName=interactive JobState=RUNNING NumNodes=3 NumCPUs=6 NumTasks=6 "
@@ -21,13 +23,13 @@ UNACCOUNTED = OLD.replace(",gres/gpu=6", "")
 def test_an_allocation_is_read_as_slurm_22_says_it():
     found = parse_allocation("7", OLD, SHELL)
     assert (found.num_nodes, found.cpus, found.gpus_per_node) == (3, [2, 2, 2], 2)
-    assert found.mem_mib_per_node == 200
+    assert found.mem_gb_per_node * MIB_PER_GB == pytest.approx(200)
 
 
 def test_an_allocation_is_read_as_slurm_24_says_it():
     found = parse_allocation("7", NEW, {"SLURM_JOB_CPUS_PER_NODE": "4,2"})
     assert (found.num_nodes, found.cpus, found.gpus_per_node) == (2, [4, 2], 2)
-    assert found.mem_mib_per_node == 768
+    assert found.mem_gb_per_node * MIB_PER_GB == pytest.approx(768)
 
 
 def test_without_the_shells_variable_cpus_are_shared_equally():
@@ -95,10 +97,10 @@ def test_a_step_asks_for_its_share_so_that_others_have_room(script_job):
 def test_what_the_allocation_does_not_have_is_an_error(script_job, options, words):
     job = script_job("train.py", **options)
     with pytest.raises(JobError, match=words):
-        check_allocation(job, ClusterProfile(), parse_allocation("7", OLD, SHELL))
+        scheduler.plan_step(job, ClusterProfile(), parse_allocation("7", OLD, SHELL))
 
 
 def test_cuda_in_an_allocation_without_gpus_is_an_error(script_job):
     allocation = parse_allocation("7", UNACCOUNTED, SHELL)
     with pytest.raises(JobError, match="allocation 7 has no GPU"):
-        check_allocation(script_job("t.py", device="cuda"), ClusterProfile(), allocation)
+        scheduler.plan_step(script_job("t.py", device="cuda"), ClusterProfile(), allocation)

@@ -10,9 +10,9 @@ from hpcdist.machine.command import CommandFailedError
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.jobs import condition_of
-from hpcdist.schedulers.pbs.qstat import ask_jobs as ask_pbs
-from hpcdist.schedulers.slurm.queue import ask_accounting, ask_queue
+from hpcdist.schedulers.batch import condition_of
+from hpcdist.schedulers.pbs.pbs import scheduler as pbs
+from hpcdist.schedulers.slurm.slurm import scheduler as slurm
 
 SUBMISSION = Submission(scheduler="pbs", job_id="12", job_name="ddp")
 
@@ -78,10 +78,10 @@ def test_another_job_of_the_run_is_missed_anew(run):
 @pytest.mark.parametrize(
     ("command", "ask"),
     [
-        ("qstat", lambda: ask_pbs(["12"])),
-        ("qselect", ask_pbs),
-        ("squeue", ask_queue),
-        ("sacct", lambda: ask_accounting(["12"], since_s=0.0)),
+        ("qstat", lambda: pbs.list_jobs(["12"])),
+        ("qselect", lambda: pbs.list_jobs(())),
+        ("squeue", lambda: slurm.list_jobs(())),
+        ("sacct", lambda: slurm.books(["12"])),
     ],
     ids=["qstat", "qselect", "squeue", "sacct"],
 )

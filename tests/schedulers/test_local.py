@@ -16,10 +16,9 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.machine.gpus import Gpu
 from hpcdist.machine.process import identify
 from hpcdist.runs.run import Run
+from hpcdist.schedulers import local as layout_module
 from hpcdist.schedulers.base import Target
-from hpcdist.schedulers.local import layout as layout_module
-from hpcdist.schedulers.local.layout import choose_gpus
-from hpcdist.schedulers.local.scheduler import scheduler
+from hpcdist.schedulers.local import choose_gpus, scheduler
 
 
 @pytest.fixture

@@ -16,31 +16,14 @@ from hpcdist.cluster.load import NO_PROFILE
 from hpcdist.job import LoadedJob, load_job
 from hpcdist.job.load import Flag
 from hpcdist.job.spec import job_to_dict
-from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.snapshot import plan_snapshot
-from hpcdist.schedulers.local import scheduler as local
+from hpcdist.schedulers import local
 from hpcdist.submission import plan
 from hpcdist.submission import submit as submission
 from hpcdist.submission.layout import planned_scripts
 from hpcdist.submission.plan import PlannedSubmission, plan_run
 from hpcdist.submission.points import Point
-
-DEBUG = """
-import sys
-from pathlib import Path
-from hpcdist.agent.debug import begin
-from hpcdist.submission.plan import one_rank, plan_run
-from hpcdist.submission.submit import debug
-from hpcdist.job import LoadedJob
-from hpcdist.job.spec import ScriptJob, Launch
-job = ScriptJob(name="x", script=sys.argv[1], args=["a"], launch=Launch(device="cpu"))
-loaded = one_rank(LoadedJob(job=job, source="x"))
-planned = plan_run(loaded, scheduler="local")
-_, verdict = debug(planned, begin, runs=Path(sys.argv[2]))
-exception = verdict.first and verdict.first.report.exception
-print("verdict", verdict.kind, exception, verdict.exit_code_of_run)
-"""
 
 
 @pytest.fixture
@@ -233,25 +216,6 @@ def test_a_full_disk_leaves_nothing_behind_and_nothing_running(loaded, small_dis
     assert list((disk / "runs").glob("*")) == []
 
 
-@pytest.mark.parametrize("kilobytes", [4, 8, 12])
-def test_a_debug_run_on_a_full_disk_is_told_and_left_only_if_it_ran(
-    write_script, small_disk, kilobytes
-):
-    runs = small_disk(kilobytes) / "runs"
-    script = write_script("print('ran')")
-    done = subprocess.run(
-        [sys.executable, "-m", "hpcdist", "submit", script, "--debug", "--runs", runs],
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=150,
-    )
-    assert done.returncode == 2
-    assert "cannot be written: No space left on device" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert bool(list(runs.glob("*"))) == (done.stdout == "ran\n")
-
-
 def test_a_run_directory_that_cannot_be_finished_is_removed(tmp_path, small_disk):
     runs = small_disk(64, inodes=5) / "runs"
     with pytest.raises(RunDirectoryError, match="No space left on device"):
@@ -268,91 +232,6 @@ def test_a_scheduler_that_refuses_leaves_nothing_behind(loaded, tmp_path, monkey
     with pytest.raises(SchedulerError):
         submit(loaded, tmp_path / "runs")
     assert os.listdir(tmp_path / "runs") == []
-
-
-def debug(script, runs, stdin=b"", program=DEBUG):
-    return subprocess.run(
-        [sys.executable, "-c", program, str(script), str(runs)],
-        input=stdin,
-        capture_output=True,
-        check=False,
-        timeout=150,
-    )
-
-
-def test_a_debug_run_stops_at_breakpoints(write_script, tmp_path):
-    script = write_script(
-        "import os, sys\nvalue = 41\nbreakpoint()\n"
-        "print('went on', value, sys.argv[1:], os.environ['WORLD_SIZE'], __name__)\n"
-    )
-    done = debug(script, tmp_path / "runs", b"p value + 1\nvalue = 7\nc\n")
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.decode().splitlines()
-    assert "(Pdb) 42" in lines
-    assert lines[-2:] == ["(Pdb) (Pdb) went on 7 ['a'] 1 __main__", "verdict done None 0"]
-    (path,) = (tmp_path / "runs").iterdir()
-    run = Run(path)
-    assert run.read_verdict().kind == "done"
-    assert run.read_submission().scheduler == "local"
-
-
-def test_a_debug_run_can_form_a_group_and_tells_its_failure(write_script, tmp_path):
-    script = write_script(
-        "import torch, torch.distributed as dist\n"
-        "dist.init_process_group('gloo')\n"
-        "dist.all_reduce(torch.ones(1))\n"
-        "dist.destroy_process_group()\n"
-        "raise LookupError('in the script')\n"
-    )
-    done = debug(script, tmp_path / "runs")
-    assert done.stdout.decode().splitlines()[-1] == "verdict exception LookupError 1"
-    assert b'script.py", line 5' in done.stderr
-
-
-def test_a_debug_run_is_running_until_it_ends(write_script, tmp_path):
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-c", DEBUG),
-            *(str(write_script("print('up', flush=True); input()")), str(tmp_path / "runs")),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    with process:
-        process.stdout.readline()
-        (path,) = (tmp_path / "runs").iterdir()
-        run = Run(path)
-        assert local.scheduler.conditions([run])[run.id].state == "running"
-        local.scheduler.cancel([run])
-        assert process.wait(60) < 0
-    assert run.read_verdict().state == "cancelled"
-
-
-def test_a_debug_run_takes_an_idle_gpu_and_holds_it(write_script, tmp_path):
-    gpus = (
-        "import sys\n"
-        "from hpcdist.machine.gpus import Gpu\n"
-        "from hpcdist.schedulers.local import layout\n"
-        "def gpu(index, **more):\n"
-        "    uuid = f'GPU-{sys.argv[2]}-{index}'\n"
-        "    return Gpu(index=index, uuid=uuid, name='H', used_bytes=0, total_bytes=1, **more)\n"
-        "layout.list_gpus = lambda: [gpu(0, holders=['ann']), gpu(1)]\n"
-    )
-    script = write_script(
-        "import os, hpcdist\n"
-        "from hpcdist.machine.gpus import claim\n"
-        "uuid = os.environ['CUDA_VISIBLE_DEVICES']\n"
-        "try:\n"
-        "    claim([uuid])\n"
-        "except OSError:\n"
-        "    print('held', uuid[-2:])\n"
-    )
-    program = gpus + DEBUG.replace('Launch(device="cpu")', "Launch()")
-    done = debug(script, tmp_path / "runs", program=program)
-    assert done.stdout.decode().splitlines() == ["held -1", "verdict done None 0"]
-    (path,) = (tmp_path / "runs").iterdir()
-    start = read_events(Run(path).event_file(0))[0]
-    assert (start["device"], start["backend"]) == ("cuda:0", "nccl")
 
 
 def test_a_submission_without_a_profile_says_so_where_there_are_profiles_to_choose(loaded):

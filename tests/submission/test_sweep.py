@@ -10,8 +10,8 @@ from hpcdist.monitor.states import exit_code_of_all
 from hpcdist.runs.run import Run
 from hpcdist.runs.sweep import Sweep, find_runs
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.slurm.queue import parse_accounting
 from hpcdist.schedulers.slurm.site import ask_max_array_size
+from hpcdist.schedulers.slurm.slurm import parse_books
 from hpcdist.submission.dependencies import parse_after
 from hpcdist.submission.layout import group_points
 from hpcdist.submission.points import (
@@ -226,8 +226,12 @@ def test_the_exit_code_of_a_sweep_is_that_of_its_worst_run(codes, expected):
 
 
 def test_what_slurm_removed_for_its_dependency_differs_from_what_a_user_cancelled():
-    text = "7|CANCELLED|Dependency|a\n8|CANCELLED by 0|Dependency|b\n9|COMPLETED|None|c|d\n"
-    removed, cancelled, done = parse_accounting(text)
+    rest = "0:0|Unknown|Unknown|Unknown|Unknown|0|n1||0"
+    ends = ("7|CANCELLED|Dependency", "8|CANCELLED by 0|Dependency", "9|COMPLETED|None")
+    text = "".join(
+        f"{end}|{rest}|{name}\n" for end, name in zip(ends, ("a", "b", "c|d"), strict=True)
+    )
+    removed, cancelled, done = parse_books(text)
     assert "did not end as --after requires" in removed.condition().reason
     assert cancelled.condition().reason == "Slurm says CANCELLED"
     assert (done.name, done.condition().state) == ("c|d", "done")

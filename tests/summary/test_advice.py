@@ -12,9 +12,7 @@ PHOTOS = {
     "data.name": "image_folder",
     "data.workers": 2,
     "data.transform": "none",
-    "data.cache": "auto",
     "data.decoder": "fast",
-    "data.handover": "uint8",
     "train.batch_size": 32,
     "train.accumulate": 1,
     "checkpoint.every_steps": 0,
@@ -53,8 +51,6 @@ def test_more_workers_are_advised_as_far_as_there_are_cpus():
     (full,) = advice(cpus=2.0, data=0.41)
     assert "so that more workers would not help: give each rank more CPUs" in full
     assert "data.workers=" not in full
-    (kept,) = advice({"data.cache": False}, cpus=2.0, data=0.41)
-    assert "data.cache=auto" in kept
 
 
 def test_data_in_memory_need_no_workers():
@@ -137,7 +133,6 @@ def test_restarts_are_told_with_what_they_cost_and_why():
 
 def test_copies_are_advised_on_only_where_a_setting_would_help():
     assert advice(device=0.3) == []
-    assert "data.handover=uint8" in advice({"data.handover": "float32"}, device=0.3)[0]
     assert "data.pin_memory=auto" in advice({"data.pin_memory": False}, device=0.3)[0]
 
 

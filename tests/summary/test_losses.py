@@ -292,10 +292,9 @@ def test_a_part_that_won_time_reaches_left_of_zero_in_the_picture(add_run):
     faster = ALONE | {"forward_backward": 0.04, "exposed_communication": 0.14}
     _, two = sizes = losses(add_run(ALONE), add_run(faster, faster))
     assert two.lost["computing"] == pytest.approx(-0.2)
-    numbered = [([1], sizes[0]), ([2], two)]
     bars = [
         (bar.get_x(), bar.get_x() + bar.get_width())
-        for bar in draw_sizes(numbered, ["1 x 1", "1 x 2"], unit="GPUs").axes[0].patches
+        for bar in draw_sizes(sizes, ["1 x 1", "1 x 2"], unit="GPUs").axes[0].patches
         if bar.get_y() > 0.5
     ]
     assert min(min(bar) for bar in bars) == pytest.approx(-20)
@@ -306,5 +305,5 @@ def test_the_picture_calls_computing_both_where_nothing_tells_it_from_communicat
     fsdp = {"strategy": "fsdp"}
     alone = add_run(*[ALONE] * 2, **fsdp)
     (only,) = losses(alone)
-    (legend,) = draw_sizes([([1], only)], ["1 x 2"], unit="ranks").legends
+    (legend,) = draw_sizes([only], ["1 x 2"], unit="ranks").legends
     assert legend.get_texts()[0].get_text() == "computing and communication"

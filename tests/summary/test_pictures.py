@@ -12,7 +12,6 @@ from PIL import Image
 
 from hpcdist.base import files
 from hpcdist.base.errors import UserError
-from hpcdist.base.plotting import render
 from hpcdist.base.statistics import Interval, Measure, Ratio
 from hpcdist.summary import Goal, summarize, writing
 from hpcdist.summary.report.pictures.catalogue import find_pictures
@@ -305,19 +304,6 @@ def test_legends_have_nothing_that_is_not_seen(make_run, events):
     events.write(run, 0, [events.start(0, world_size=1), *windows, events.end()])
     (legend,) = pictures_of(run)["ddp-phases"].draw().legends
     assert [text.get_text() for text in legend.get_texts()] == ["forward backward", "other"]
-
-
-def test_svg_pictures_have_words_where_the_pointer_rests_and_know_their_runs(make_ddp):
-    drawing = render(pictures_of(make_ddp("ddp-1", 1), make_ddp("ddp-2", 2))["ddp-losses"])
-    root = ET.fromstring(drawing.svg)
-    tips = {
-        group.find("{*}title").text: group.get("data-runs")
-        for group in root.iter("{http://www.w3.org/2000/svg}g")
-        if group.get("class") == "tip"
-    }
-    assert tips["1 x 1: not lost 100 %"] == "1"
-    assert any(text.startswith("1 x 2: stragglers ") for text in tips)
-    assert set(tips.values()) == {"1", "2"}
 
 
 def test_the_scaling_picture_shows_what_more_gpus_would_bring(make_scaled):

@@ -185,7 +185,7 @@ class AzureJob:
             "LOCAL_RANK": "0",
             **variables,
         }
-        words = [sys.executable, "-u", "-m", "hpcdist.schedulers.azure.start", str(mount)]
+        words = [sys.executable, "-u", "-m", "hpcdist.schedulers.azure.node", str(mount)]
         with (place / "log").open("wb") as log:
             process = self.network.start(
                 node, words, cwd=code, env=environment, stdout=log, stderr=log

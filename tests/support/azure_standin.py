@@ -70,7 +70,6 @@ class Azure:
         self.environments = {"torch": ["1", "2", "3"]}
         self.datastores = ["workspaceblobstore", "workspaceartifactstore"]
         self.faults = []
-        self.quota = 96
         self.tokens = 0
         self.token_lasts_s = 3600.0
         self.issued = set()
@@ -127,12 +126,12 @@ class Azure:
     def arm(self, method, path, query, body):
         if path.lower() == WORKSPACE.lower():
             return 200, self.workspace()
-        usages = re.fullmatch(
-            r"/subscriptions/[^/]+/providers/Microsoft.MachineLearningServices/locations/(\w+)/(usages|vmSizes)",
+        sizes = re.fullmatch(
+            r"/subscriptions/[^/]+/providers/Microsoft.MachineLearningServices/locations/(\w+)/vmSizes",
             path,
         )
-        if usages:
-            return 200, self.usages() if usages[2] == "usages" else self.vm_sizes()
+        if sizes:
+            return 200, self.vm_sizes()
         if not path.startswith(WORKSPACE + "/"):
             return 404, azure_error("ResourceNotFound", f"The Resource '{path}' was not found.")
         parts = path[len(WORKSPACE) + 1 :].split("/")
@@ -153,23 +152,6 @@ class Azure:
                 "workspaceId": "0" * 32,
                 "provisioningState": "Succeeded",
             },
-        }
-
-    def usages(self):
-        return {
-            "value": [
-                {
-                    "id": f"{WORKSPACE}/usages/x",
-                    "type": "Microsoft.MachineLearningServices/vmFamily/usages",
-                    "unit": "Count",
-                    "currentValue": 24,
-                    "limit": self.quota,
-                    "name": {
-                        "value": "Standard NCADSA100v4 Family Cluster Dedicated vCPUs",
-                        "localizedValue": "Standard NCADSA100v4 Family Cluster Dedicated vCPUs",
-                    },
-                }
-            ]
         }
 
     def vm_sizes(self):

@@ -9,8 +9,7 @@ import time
 import msgspec
 
 from hpcdist.agent.coordinator import Heard
-from hpcdist.agent.leader import Connections
-from hpcdist.agent.meeting import MeetingPlace, join_meeting
+from hpcdist.agent.meeting import Connections, MeetingPlace, join_meeting
 from hpcdist.base import files
 from hpcdist.machine.network import network_key
 from hpcdist.runs.run import Run
@@ -41,7 +40,7 @@ class MeetingHost:
 
     @property
     def num_strangers(self):
-        return len(self.meeting._entrance._strangers)
+        return len(self.meeting.strangers)
 
     def turn(self, timeout_s=0.02):
         """One turn of the leader's loop."""

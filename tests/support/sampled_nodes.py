@@ -86,7 +86,7 @@ def write_nodes(sampled: Iterable[SampledNode], run: Run) -> None:
             events.write(msgspec.structs.replace(begin, gpus=facts))
         windows = Windows(1.0)
         found = [windows.add(sample, time_s=0.0) for sample in one.samples]
-        for window in [*found, windows.close(time_s=0.0)]:
+        for window in [*found, windows.close()]:
             if window is not None:
                 events.write(window)
         events.close()

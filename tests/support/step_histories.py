@@ -495,7 +495,7 @@ def _record(
         if number == len(rank.steps) and not rank.is_killed:
             true.pass_time(rank.hangs_s)
         if number in ends:
-            recorder.flush()
+            recorder.finish()
         if recorder.step_count % history.steps_per_epoch == 0 and not _is_torn(rank, number):
             finished = recorder.step_count // history.steps_per_epoch
             events.write({"event": "epoch", "epoch": finished, "step": recorder.step_count})
@@ -504,7 +504,7 @@ def _record(
         if number in saves:
             true.pass_time(saves[number].pause_s)
             events.write({"event": "checkpoint", "save_time_s": saves[number].pause_s})
-            recorder.resume_clock()
+            recorder.begin()
 
 
 def _is_torn(rank: RankHistory, number: int) -> bool:
@@ -524,4 +524,4 @@ def _evaluate(
             "accuracy": evaluation.accuracy,
         }
     )
-    recorder.resume_clock()
+    recorder.begin()

@@ -31,7 +31,7 @@ from hpcdist.runs.run import Run
 from hpcdist.training.checkpoint import checkpoint
 from hpcdist.training.checkpoint import files as checkpoint_files
 from hpcdist.workloads import load_workload
-from hpcdist.workloads.main_module import set_main
+from hpcdist.workloads.rank_process import set_main
 
 LIMIT_S = 100
 VICTIMS_LIMIT_S = 2  # an agent would end them at once
@@ -44,7 +44,7 @@ _OF_A_TRAINING = (
     "torch._dynamo",
     "torch.distributed.fsdp",
     "hpcdist.training.model.building",
-    "hpcdist.data.images.memory",
+    "hpcdist.data.images.samples",
     "hpcdist.training.loop",
     "hpcdist.training.checkpoint.sharded",
     "hpcdist.workloads.train",

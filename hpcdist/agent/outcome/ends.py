@@ -8,17 +8,20 @@ import signal
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
+from hpcdist.agent.messages import Exited
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.base.terminal_lines import end_of_log
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.rank.board import RankProgress
 from hpcdist.rank.context import RankOrder
+from hpcdist.rank.exit import LATE
 from hpcdist.rank.lack import full_disk, places_of_writing
 from hpcdist.runs.events import End, EventWriter, read_events
 from hpcdist.runs.run import Run
-from hpcdist.runs.verdict import ErrorReport, RankEnd
+from hpcdist.runs.verdict import NO_REPORT, ErrorReport, RankEnd
 from hpcdist.workloads.rank_process import (
     MOST_MESSAGE_LETTERS,
     MOST_TRACEBACK_LETTERS,
@@ -51,41 +54,43 @@ def rank_end(
     job: JobSpec,
     order: RankOrder,
     progress: RankProgress,
+    exited: Exited,
     *,
-    status: int,
-    time_s: float,
     clock_offset_s: float = 0.0,
     stopped_s: float | None = None,
     out_of_memory: str | None = None,
-    teardown: str | None = None,
-    outlasted: bool = False,
     unwritten: ErrorReport | None = None,
 ) -> RankEnd:
-    """Return how a rank ended.
+    """Return how a rank ended that the forkserver has reaped.
 
-    `status` is waitpid's; `time_s` when it was reaped; `clock_offset_s` takes this host's clock to
-    node 0's; `stopped_s` is when the ranks were asked to end; `out_of_memory` is the sentence of
-    whoever killed it for its memory; `teardown` the signal that ended it after its workload;
-    `outlasted` where it was killed after the grace; `unwritten` the report that it could not write.
+    `clock_offset_s` takes this host's clock to node 0's; `stopped_s` is when the ranks were asked
+    to end; `out_of_memory` is the sentence of whoever killed it for its memory; `unwritten` the
+    report that it could not write.
     """
-    report = unwritten or _read_report(run.error_file(order.rank, order.attempt), ended_s=time_s)
-    killed = os.WIFSIGNALED(status)
-    if killed or (status == 0 and progress.finished):
-        report = None  # the exception that it tells of was not what ended the rank
-    left_early = status == 0 and not progress.finished and report is None
-    signal_name, number = None, os.WTERMSIG(status)
-    if killed:  # a real-time signal has no name
+    code, killed_by, teardown = None, None, None
+    if not os.WIFSIGNALED(exited.status):
+        code = os.WEXITSTATUS(exited.status)
+    else:
+        number = os.WTERMSIG(exited.status)
         names = {int(each): each.name for each in signal.Signals}
-        signal_name = names.get(number, f"signal {number}")
-    end_s = time_s if report is None else report.time_s
-    code = None if killed else os.WEXITSTATUS(status)
-    report = report or _report_by_agent(run, order, code, signal_name, out_of_memory)
+        killed_by = names.get(number, f"signal {number}")  # a real-time signal has no name
+        if progress.leaves_with is not None:
+            # Its workload was done, and it was leaving: that it was killed then is no failure.
+            teardown = "SIGKILL" if number == LATE else killed_by
+            code, killed_by, out_of_memory = progress.leaves_with, None, None
+    report, is_well = None, code == 0 and progress.finished
+    if code is not None and not is_well:  # else an exception was not what ended the rank
+        path = run.error_file(order.rank, order.attempt)
+        report = unwritten or _read_report(path, ended_s=exited.time_s)
+    left_early = code == 0 and not is_well and report is None
+    end_s = exited.time_s if report is None else report.time_s
+    report = report or _report_by_agent(run, order, code, killed_by, out_of_memory)
     hide_secrets = secrets_of(job).again if report.text or report.traceback else str
-    return msgspec.structs.replace(
+    return replace(
         living_end(order, progress, time_s=end_s + clock_offset_s),
         exit_code=code,
-        signal=signal_name,
-        report=msgspec.structs.replace(
+        signal=killed_by,
+        report=replace(
             report,
             text=hide_secrets(report.text),
             traceback=report.traceback and hide_secrets(report.traceback),
@@ -93,7 +98,7 @@ def rank_end(
         finished=progress.finished or (left_early and isinstance(job, OwnCodeJob)),
         left_early=left_early,
         teardown=teardown,
-        outlasted=outlasted,
+        outlasted=exited.outlasted,
         # A rank that asks at step boundaries whether to stop ends with 75, whatever its libraries
         # make of SIGTERM.
         handles_sigterm=progress.handles_sigterm
@@ -104,33 +109,26 @@ def rank_end(
 
 
 def _report_by_agent(
-    run: Run, order: RankOrder, code: int | None, signal_name: str | None, killer: str | None
+    run: Run, order: RankOrder, code: int | None, killed_by: str | None, killer: str | None
 ) -> ErrorReport:
     """Return a report on a rank that left none, by its log and by disks that are full; `killer` is
     the sentence of whoever killed it for its memory."""
     log = run.log_file(order.rank, order.attempt)
     text, trace, lack = killer or "", None, None
-    if signal_name not in {None, "SIGKILL", "SIGTERM"}:  # these come from outside
+    if killed_by not in {None, "SIGKILL", "SIGTERM"}:  # these come from outside
         said, mark, crash = "\n".join(end_of_log(log, _CRASH_LINES)).rpartition(_CRASH_MARK)
         trace = mark + crash if mark else None
-        if signal_name == "SIGABRT" and not text:
-            lines = (said if mark else crash).strip().splitlines()
-            text = "\n".join(lines[-_LAST_LINES:])
-    if code is not None or signal_name == "SIGBUS":
+        if killed_by == "SIGABRT" and not text:
+            text = "\n".join((said if mark else crash).strip().splitlines()[-_LAST_LINES:])
+    is_well = code in {EXIT_STOPPED, 0}
+    if code is not None or killed_by == "SIGBUS":
         # What a rank recorded that ended well may be cut.
-        is_well = code in {EXIT_STOPPED, 0}
         lack = full_disk(None, [run.path] if is_well else places_of_writing(run.path))
-    if code not in {None, EXIT_STOPPED, 0} and not text and lack is None:
+    if code is not None and not is_well and not text and lack is None:
         lines = "\n".join(end_of_log(log, _LAST_LINES)).strip().splitlines()
         text = f"the log ends with {lines[-1].strip(' =')!r}" if lines else ""  # argparse says why
-    return ErrorReport(
-        exception=None,
-        text=text,
-        traceback=trace,
-        time_s=0.0,
-        lack=lack,
-        out_of_memory=killer is not None,
-    )
+    is_killed = killer is not None
+    return replace(NO_REPORT, text=text, traceback=trace, lack=lack, out_of_memory=is_killed)
 
 
 def living_end(order: RankOrder, progress: RankProgress, *, time_s: float) -> RankEnd:
@@ -154,12 +152,9 @@ def close_event_file(
         events = read_events(path)
         if events and events[-1]["event"] == "end":
             return
-    if end.signal is not None:
-        status = "killed"
-    elif end.exit_code == EXIT_STOPPED:
-        status = "stopped"
-    else:
-        status = "done" if end.exit_code == 0 and end.finished else "failed"
+    status = "done" if end.exit_code == 0 and end.finished else "failed"
+    if end.signal is not None or end.exit_code == EXIT_STOPPED:
+        status = "stopped" if end.signal is None else "killed"
     writer = EventWriter(path)
     with path.open("rb+") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - 1))
@@ -185,11 +180,6 @@ def _read_report(path: Path, *, ended_s: float) -> ErrorReport | None:
     if report is not None or recorded is None:
         return report
     name, _, text = recorded.message.message.partition(": ")
-    return ErrorReport(
-        exception=name,
-        text=clean(text, MOST_MESSAGE_LETTERS),
-        traceback=clean(
-            recorded.message.extra_info.get("py_callstack", ""), MOST_TRACEBACK_LETTERS
-        ),
-        time_s=ended_s,
-    )
+    stack = clean(recorded.message.extra_info.get("py_callstack", ""), MOST_TRACEBACK_LETTERS)
+    text = clean(text, MOST_MESSAGE_LETTERS)
+    return ErrorReport(exception=name, text=text, traceback=stack, time_s=ended_s)

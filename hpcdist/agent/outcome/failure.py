@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from hpcdist.agent.outcome import words
 from hpcdist.base.errors import EXIT_DONE, EXIT_STOPPED
@@ -77,15 +78,13 @@ def is_stop(end: RankEnd, notice: Notice) -> bool:
 
 def is_victim(end: RankEnd) -> bool:
     """Return True where a rank ended only because others did."""
-    name, text = end.report.exception, end.report.text
+    name, text = end.report.exception or "", end.report.text
     # NCCL says in an error that is otherwise about other ranks that /dev/shm has no room.
-    if _is_out_of_memory(end) or (name is not None and is_about_full_disk(text)):
+    if _is_out_of_memory(end) or (name and is_about_full_disk(text)):
         return False
-    if end.stopped:
-        return True
-    if words.SIZES_DIFFER.search(text):
-        return False
-    if name is not None and name.rpartition(".")[2] in _TORCH_NETWORK_ERRORS:
+    if end.stopped or words.SIZES_DIFFER.search(text):
+        return end.stopped
+    if name.rpartition(".")[2] in _TORCH_NETWORK_ERRORS:
         return True
     # NCCL's watchdog raises nothing: it logs why, and aborts.
     may_say = end.signal == "SIGABRT" or name in {"RuntimeError", "ConnectionError", "TimeoutError"}
@@ -109,9 +108,8 @@ def _is_cut_short(ends: Sequence[RankEnd], notice: Notice) -> bool:
         return False
     if not all(is_victim(end) or is_stop(end, notice) for end in failures):
         return False
-    if any(end.signal == "SIGTERM" and not end.stopped for end in failures):
-        return True
-    return notice.is_over and (not ends or any(end.stopped for end in ends))
+    is_ended = notice.is_over and (not ends or any(end.stopped for end in ends))
+    return is_ended or any(end.signal == "SIGTERM" and not end.stopped for end in failures)
 
 
 def decide(
@@ -136,25 +134,18 @@ def decide(
         sentence = f"ended by SIGTERM; {asked}"
         return without_rank(notice.kind, sentence, signal="SIGTERM", step=step)
     if notice is not None and stops and all(map(is_victim, failures)):
-        if any(end.exit_code == EXIT_STOPPED for end in ends):
+        in_order = any(end.exit_code == EXIT_STOPPED for end in ends)
+        what = "ended" if notice.kind == "preempted" else f"ended by {notice.signal},"
+        if in_order:
             what = "stopped" if step is None else f"stopped at step {step}"
-            saved, code = "; a checkpoint is saved" if saves else "", EXIT_STOPPED
-        else:
-            what = "ended" if notice.kind == "preempted" else f"ended by {notice.signal},"
-            saved, code = "", None
-        sentence = f"{what} {notice.before_what}{saved}"
+        saved = "; a checkpoint is saved" if in_order and saves else ""
+        sentence, code = f"{what} {notice.before_what}{saved}", EXIT_STOPPED if in_order else None
         return stopped(notice, sentence, time_s=last_s, exit_code=code, step=step)
     if not failures:
         remark = words.remark_on(ends)
-        return Verdict(
-            kind="done",
-            state="done",
-            message=words.done(restarts, remark),
-            remark=remark,
-            exit_code_of_run=EXIT_DONE,
-            exit_code=0,
-            time_s=last_s,
-        )
+        message = words.done(restarts, remark)
+        done = without_rank("done", message, state="done", remark=remark, time_s=last_s)
+        return replace(done, exit_code_of_run=EXIT_DONE, exit_code=0)
     causes = [end for end in failures if not is_victim(end)]
     early = [] if causes else [end.rank for end in ends if not is_failure(end)]
     # All are victims: of a rank, perhaps, that exited with 0 while others still needed it.
@@ -183,14 +174,8 @@ def without_rank(kind: Kind, sentence: str, **fields: Any) -> Verdict:
 
 def stopped(notice: Notice, sentence: str, **fields: Any) -> Verdict:
     """Return the verdict on a run that was stopped, as `sentence` says, and can go on."""
-    return Verdict(
-        kind=notice.kind,
-        state="preempted",
-        message=sentence,
-        exit_code_of_run=EXIT_STOPPED,
-        signal=notice.signal,
-        **fields,
-    )
+    fields |= {"state": "preempted", "exit_code_of_run": EXIT_STOPPED, "signal": notice.signal}
+    return without_rank(notice.kind, sentence, **fields)
 
 
 def cancelled(signal_name: str, **fields: Any) -> Verdict:
@@ -201,13 +186,9 @@ def cancelled(signal_name: str, **fields: Any) -> Verdict:
 
 def numbered(verdict: Verdict, *, attempt: int, restarts: int = 0, time_s: float) -> Verdict:
     """Return a verdict with the numbers of its attempt, and `time_s` where it has no time yet."""
-    return msgspec.structs.replace(
-        verdict,
-        attempt=attempt,
-        restarts=restarts,
-        time_s=time_s if verdict.time_s is None else verdict.time_s,
-        log=None if verdict.first is None else log_place(verdict.first.rank, attempt),
-    )
+    log = None if verdict.first is None else log_place(verdict.first.rank, attempt)
+    time_s = time_s if verdict.time_s is None else verdict.time_s
+    return replace(verdict, attempt=attempt, restarts=restarts, time_s=time_s, log=log)
 
 
 def after_setup(verdict: Verdict, problem: str | None) -> Verdict:

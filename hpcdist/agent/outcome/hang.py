@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -49,7 +49,7 @@ class HangWatch:
     """The nodes of one attempt on which no rank works.
 
     Pure state: each method returns what is to be done. Dump asks all nodes where their ranks are (a
-    look); a Hang is to be noted; a Verdict ends the run.
+    look); a Hang is to be noted; a Verdict ends the run. Times are of the monotonic clock.
     """
 
     attempt: int
@@ -57,27 +57,26 @@ class HangWatch:
     ranks_per_node: int
     timeout_s: float
     """Time without a sign of work after which the run is ended; inf: never."""
+    ends: Mapping[int, RankEnd]
+    """The ends of ranks that have ended well, by rank; it grows."""
     deadline: float = math.inf
-    """When `on_time` must be called next; times are of the monotonic clock."""
+    """When `on_time` must be called next."""
     _quiet_since: dict[int, float] = field(default_factory=dict)
     """By quiet node: when one of its ranks last worked."""
-    _reports: dict[int, HangReport] = field(default_factory=dict)
-    """Answers to the last Dump, by rank."""
-    _answered: set[int] = field(default_factory=set)
-    """The nodes that have answered it."""
+    _reports: dict[int, Sequence[HangReport]] = field(default_factory=dict)
+    """Answers to the last Dump, by node."""
     _is_last: bool = False
     """The time-out has passed: the verdict follows from the answers."""
     _before: dict[int, HangReport] = field(default_factory=dict)
-    """Answers to the Dump before the last one."""
+    """Answers to the Dump before the last one, by rank."""
     _hang: Hang | None = None
     """The hang that was noted, until a rank works again."""
     _forgiven_at: float = -math.inf
 
     def on_quiet(
-        self, node: int, quiet_s: float, ends: Mapping[int, RankEnd], *, now: float, unix_now: float
+        self, node: int, quiet_s: float, *, now: float, unix_now: float
     ) -> list[Dump | Hang | Verdict]:
-        """Take the time for which no rank of a node has worked; 0: one works again. `ends` are
-        those of ranks that have ended well."""
+        """Take the time for which no rank of a node has worked; 0: one works again."""
         if self._is_last:  # an answer to the question may itself look like work
             return []
         if not quiet_s:
@@ -87,48 +86,38 @@ class HangWatch:
         if now - self._forgiven_at < _FORGIVEN_S:
             return []  # the agent sent it before it heard of the suspension
         self._quiet_since[node] = now - quiet_s
-        if self.deadline < math.inf or not self._quiet_since.keys() >= self._nodes_at_work(ends):
-            return []
-        return self._look(now)
+        is_quiet = self._quiet_since.keys() >= self._nodes_at_work()
+        return self._look(now) if is_quiet and self.deadline == math.inf else []
 
     def on_reports(
-        self,
-        node: int,
-        reports: Sequence[HangReport],
-        ends: Mapping[int, RankEnd],
-        *,
-        now: float,
-        unix_now: float,
+        self, node: int, reports: Sequence[HangReport], *, now: float, unix_now: float
     ) -> list[Dump | Hang | Verdict]:
         """Take a node's answer to Dump; with the last node's, decide."""
         if self.deadline == math.inf:
             return []
-        self._reports |= {report.end.rank: report for report in reports}
-        self._answered.add(node)
-        if not self._answered >= self._nodes_at_work(ends):
+        self._reports[node] = reports
+        if not self._reports.keys() >= self._nodes_at_work():
             return []
         if self._is_last:
-            return [self._verdict(ends)]
-        living = {rank: report for rank, report in self._reports.items() if rank not in ends}
-        before, self._before = self._before, living
-        if living and all(_waits(one, before.get(rank)) for rank, one in living.items()):
-            if self._hang is not None:
-                return []
-            clock = time.localtime(unix_now - (now - max(self._quiet_since.values())))
-            silence = f"no rank has worked since {time.strftime('%H:%M:%S', clock)}"
-            world_size = self.num_nodes * self.ranks_per_node
-            first, sentence, _ = _find_rank(living.values(), world_size, ends, silence)
-            self._hang = Hang(
-                attempt=self.attempt, message=sentence, rank=first.rank, time_s=unix_now
-            )
-            return [self._hang]
-        return self._recover(unix_now) if before else []
+            return [self._verdict()]
+        before, self._before = self._before, {one.end.rank: one for one in self._living()}
+        waits = [_waits(one, before.get(rank)) for rank, one in self._before.items()]
+        if not waits or not all(waits):
+            return self._recover(unix_now) if before else []
+        if self._hang is not None:
+            return []
+        since = time.localtime(unix_now - (now - max(self._quiet_since.values())))
+        silence = f"no rank has worked since {time.strftime('%H:%M:%S', since)}"
+        found = hang_verdict(self._living(), self._world_size(), self.ends, silence=silence)
+        rank = found.first.rank if found.first else None
+        self._hang = Hang(attempt=self.attempt, message=found.message, rank=rank, time_s=unix_now)
+        return [self._hang]
 
-    def on_time(self, ends: Mapping[int, RankEnd], *, now: float) -> list[Dump | Hang | Verdict]:
+    def on_time(self, *, now: float) -> list[Dump | Hang | Verdict]:
         """Look again once that is due; or give the verdict, where answers have not come in time."""
         if now < self.deadline:
             return []
-        return [self._verdict(ends)] if self._is_last else self._look(now)
+        return [self._verdict()] if self._is_last else self._look(now)
 
     def forgive(self, now: float) -> None:
         """Forget the silence until now: node 0 was suspended, and the others had to wait for it."""
@@ -136,13 +125,20 @@ class HangWatch:
         self._quiet_since, self._before = {}, {}
         self._is_last, self.deadline = False, math.inf
 
-    def _nodes_at_work(self, ends: Mapping[int, RankEnd]) -> set[int]:
+    def _nodes_at_work(self) -> set[int]:
         """Return the nodes that have ranks which have not ended."""
-        num_ended = Counter(end.node for end in ends.values())
+        num_ended = Counter(end.node for end in self.ends.values())
         return {n for n in range(self.num_nodes) if num_ended[n] < self.ranks_per_node}
 
+    def _world_size(self) -> int:
+        return self.num_nodes * self.ranks_per_node
+
+    def _living(self) -> list[HangReport]:
+        reports = (one for of_node in self._reports.values() for one in of_node)
+        return [one for one in reports if one.end.rank not in self.ends]
+
     def _look(self, now: float) -> list[Dump | Hang | Verdict]:
-        self._reports, self._answered = {}, set()
+        self._reports = {}
         since = max(self._quiet_since.values())
         self._is_last = now >= since + self.timeout_s
         # A look takes each rank a moment: the longer nobody works, the rarer they become.
@@ -154,14 +150,13 @@ class HangWatch:
         hang, self._hang = self._hang, None
         return [] if hang is None else [replace(hang, recovered_s=unix_now)]
 
-    def _verdict(self, ends: Mapping[int, RankEnd]) -> Verdict:
+    def _verdict(self) -> Verdict:
         self.deadline = math.inf
-        living = [report for rank, report in self._reports.items() if rank not in ends]
-        if living:
-            return hang_verdict(living, self.num_nodes * self.ranks_per_node, ends)
-        mute = sorted(set(range(self.num_nodes)) - self._answered or range(self.num_nodes))
+        if living := self._living():
+            return hang_verdict(living, self._world_size(), self.ends)
+        mute = sorted(set(range(self.num_nodes)) - self._reports.keys() or range(self.num_nodes))
         sentence = f"the run hangs, and the agents of {listed(mute, 'node')} did not say where"
-        return failure.without_rank("hang", sentence, node=mute[0])
+        return Verdict(kind="hang", message=sentence, node=mute[0])
 
 
 def _waits(report: HangReport, before: HangReport | None) -> bool:
@@ -180,42 +175,34 @@ def _pending(report: HangReport) -> set[tuple[str, int]]:
 
 
 def hang_verdict(
-    reports: Iterable[HangReport], world_size: int, ends: Mapping[int, RankEnd]
-) -> Verdict:
-    """Return the verdict on a run whose living ranks gave these reports; `ends` are those of ranks
-    that have ended well, by rank."""
-    first, sentence, others = _find_rank(reports, world_size, ends)
-    return failure.of_rank(first, "hang", sentence, others)
-
-
-def _find_rank(
-    reports: Iterable[HangReport],
+    reports: Sequence[HangReport],
     world_size: int,
     ends: Mapping[int, RankEnd],
+    *,
     silence: str | None = None,
-) -> tuple[RankEnd, str, list[int]]:
-    """Return the rank for which the others wait (it may have ended well), a sentence on that, and
-    the other living ranks.
+) -> Verdict:
+    """Return the verdict on a run whose living ranks gave these reports; `ends` are those of ranks
+    that have ended well; `silence` is for a run that only seems to hang, and ends no rank.
 
-    The others wait for the rank that never reached a collective operation, where torch's flight
-    recorder tells that. Else for one that does not answer or does not wait itself; among several,
-    for the one with the fewest steps, then for the one that was silent longest.
+    It names the rank for which the others wait: the one that never reached a collective operation,
+    where torch's flight recorder tells that. Else one that does not answer or does not wait itself;
+    among several, the one with the fewest steps, then the one that was silent longest.
     """
-    told = {report.end.rank: report for report in reports}
-    accounts = {rank: report.collectives for rank, report in told.items()}
+    accounts = {report.end.rank: report.collectives for report in reports}
     ranks = range(world_size)
     standstills = find_standstills(accounts, ranks, living=set(ranks) - set(ends))
     blamed = to_blame(standstills)
-    lines = {rank: report.where for rank, report in told.items() if report.where}
+    lines = {report.end.rank: report.where for report in reports if report.where}
     finding = describe(standstills, lines)
-    if blamed is not None and blamed in ends:
-        return ends[blamed], f"{words.has_ended(ends[blamed])}; {finding}", sorted(told)
 
     def order(report: HangReport) -> tuple[bool, bool, int, float, int]:
         step = -1 if report.end.step is None else report.end.step
         rank = report.end.rank
         return rank != blamed, report.is_waiting, step, -report.silent_s, rank
 
-    first, *others = sorted(told.values(), key=order)
-    sentence = words.hangs(first, others, finding, silence)
-    return first.end, sentence, [report.end.rank for report in others]
+    first, *others = sorted(reports, key=order)
+    end, sentence = first.end, words.hangs(first, others, finding, silence)
+    if blamed is not None and blamed in ends:
+        end, sentence = ends[blamed], f"{words.has_ended(ends[blamed])}; {finding}"
+    victims = [] if silence else [one for one in accounts if one != end.rank]
+    return failure.of_rank(end, "hang", sentence, victims)

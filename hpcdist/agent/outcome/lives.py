@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from hpcdist.agent.outcome import failure, words
+from hpcdist.agent.outcome import words
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED, SchedulerError
 from hpcdist.job.spec import JobSpec, OwnCodeJob
@@ -72,8 +72,12 @@ class Attempts:
         """Limit of the time that ranks have to end where the scheduler ends the job."""
 
     def claim(self) -> int:
-        """Take the next attempt number for all agents, and return it."""
-        self.begin(begin_attempt(self.run, self.job, life=self.life))
+        """Take the next attempt number for all agents, note how the attempt begins, and return the
+        number."""
+        progress = _progress(self.run, self.job)
+        self.begin(self.run.claim_attempt())
+        beginning = Beginning(life=self.life, progress=progress, time_s=time.time())
+        self.run.write_beginning(self.number, beginning)
         return self.number
 
     def begin(self, number: int) -> None:
@@ -85,21 +89,13 @@ class Attempts:
         return self.run.newest_attempt() > self.newest
 
 
-def begin_attempt(run: Run, job: JobSpec, *, life: int) -> int:
-    """Take the next attempt number, and note how the attempt begins."""
-    beginning = Beginning(life=life, progress=progress(run, job), time_s=time.time())
-    attempt = run.claim_attempt()
-    run.write_beginning(attempt, beginning)
-    return attempt
-
-
 def beginnings(run: Run) -> dict[int, Beginning]:
     """Return how each attempt began, by attempt, without those whose file is missing or damaged."""
     begun = {attempt: run.read_beginning(attempt) for attempt in run.attempts()}
     return {attempt: beginning for attempt, beginning in begun.items() if beginning is not None}
 
 
-def progress(run: Run, job: JobSpec) -> int:
+def _progress(run: Run, job: JobSpec) -> int:
     """Return how far the run has come, as a number."""
     if not isinstance(job, OwnCodeJob):
         checkpoints = checkpoint_files.list_checkpoints(run.checkpoints_folder)
@@ -109,13 +105,12 @@ def progress(run: Run, job: JobSpec) -> int:
         verdict = run.read_attempt_verdict(attempt)
         stops += verdict is not None and verdict.exit_code == EXIT_STOPPED
         with contextlib.suppress(OSError):  # a file that cannot be read counts as empty
-            for event in read_events(run.event_file(0, attempt)):
-                found = event.get("step")
-                step = max(step, found if isinstance(found, int) else 0)
+            steps = [event.get("step") for event in read_events(run.event_file(0, attempt))]
+            step = max([step, *(one for one in steps if isinstance(one, int))])
     return step + stops
 
 
-def has_saved(run: Run, job: JobSpec) -> bool:
+def _has_saved(run: Run, job: JobSpec) -> bool:
     """Return True where a checkpoint is newer than the begin of this life; a script must have
     recorded steps, too, by which it goes on from what it saved."""
     begun = beginnings(run)
@@ -123,12 +118,12 @@ def has_saved(run: Run, job: JobSpec) -> bool:
         return False
     life = begun[max(begun)].life
     first = min(attempt for attempt, one in begun.items() if one.life == life)
-    is_further = progress(run, job) > begun[first].progress
+    is_further = _progress(run, job) > begun[first].progress
     if not is_further or not isinstance(job, OwnCodeJob):
         return is_further
-    saved = checkpoint_files.list_saved(run.path)
     begin = run.attempt_file(first, "begin.json")  # by the file server's clock
-    return max(saved.values(), default=0) > begin.stat().st_mtime_ns
+    saved = checkpoint_files.list_saved(run.path).values()
+    return max(saved, default=0) > begin.stat().st_mtime_ns
 
 
 def verdict_if_stalled(run: Run, job: JobSpec, ended: Verdict | None = None) -> Verdict | None:
@@ -136,8 +131,7 @@ def verdict_if_stalled(run: Run, job: JobSpec, ended: Verdict | None = None) -> 
 
     `ended` is the verdict on the life that is at its end, which is not written yet.
     """
-    is_own_code = isinstance(job, OwnCodeJob)
-    now = progress(run, job)
+    is_own_code, now = isinstance(job, OwnCodeJob), _progress(run, job)
     if is_own_code and ended is not None and ended.exit_code == EXIT_STOPPED:
         now += 1
     begun, attempts_of_life = beginnings(run), dict[int, list[int]]()
@@ -156,9 +150,9 @@ def verdict_if_stalled(run: Run, job: JobSpec, ended: Verdict | None = None) -> 
     if len(in_vain) < (_MOST_UNKNOWN if is_own_code and now == 0 else _MOST_IN_VAIN):
         return None
     step = None if is_own_code else now
-    return failure.without_rank(
-        "no_progress",
-        words.no_progress(in_vain, None if ended is None else ended.message, step),
+    return Verdict(
+        kind="no_progress",
+        message=words.no_progress(in_vain, None if ended is None else ended.message, step),
         step=step,
         attempt=run.newest_attempt(),
         time_s=time.time(),
@@ -170,26 +164,18 @@ def note_lost_attempt(run: Run, *, life: int) -> None:
 
     Nobody is left to say why a job of one node ended with it, or one whose node 0 went down
     together with its ranks, where the scheduler starts the job again before another agent has
-    spoken. Every agent calls this before it writes its own file: the files name the former hosts,
-    and of several agents the first, who sees all of them, is the one that writes.
+    spoken. Every agent calls this before it writes its own file: the files name former hosts.
     """
     attempt = run.newest_attempt()
     begun = beginnings(run).get(attempt)
     if begun is None or begun.life >= life or run.read_attempt_verdict(attempt) is not None:
         return
     found = [one for path in run.agent_files() if isinstance(one := files.read_json(path), dict)]
-    who = ", ".join(f"node {one.get('node')} (host {one.get('host')})" for one in found)
     where = found[0] if len(found) == 1 else {}
-    lost = failure.without_rank(
-        "agent_lost",
-        f"no verdict was left before the job was started again by the agent of {who or 'the job'}: "
-        "lost with a node",
-        time_s=time.time(),
-        attempt=attempt,
-        node=where.get("node"),
-        host=where.get("host"),
-    )
-    run.write_attempt_verdict(lost)
+    node, host = where.get("node"), where.get("host")
+    message = words.lost_with_node(node, host)
+    lost = Verdict(kind="agent_lost", message=message, node=node, host=host, attempt=attempt)
+    run.write_attempt_verdict(replace(lost, time_s=time.time()))
 
 
 def note_restart(run: Run, verdict: Verdict) -> str | None:
@@ -214,8 +200,7 @@ class _Patience:
         self._deadline = time.monotonic() + limit_s
 
     def retry(self, ask: Callable[[], _T]) -> _T:
-        """Return the answer, once there is one; raise the last SchedulerError or OSError once the
-        time is over."""
+        """Return the answer, once there is one; raise the last error once the time is over."""
         while True:
             try:
                 return ask()
@@ -242,7 +227,7 @@ def conclude(
     scheduler ends the job and says why. Of several agents that call this at the end of one life,
     one acts.
     """
-    run, job, requeuer = attempts.run, attempts.job, attempts.requeuer
+    run, requeuer = attempts.run, attempts.requeuer
     if requeuer is None or not (leaves_final or _may_go_on(verdict)):
         run.write_verdict(verdict)
         return verdict
@@ -254,7 +239,7 @@ def conclude(
         verdict = with_cause(verdict, None)
         # An agent that has lost the others may be the one that is cut off, while they go on: it
         # leaves the run to them, and to the scheduler.
-        may_go_on = job.launch.requeue and _may_go_on(verdict)
+        may_go_on = attempts.job.launch.requeue and _may_go_on(verdict)
         is_open = may_go_on and verdict.kind == "agent_lost"
         write = run.write_attempt_verdict if is_open else run.write_verdict
         if not attempts.is_overtaken():
@@ -263,7 +248,7 @@ def conclude(
     verdict = with_cause(verdict, decision)
     if attempts.is_overtaken() or (leaves_final and decision.sequel == "final"):
         return verdict
-    if (final := _final_verdict(run, job, verdict, decision.sequel)) is not None:
+    if (final := _final_verdict(run, attempts.job, verdict, decision.sequel)) is not None:
         run.write_verdict(final)
         return final
     if run.claim_end_of_life(attempts.life):
@@ -276,21 +261,11 @@ def conclude(
     return verdict
 
 
-def _may_go_on(verdict: Verdict) -> bool:
-    """Return True where the job may be started again after this."""
-    return (
-        verdict.exit_code_of_run == EXIT_STOPPED
-        or verdict.kind in {"agent_lost", "preempted"}
-        or verdict.try_elsewhere
-        or is_overdue(verdict)
-    )
-
-
 def _final_verdict(run: Run, job: JobSpec, verdict: Verdict, sequel: Sequel) -> Verdict | None:
     """Return the verdict on a run that will not go on; None where it will."""
     if not _may_go_on(verdict):
         return verdict
-    if is_overdue(verdict) and not has_saved(run, job):
+    if is_overdue(verdict) and not _has_saved(run, job):
         has_hint = isinstance(job, OwnCodeJob) and job.launch.requeue
         return words.add(verdict, words.GOES_ON) if has_hint else verdict
     if sequel == "final" or not (job.launch.requeue or sequel == "open"):
@@ -322,3 +297,13 @@ def _requeue(
         return
     if remark is not None:
         note_restart(run, words.add(verdict, remark))
+
+
+def _may_go_on(verdict: Verdict) -> bool:
+    """Return True where the job may be started again after this."""
+    return (
+        verdict.exit_code_of_run == EXIT_STOPPED
+        or verdict.kind in {"agent_lost", "preempted"}
+        or verdict.try_elsewhere
+        or is_overdue(verdict)
+    )

@@ -14,7 +14,7 @@ from hpcdist.agent.messages import HangReport
 from hpcdist.base.errors import EXIT_STOPPED, HpcdistError
 from hpcdist.base.text import listed, number_of
 from hpcdist.machine.process import MORE_DESCRIPTORS
-from hpcdist.runs.verdict import ErrorReport, Kind, RankEnd, Verdict
+from hpcdist.runs.verdict import Kind, RankEnd, Verdict
 
 SIZES_DIFFER = re.compile(
     r"preamble\.length|received data size doesn't match|collective mismatch", re.IGNORECASE
@@ -121,6 +121,12 @@ def no_progress(attempts: Sequence[int], last: str | None, step: int | None) -> 
     )
 
 
+def lost_with_node(node: int | None, host: str | None) -> str:
+    """Return why an attempt ended whose agents are gone; None: there were several."""
+    by = "its agents" if host is None else f"the agent of node {node} (host {host})"
+    return f"no verdict was left by {by} before the job was started again: lost with a node"
+
+
 def add(verdict: Verdict, sentence: str) -> Verdict:
     return replace(verdict, message=f"{verdict.message}; {sentence}")
 
@@ -140,37 +146,21 @@ def _at_step(end: RankEnd) -> str:
 def _why(end: RankEnd, kind: Kind) -> str:
     report = end.report
     if report.out_of_memory:
-        why = f"out of memory: {report.lack or report.text}"
-    elif end.signal == "SIGKILL":
-        why = "killed by SIGKILL, not by hpcdist (by hand, or by the kernel for lack of memory)"
-    elif end.signal is not None:
-        why = f"killed by {end.signal}"
-    elif report.exception is not None:
-        why = "out of memory: " if kind == "out_of_memory" else ""
-        why += _exception(report)
-    elif end.exit_code == 0:
-        why = "exited with code 0 before its workload was done (os._exit?)"
-    elif end.exit_code == EXIT_STOPPED:
-        why = f"exited with code {EXIT_STOPPED}, to stop, without having been asked to"
-    else:
-        why = f"exited with code {end.exit_code}"
-        why += f": {_short(report.text)}" if report.text else ""
-    return why
-
-
-def _exception(report: ErrorReport) -> str:
+        return f"out of memory: {report.lack or report.text}"
+    if end.signal is not None:
+        by = ", not by hpcdist (by hand, or by the kernel for lack of memory)"
+        return f"killed by {end.signal}{by if end.signal == 'SIGKILL' else ''}"
     text = _short(_without_frames(report.text))
-    if report.exception is not None and report.exception.startswith(_OWN_ERRORS):
-        return text  # it says in words what is wrong, and what to do
-    said = f"{report.exception}: {text}" if text else str(report.exception)
-    if report.exception == "bdb.BdbQuit" or text == "EOF when reading a line":
-        said += "; ranks have no keyboard: hpcdist submit --debug runs a single one with yours"
-    if "in Lightning, but the product" in text:  # it was given another number of ranks
-        said += (
-            '; write devices=int(os.environ["LOCAL_WORLD_SIZE"]), '
-            'num_nodes=int(os.environ["GROUP_WORLD_SIZE"])'
-        )
-    return said
+    if report.exception is not None:
+        # Our own errors say in words what is wrong, and what to do.
+        is_own, what = report.exception.startswith(_OWN_ERRORS), report.exception
+        said = text if is_own else ": ".join(filter(None, [what, text]))
+        return f"out of memory: {said}" if kind == "out_of_memory" else said
+    if end.exit_code == 0:
+        return "exited with code 0 before its workload was done (os._exit?)"
+    if end.exit_code == EXIT_STOPPED:
+        return f"exited with code {EXIT_STOPPED}, to stop, without having been asked to"
+    return f"exited with code {end.exit_code}" + (f": {text}" if text else "")
 
 
 def _short(message: str) -> str:

@@ -15,14 +15,12 @@ from hpcdist.base.plotting import (
     new_figure,
     plain_log_ticks,
     shared_legend,
-    tip_points,
 )
 from hpcdist.base.statistics import Measure
 from hpcdist.base.table import Column, Table, count, each
 from hpcdist.base.text import (
     decimals_for,
     show_binary,
-    show_time,
     shown,
     spread_text,
     time_unit,
@@ -140,9 +138,6 @@ def _draw(runs: Sequence[NumberedResult[AllreduceSummary]]) -> Figure:
         medians = [size.median_time_s * 1e3 for size in sizes]
         above = [max(0.0, size.p95_time_s - size.median_time_s) * 1e3 for size in sizes]
         time_axes.errorbar(counts, medians, yerr=[[0.0] * len(sizes), above], capsize=3, **style)
-        texts = [f"{run.name}, {_in_words(size)}" for size in sizes]
-        tip_points(bus_axes, counts, rates, texts, [run.number])
-        tip_points(time_axes, counts, medians, texts, [run.number])
     drawn = sorted({size.bytes for run in runs for size in run.result.sizes})
     ticks = drawn[:: -(-len(drawn) // _MOST_TICKS)]
     for axes, y in (
@@ -157,10 +152,3 @@ def _draw(runs: Sequence[NumberedResult[AllreduceSummary]]) -> Figure:
         axes.tick_params(axis="x", which="minor", bottom=False)
     shared_legend(figure, [bus_axes])
     return figure
-
-
-def _in_words(size: SizeFigures) -> str:
-    return (
-        f"{show_binary(size.bytes)}: median {show_time(size.median_time_s)}, p95 "
-        f"{show_time(size.p95_time_s)}, {size.bus_bytes_per_s / _GB:.3g} GB/s bus bandwidth"
-    )

@@ -35,7 +35,6 @@ _NAMED_SHARE = 0.005  # what would be 0 % is not listed
 _BUSY = 0.8  # of the CPUs: then only less work per image helps
 _UNCLEAR_RATIO = 20  # what stands in the way then is too small to be measured well
 _OVERLAP = 1.2  # reads at once: a little more than one may be chance
-_FEW_READS = 8  # at once
 _NAMES = dict(
     zip(
         PARTS,
@@ -49,7 +48,6 @@ _FIRST_FILES = {
     "unknown": "; this file system does not show whether its files were in memory",
 }
 _LESS_DECODING = {
-    "pil": "data.decoder=exact decodes to the same pixels in less time.",
     "exact": "data.decoder=fast takes less time, but its pixels differ a little.",
     "fast": "Smaller files, or data.size below that of the files, would take less decoding.",
 }
@@ -323,9 +321,6 @@ def _would_help(name: str, cell: DataloadCell) -> Iterator[str]:
             return "many times as fast"
         return f"at most {total_s / left_s:.1f} times as fast"
 
-    if name in {"read", "decode"} and cell.cache is False:
-        keeps = "data.cache=auto keeps decoded images that fit in memory: later epochs are"
-        yield f"{keeps} {most('read', 'decode')}."
     if name == "decode" and cell.decoder in _LESS_DECODING:
         yield _LESS_DECODING[cell.decoder]
     if name == "transform":
@@ -338,9 +333,8 @@ def _on_reads(cell: DataloadCell, *, more_workers: bool) -> Iterator[str]:
     at_once = cell.images_per_s / cell.ranks * read_s / max(1, cell.setting.workers)
     now = f", each worker has about {at_once:.0f} reads under way" if at_once >= _OVERLAP else ""
     yield f"Reading a file takes {show_time(read_s)}{now}."
-    reads = 2 * max(round(at_once), _FEW_READS)
-    workers = "more workers than CPUs, " if more_workers else ""
-    yield f"More at once (data.reads={reads}), {workers}or a copy on a local disk would help."
+    workers = "More workers than CPUs, or a" if more_workers else "A"
+    yield f"{workers} copy on a local disk would help."
 
 
 def _idle(cell: DataloadCell, step: ModelStep) -> float:

@@ -64,7 +64,6 @@ class DataloadCell(Struct, frozen=True, kw_only=True):
     cpus: Annotated[float, Meta(gt=0, le=1e6)]
     """CPUs that the node's ranks have together, a quota counted in part."""
     decoder: str = "exact"
-    cache: str | bool = False
     threads: PositiveCount | None = None
     """CPU threads of each process that makes batches: a worker, or the rank without workers."""
     repeats: PositiveCount
@@ -192,7 +191,6 @@ def to_cell(
         host=place.host,
         cpus=place.cpus,
         decoder=data.decoder,
-        cache=data.cache,
         threads=first.threads,
         ranks=len(ranks),
         batches=max(first.batches),

@@ -102,10 +102,8 @@ class Way:
 
     @property
     def stages_s(self) -> dict[str, float]:
-        """Seconds per image in each stage before the hand-over, without reading and decoding where
-        decoded pictures were kept in the last turn."""
-        spared = ("read", "decode") if self._source.is_kept else ()
-        return {name: stage_s for name, stage_s in self._stages_s.items() if name not in spared}
+        """Seconds per image in each stage before the hand-over."""
+        return self._stages_s
 
     def measure(self, effort: Effort, *, time_s: float) -> None:
         """Measure a turn: a first pass, then as many that count as fit into the time, and none

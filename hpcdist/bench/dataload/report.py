@@ -14,7 +14,6 @@ from hpcdist.base.plotting import (
     finish,
     new_figure,
     plain_log_ticks,
-    tip_points,
 )
 from hpcdist.base.statistics import Measure
 from hpcdist.base.table import Column, Table, count, each, mean_interval, number
@@ -82,7 +81,7 @@ class DataloadBenchmark(Benchmark[DataloadSummary]):
         return super().pictures(job, [run for run in runs if len(run.result.cells) > 1])
 
     def draw(self, run: NumberedResult[DataloadSummary]) -> Figure:
-        return make_figure(run.result.cells, [run.number])
+        return make_figure(run.result.cells)
 
 
 def _way_in_words(cell: DataloadCell) -> str:
@@ -181,11 +180,10 @@ def _but_workers(cell: DataloadCell) -> tuple[str, int]:
     return cell.setting.transform, cell.setting.batch_size
 
 
-def make_figure(cells: Sequence[DataloadCell], runs: Sequence[int] = ()) -> Figure:
+def make_figure(cells: Sequence[DataloadCell]) -> Figure:
     """Draw the time per batch by workers, with error bars.
 
-    Each transform, and what else was compared, has axes of its own, all with the same scale; `runs`
-    are the numbers of the runs that they are of.
+    Each transform, and what else was compared, has axes of its own, all with the same scale.
     """
     panels = dict(list(group_in_panels(cells).items())[:MOST_AXES])
     columns = min(len(panels), _COLUMNS)
@@ -198,8 +196,6 @@ def make_figure(cells: Sequence[DataloadCell], runs: Sequence[int] = ()) -> Figu
         workers = [cell.setting.workers for cell in series]
         spreads = [spread(cell) for cell in series]
         draw_spreads(axes, workers, spreads, 1e-3, **LINES[0])
-        middles = [each.middle_s * 1e3 for each in spreads]
-        tip_points(axes, workers, middles, [_cell_in_words(cell) for cell in series], runs)
         counts_axis(axes, sorted(workers))
         y = "time per batch (ms),\nmedian and quartiles" if index % columns == 0 else ""
         finish(axes, x="workers per rank", y=y)
@@ -214,12 +210,6 @@ def make_figure(cells: Sequence[DataloadCell], runs: Sequence[int] = ()) -> Figu
     else:
         shared.set_ylim(bottom=0)
     return figure
-
-
-def _cell_in_words(cell: DataloadCell) -> str:
-    time = show_mean_sd(cell.mean_time_s, cell.sd_time_s)
-    way = f"{cell.setting.workers} workers, {shortened(cell.setting.transform)}"
-    return f"{way}: {time} per batch (mean ± sd), {cell.images_per_s:,.0f} images/s"
 
 
 def group_in_panels(cells: Sequence[DataloadCell]) -> dict[str, Series]:

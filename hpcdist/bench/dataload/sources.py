@@ -14,17 +14,15 @@ from contextlib import contextmanager
 from io import FileIO
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
 from hpcdist.base.files import open_regular
 from hpcdist.bench.dataload.figures import Temperature
-from hpcdist.data.arrays import Samples
+from hpcdist.data.arrays import BadFile, Samples
 from hpcdist.data.batches import BatchSource, make_batches
-from hpcdist.data.catalog import find_images, load_data
+from hpcdist.data.catalog import find_images, load_data, open_images
 from hpcdist.data.images.decoding import UnreadableImageError, no_warnings
-from hpcdist.data.images.memory import share_parts
-from hpcdist.data.images.samples import BadFile, ImageSamples, PixelSamples
+from hpcdist.data.images.samples import FastImages, TransformedImages
 from hpcdist.job.spec import Data
 from hpcdist.rank.context import RankContext
 
@@ -46,7 +44,7 @@ class Source:
     def __init__(
         self,
         data: Data,
-        samples: Samples | ImageSamples | PixelSamples,
+        samples: Samples | TransformedImages,
         num_classes: int,
         report_bad: Callable[[BadFile], None],
     ) -> None:
@@ -55,28 +53,24 @@ class Source:
         self._samples = samples
         self.num_classes = num_classes
         self._report_bad = report_bad
-        self.is_kept = False
-        """Decoded pictures were kept when it was opened last."""
 
     def __len__(self) -> int:
         return len(self._samples)
 
     def paths(self, indices: Sequence[int]) -> list[str]:
         """Return the files of these samples; none where the data set is in memory."""
-        if isinstance(self._samples, ImageSamples):
-            return [self._samples.path(index) for index in indices]
+        if isinstance(self._samples, FastImages):
+            return [self._samples.name(index) for index in indices]
         return []
 
     def stages(self, indices: Sequence[int], alive: Callable[[], None]) -> dict[str, float]:
         """Measure the seconds per image in each stage before the hand-over."""
-        if isinstance(self._samples, ImageSamples):
+        if isinstance(self._samples, FastImages):
             with no_warnings():
                 return _image_stages(self._samples, indices, alive)
         chosen, samples = indices[:_IMAGES], self._samples
-        if isinstance(samples, PixelSamples):  # in memory, and changed
-            channels, height, width = samples.shape
-            pixels = np.empty((len(chosen), height, width, channels), np.uint8)
-            fill_s, _ = _timed([chosen], lambda some: samples.fill(pixels, some, 0))
+        if not isinstance(samples, Samples):  # in memory, and changed
+            fill_s, _ = _timed([chosen], lambda some: samples.batch(some, 0))
             return {"transform": fill_s / len(chosen)}
         # A data set in memory is only put together in batches.
         places = torch.tensor(chosen)
@@ -86,34 +80,20 @@ class Source:
 
     @contextmanager
     def open(self, context: RankContext) -> Iterator[BatchSource]:
-        """Yield batches as a training takes them; workers start with the first one.
-
-        Decoded pictures are kept as the job says, and forgotten at the end. All ranks open it.
-        """
-        images = [self._samples] if isinstance(self._samples, ImageSamples) else []
-        share_parts(
-            images,
-            self._data,
-            node_rank=context.node_rank,
-            local_rank=context.local_rank,
-            mem_gb=context.job.resources.mem_gb,
-            note=context.note,
-        )
-        self.is_kept = any(each.cache is not None for each in images)
+        """Yield batches as a training takes them; workers start with the first one."""
+        is_files = isinstance(self._samples, FastImages)
         batches = make_batches(
             self._samples,
             torch.device(context.device),
             self._data,
             # Images are decoded to channels_last.
-            memory_format=torch.channels_last if images else torch.contiguous_format,
+            memory_format=torch.channels_last if is_files else torch.contiguous_format,
             report_bad=self._report_bad,
         )
         try:
             yield batches
         finally:
             batches.close()
-            for each in images:
-                each.cache = None
 
 
 class Sources:
@@ -130,7 +110,7 @@ class Sources:
         """Return the source for one way of loading."""
         parts = self._once(data.root, lambda: find_images(data))
         if parts is not None:
-            samples = ImageSamples(parts.train, data, self._seed)
+            samples = open_images(parts.train, data, self._seed)
             return Source(data, samples, len(parts.train.classes), self._report_once)
         key = (data.root, repr(data.transform))
         data_set = self._once(key, lambda: load_data(data, seed=self._seed))
@@ -148,7 +128,7 @@ class Sources:
 
 
 def _image_stages(
-    samples: ImageSamples, indices: Sequence[int], alive: Callable[[], None]
+    samples: FastImages, indices: Sequence[int], alive: Callable[[], None]
 ) -> dict[str, float]:
     """Return the seconds per image in reading, decoding and transforms, and in putting a batch
     together: what making one takes beyond these. Files that are no images are left out."""
@@ -156,7 +136,7 @@ def _image_stages(
     alive()
     decode_s, pictures = _timed(contents, lambda given: samples.decode(given[1]))
     alive()
-    transform_s, _ = _timed(pictures, lambda given: samples.transform(given[1], given[0][0], 0))
+    transform_s, _ = _timed(pictures, lambda given: samples.change(given[1], given[0][0], 0))
     alive()
     fine = [given[0] for given, _ in pictures]
     batch_s, _ = _timed([fine] if fine else [], lambda some: samples.batch(some, 0))

@@ -52,8 +52,7 @@ class DataloadWorkload(Workload[DataloadJob]):
         check_dataload(self.job)
 
     def notes(self) -> list[str]:
-        """Return which data sets are made first, and what transforms need not have; how images are
-        split changes nothing here."""
+        """Return which data sets are made first, and what transforms need not have."""
         from hpcdist.data.images.transforms import notes_on_transform
 
         data = self._data()
@@ -173,7 +172,7 @@ class _DataloadRank(BenchmarkRank):
         from hpcdist.bench.dataload.measure import time_steps
         from hpcdist.data.order import Share
 
-        source = self._sources.source(msgspec.structs.replace(data, workers=0, cache=False))
+        source = self._sources.source(msgspec.structs.replace(data, workers=0))
         order = torch.arange(batch_size) % len(source)
         share = Share(begin=0, end=batch_size, filled_end=batch_size)
         with source.open(self.context) as batches:

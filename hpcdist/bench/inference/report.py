@@ -13,11 +13,10 @@ from hpcdist.base.plotting import (
     new_figure,
     plain_log_ticks,
     shared_legend,
-    tip_points,
 )
 from hpcdist.base.statistics import Measure
 from hpcdist.base.table import Column, Table, count, each, mean_interval, number
-from hpcdist.base.text import UNDEFINED, number_of, show_mean_sd
+from hpcdist.base.text import UNDEFINED, number_of
 from hpcdist.bench.benchmark import (
     Benchmark,
     NumberedResult,
@@ -90,7 +89,7 @@ class InferenceBenchmark(Benchmark[InferenceSummary]):
         return super().pictures(job, timed)
 
     def draw(self, run: NumberedResult[InferenceSummary]) -> Figure:
-        return make_figure(run.result.cells, [run.number])
+        return make_figure(run.result.cells)
 
 
 def _batch_table(summary: InferenceSummary, number_of_run: int) -> Table[InferenceCell]:
@@ -127,9 +126,8 @@ def _batch_table(summary: InferenceSummary, number_of_run: int) -> Table[Inferen
     )
 
 
-def make_figure(cells: Sequence[InferenceCell], runs: Sequence[int] = ()) -> Figure:
-    """Draw time per batch and images/s by batch size, with error bars; `runs` are the numbers of
-    the runs that they are of."""
+def make_figure(cells: Sequence[InferenceCell]) -> Figure:
+    """Draw time per batch and images/s by batch size, with error bars."""
     figure = new_figure(10, 4.5)
     time_axes, rate_axes = figure.subplots(1, 2)
     ordered = sorted(cells, key=lambda cell: cell.batch_size)  # else lines run back and forth
@@ -146,10 +144,8 @@ def make_figure(cells: Sequence[InferenceCell], runs: Sequence[int] = ()) -> Fig
         xs = [cell.batch_size for cell in timed]
         times = [spread(cell) for cell in timed]
         rates = [time.rate(cell.batch_size) for cell, time in zip(timed, times, strict=True)]
-        texts = [_in_words(cell) for cell in timed]
         for axes, spreads, per in ((time_axes, times, 1e-3), (rate_axes, rates, 1.0)):
             draw_spreads(axes, xs, spreads, per, **style)
-            tip_points(axes, xs, [each.middle_s / per for each in spreads], texts, runs)
     for axes, what in ((time_axes, "time per batch (ms)"), (rate_axes, "images/s")):
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
@@ -158,11 +154,3 @@ def make_figure(cells: Sequence[InferenceCell], runs: Sequence[int] = ()) -> Fig
         finish(axes, x="images per batch, over all devices", y=f"{what}, median and quartiles")
     shared_legend(figure, [time_axes])
     return figure
-
-
-def _in_words(cell: InferenceCell) -> str:
-    time = show_mean_sd(cell.mean_time_s or 0.0, cell.sd_time_s)
-    return (
-        f"{cell.strategy}, {number_of(cell.batch_size, 'image')} per batch: {time} (mean ± sd), "
-        f"{cell.images_per_s or 0.0:,.0f} images/s"
-    )

@@ -1,29 +1,32 @@
 """From the bytes of a file to the pixels of a picture, and what is wrong where there are none.
 
-A picture is RGB, 8 bits per channel. `pil` is what everybody writes: PIL's open and convert.
-`exact` gives the same pixels: a colour JPEG file goes straight to libjpeg-turbo, which decodes in
-PIL too, and everything else to PIL. `fast` lets libjpeg-turbo leave out what a smaller picture does
-not need.
+A picture is RGB, 8 bits per channel. Exact pixels are those of PIL's open and convert: a colour
+JPEG file goes straight to libjpeg-turbo, which decodes in PIL too, and everything else to PIL. Fast
+ones let libjpeg-turbo leave out what a smaller picture does not need.
 """
 
 from __future__ import annotations
 
 import io
 import os
-import struct
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image, UnidentifiedImageError
 
-from hpcdist.data.images.reading import read_file
+from hpcdist.base.files import read_bytes
 from hpcdist.data.splits import ImageParts
+
+try:
+    import simplejpeg
+except ImportError:  # there is none for some machines
+    simplejpeg = None
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,137 +34,63 @@ if TYPE_CHECKING:
 
     Pixels = NDArray[np.uint8]
 
-
 Size = tuple[int, int]
 """(width, height)"""
 
-_COLOURS = 3
-_BITS = 8
+_JPEG = b"\xff\xd8"
+_COLOURS = ("YCbCr", "RGB")
+MOST_BYTES = 1_000_000_000
+"""Size of a file that is read: the most that the pixels of an image that is decoded take."""
+MOST_PIXELS = 89_478_485
+"""Pillow's limit of an image that is decoded: a file of a few KB can ask for any memory."""
+_MILLIONS = round(MOST_PIXELS / 1e6)
 
 
 class UnreadableImageError(Exception):
     """A file shows no picture; says why."""
 
 
-class PilDecoder:
-    """Decodes with PIL alone."""
+def decode(
+    content: bytes, size: Size | None, *, is_fast: bool = False, out: Pixels | None = None
+) -> Pixels:
+    """Return the pixels [height, width, 3] in a file, scaled to a size if it is given.
 
-    def __init__(self, size: Size | None) -> None:
-        self._size = size
-
-    def __call__(self, content: bytes) -> Pixels:
-        """The pixels [height, width, 3]; UnreadableImageError where there are none."""
-        import numpy as np
-
-        pixels: Pixels = np.asarray(self.picture(content))
-        return pixels
-
-    def into(self, out: Pixels, content: bytes) -> None:
-        """Decode to where the pixels are wanted; `out` has the size that was asked for."""
-        out[...] = self(content)
-
-    def picture(self, content: bytes) -> Image.Image:
-        try:
-            picture = self._open(content)
-            if self._size is None or picture.size == self._size:
-                return picture
-            return picture.resize(self._size, Image.Resampling.BILINEAR)
-        except Exception as error:  # noqa: BLE001 - PIL's plugins raise anything at broken files
-            raise UnreadableImageError(explain(content, error)) from None
-
-    def _open(self, content: bytes) -> Image.Image:
-        return open_image(content).convert("RGB")
-
-
-class ExactDecoder(PilDecoder):
-    """The pixels of PIL; colour JPEG files go to libjpeg-turbo without PIL's detours.
-
-    PIL's own way reads markers in Python and has the decoder give three bytes per pixel, which it
-    then spreads over the four that it keeps. Where no image of PIL is wanted, simplejpeg decodes
-    to where the pixels are wanted. Whatever either refuses is PIL's to judge.
+    They are in `out`, which has that size, where a JPEG file has it, too. `is_fast`: a JPEG file is
+    decoded at the smallest of 1/8, 1/4, 1/2 of its size that is not below what is wanted, and then
+    scaled. UnreadableImageError where there are no pixels.
     """
+    import numpy as np
 
-    def __init__(self, size: Size | None) -> None:
-        super().__init__(size)
-        try:
-            from simplejpeg import decode_jpeg
-        except ImportError:  # there is none for some machines
-            decode_jpeg = None
-        self._decode_jpeg: Callable[..., Any] | None = decode_jpeg
-
-    def into(self, out: Pixels, content: bytes) -> None:
-        has_size = _colour_size(content) == (out.shape[1], out.shape[0])
-        if self._decode_jpeg is not None and has_size and out.flags.c_contiguous:
-            with suppress(ValueError):
-                self._decode_jpeg(content, "RGB", buffer=out)
-                return
-        super().into(out, content)
-
-    def _open(self, content: bytes) -> Image.Image:
-        size = _colour_size(content)
-        if size is not None:
-            with suppress(Exception):  # whatever it is, PIL's own way tells
-                return Image.frombytes("RGB", size, content, "jpeg", "RGBX", "")
-        return super()._open(content)
+    try:
+        pixels = _decode_jpeg(content, size if is_fast else None, out)
+        if pixels is None:
+            pixels = np.asarray(open_image(content).convert("RGB"))
+        if size is not None and pixels.shape[1::-1] != size:
+            scaled = Image.fromarray(pixels).resize(size, Image.Resampling.BILINEAR)
+            pixels = np.asarray(scaled)
+    except Exception as error:  # noqa: BLE001 - PIL's plugins raise anything at broken files
+        raise UnreadableImageError(explain(content, error)) from None
+    return pixels
 
 
-class FastDecoder(ExactDecoder):
-    """Not bit for bit PIL's pixels where pictures are made smaller than they are.
-
-    A JPEG file is decoded at the smallest of 1/8, 1/4, 1/2 of its size that is not below what is
-    wanted, and then scaled.
-    """
-
-    def _open(self, content: bytes) -> Image.Image:
-        if self._size is None:
-            return super()._open(content)
-        picture = open_image(content)
-        picture.draft("RGB", self._size)
-        return picture.convert("RGB")
-
-
-DECODERS: dict[str, Callable[[Size | None], PilDecoder]] = {
-    "exact": ExactDecoder,
-    "fast": FastDecoder,
-    "pil": PilDecoder,
-}
-"""data.decoder -> what it is."""
-
-
-def make_decoder(name: str, size: int | Size | None = None) -> PilDecoder:
-    """A decoder; pictures are scaled to `size` (None: left as they are; a number: square)."""
-    return DECODERS[name]((size, size) if isinstance(size, int) else size)
-
-
-_BEGIN = b"\xff\xd8"
-_WITHOUT_LENGTH = frozenset([0x01, *range(0xD0, 0xD9)])
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Markers that begin a frame: all of 0xC0 to 0xCF but DHT, JPG and DAC."""
-
-
-def _colour_size(content: bytes) -> Size | None:
-    """Return the size in a JPEG file's header; None: too large, or not of 8-bit colours."""
-    if content[:2] != _BEGIN:
+def _decode_jpeg(content: bytes, least: Size | None, out: Pixels | None) -> Pixels | None:
+    """Return the pixels of a JPEG file of 8-bit colours, `least` or larger; None: PIL judges."""
+    if simplejpeg is None or content[:2] != _JPEG:
         return None
-    position, length = 2, len(content)
-    while position + 9 < length and content[position] == 0xFF:
-        marker = content[position + 1]
-        if marker == 0xFF:  # fills up
-            position += 1
-        elif marker in _WITHOUT_LENGTH:
-            position += 2
-        elif marker in _FRAMES:
-            bits, height, width, components = struct.unpack_from(">BHHB", content, position + 4)
-            is_fit = (bits, components) == (_BITS, _COLOURS) and 0 < width * height <= MOST_PIXELS
-            return (width, height) if is_fit else None
-        else:
-            position += 2 + (content[position + 2] << 8 | content[position + 3])
-    return None
+    try:
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
+        if colours not in _COLOURS or height * width > MOST_PIXELS:
+            return None
+        options: dict[str, Any] = {}
+        if least is not None:
+            options = {"min_width": least[0], "min_height": least[1], "min_factor": 1}
+        elif out is not None and out.shape == (height, width, 3):
+            options = {"buffer": out}
+        found: Pixels = simplejpeg.decode_jpeg(content, "RGB", **options)
+    except ValueError:
+        return None
+    return out if "buffer" in options else found
 
-
-MOST_PIXELS = 89_478_485
-"""Pillow's limit of an image that is decoded: a file of a few KB can ask for any memory."""
-_MILLIONS = round(MOST_PIXELS / 1e6)
 
 _FORMATS = ("JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP")
 """Formats that are read, whatever a file's name says: others start programs, as EPS does
@@ -264,7 +193,7 @@ def check_files(parts: ImageParts, tick: Callable[[], None] = lambda: None) -> R
 def _look_into(path: Path) -> tuple[Size, str, int] | str:
     """Return the size, format and bytes of an image, or why the file is none."""
     try:
-        content = read_file(str(path))
+        content = read_bytes(path, most_bytes=MOST_BYTES)
     except OSError as error:
         return explain_unread(error)
     try:

@@ -4,15 +4,8 @@
 
 data.root is that folder, a folder that holds it, or LFW's .tgz, which is unpacked once into the
 user's cache. Without a root, photographs are made there. A fifth of each person's images is for
-testing, unless LFW's own files split them, which are looked for in this order:
-
-    peopleDevTrain.txt, peopleDevTest.txt    a person per line, with all images: name, how many
-    pairsDevTrain.txt, pairsDevTest.txt      only the images of the pairs: name, number, number;
-                                             or name, number, name, number
-    pairs.txt                                ten sets of such pairs; the last one is for testing
-
-The first line of each says how many there are. Nobody is in both parts: the files are for telling
-whether two images show the same person, not for putting a name to one.
+testing. LFW's own files that split it are left alone: by them nobody is in both parts, since they
+are for telling whether two images show the same person, and not for putting a name to one.
 """
 
 from __future__ import annotations
@@ -20,18 +13,16 @@ from __future__ import annotations
 import gzip
 import hashlib
 import math
-import os
 import shutil
 import tarfile
 import zlib
-from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import Path, PurePosixPath
 from tarfile import ReadError, TarFile
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, cast
 
 from hpcdist.base.errors import JobError
-from hpcdist.base.files import open_regular, read_bytes
+from hpcdist.base.files import open_regular
 from hpcdist.data.images import made_faces
 from hpcdist.data.images.folders import (
     check_enough,
@@ -42,11 +33,9 @@ from hpcdist.data.images.folders import (
 )
 from hpcdist.data.images.made_once import cache_folder, make_once
 from hpcdist.data.splits import (
-    Classes,
     ImageParts,
     SplitSizes,
     existing_root,
-    make_parts,
     split_classes,
 )
 from hpcdist.job.spec import Data
@@ -55,10 +44,6 @@ VARIANTS = ("lfw", "lfw_funneled", "lfw-deepfunneled", "lfw-py")
 """Names of the folders in LFW's archives, and of the one that torchvision keeps them in."""
 _STAND_IN = made_faces.Plan()
 _VERSION = 1  # of what is made of a plan
-NO_CLASS_IN_BOTH = (
-    "no class is in both parts, so a model that names classes is always wrong about the "
-    "test images; data.split=stratified splits each class"
-)
 LAYOUT = (
     "lay it out as <root>/Person_Name/Person_Name_0001.jpg, or name LFW's .tgz: its own host is "
     "gone, but https://ndownloader.figshare.com/files/5976015 has it (funneled), from where "
@@ -103,33 +88,15 @@ def unmade(data: Data) -> str | None:
     return f"{data.root} is unpacked once, to {made}"
 
 
-def remarks(data: Data) -> list[str]:
-    """Return notes for the user on files that are there, and have been checked."""
-    if data.root is None or not is_complete(data):
-        return []
-    _, files = _find_people(data)
-    if files is None:
-        return []
-    # Lines of four fields have name, number, name, number; all others begin with their one name.
-    train, test = (
-        {name for line in lines for name in line.fields[:: 2 if len(line.fields) == 4 else 4]}
-        for lines in _both_parts(files)
-    )
-    if train & test:
-        return []
-    names = " and ".join(dict.fromkeys((files.train.name, files.test.name)))
-    return [f"by {names} {NO_CLASS_IN_BOTH}"]
-
-
 def images(data: Data) -> ImageParts:
     """Return the files of both parts; what is missing is made first."""
     prepare(data)
     if data.root is None:
         return _STAND_IN.parts(stand_in_folder())
-    root, files = _find_people(data)
+    root = _find_people(data)
     classes = list_classes(root)
     check_enough(classes, root, LAYOUT)
-    return split_classes(root, classes) if files is None else split_by_files(root, classes, files)
+    return split_classes(root, classes)
 
 
 def stand_in_folder() -> Path:
@@ -164,12 +131,10 @@ def _made_folder(data: Data) -> Path | None:
     return cache_folder() / f"faces-{digest}"
 
 
-def _find_people(data: Data) -> tuple[Path, SplitFiles | None]:
+def _find_people(data: Data) -> Path:
     """Return the folder with a folder per person: data.root, what was unpacked of it, or a folder
-    below, such as LFW's own; and the files there or above that split the images, if the job wants
-    them."""
+    below, such as LFW's own."""
     root = _made_folder(data) or existing_root(data, LAYOUT)
-    places = [root]
     while True:
         below = folders_in(root)
         variants = [name for name in below if name in VARIANTS]
@@ -183,107 +148,7 @@ def _find_people(data: Data) -> tuple[Path, SplitFiles | None]:
         elif len(below) == 1 and not has_images(root / below[0]):
             root /= below[0]
         else:
-            return root, find_split_files(places) if data.split == "auto" else None
-        places.insert(0, root)
-
-
-_TEN_SETS = "pairs.txt"
-_HINT = "set data.split to stratified, which needs no such file"
-
-
-class SplitFiles(NamedTuple):
-    """The files that say which images are for training, and which for testing."""
-
-    train: Path
-    test: Path
-    """The same file, where one says both."""
-
-
-class _Line(NamedTuple):
-    path: Path
-    number: int
-    fields: list[str]
-
-    def wrong(self, why: str) -> JobError:
-        text = "\t".join(self.fields)
-        return JobError(f"{self.path}:{self.number}: {text!r} {why}", hint=_HINT)
-
-
-def find_split_files(folders: Sequence[Path]) -> SplitFiles | None:
-    """Return the first of them that are in one of the folders; None where there are none."""
-    names = [(f"{kind}DevTrain.txt", f"{kind}DevTest.txt") for kind in ("people", "pairs")]
-    for train, test in (*names, (_TEN_SETS, _TEN_SETS)):
-        for folder in folders:
-            if (folder / train).is_file() and (folder / test).is_file():
-                return SplitFiles(folder / train, folder / test)
-    return None
-
-
-def split_by_files(root: Path, classes: Classes, files: SplitFiles) -> ImageParts:
-    """The parts as the files say; JobError where they are damaged, or name what is not there."""
-    images = {
-        name: {PurePath(path).stem: path for path in paths} for name, paths in classes.items()
-    }
-
-    def part(lines: list[_Line]) -> Classes:
-        chosen = {path for line in lines for path in _named(line, images)}
-        return {name: [path for path in some if path in chosen] for name, some in classes.items()}
-
-    train, test = _both_parts(files)
-    return make_parts(root, part(train), part(test))
-
-
-def _both_parts(files: SplitFiles) -> tuple[list[_Line], list[_Line]]:
-    header, *lines = _lines(files.train)
-    if files.train != files.test:
-        return lines, _lines(files.test)[1:]
-    # Each of the sets has as many pairs of one person as of two.
-    numbers = [int(field) for field in header.fields if field.isdecimal()]
-    if len(header.fields) != 2 or len(numbers) != 2 or 2 * numbers[0] * numbers[1] != len(lines):
-        raise header.wrong(
-            f"must be the number of sets, and of pairs of either kind in each; {len(lines):,} "
-            "pairs follow"
-        )
-    last = 2 * numbers[1]
-    return lines[:-last], lines[-last:]
-
-
-_MOST_LIST_BYTES = 100_000_000
-
-
-def _lines(path: Path) -> list[_Line]:
-    try:
-        text = os.fsdecode(read_bytes(path, most_bytes=_MOST_LIST_BYTES))
-    except OSError as error:
-        raise unreadable(path, error) from None
-    lines = [_Line(path, number, line.split()) for number, line in enumerate(text.splitlines(), 1)]
-    lines = [line for line in lines if line.fields]
-    if len(lines) < 2:
-        raise JobError(f"{path} names no images", hint=_HINT)
-    return lines
-
-
-def _named(line: _Line, images: dict[str, dict[str, str]]) -> Iterator[str]:
-    numbered: list[tuple[str, str | None]]
-    match line.fields:
-        case [name, _how_many]:
-            numbered = [(name, None)]
-        case [name, first, second]:
-            numbered = [(name, first), (name, second)]
-        case [name, first, other, second]:
-            numbered = [(name, first), (other, second)]
-        case _:
-            raise line.wrong("names neither a person nor a pair of images")
-    for name, number in numbered:
-        if name not in images:
-            raise line.wrong(f"names {name}, who has no images")
-        if number is None:
-            yield from images[name].values()
-            continue
-        stem = f"{name}_{number.zfill(4)}"
-        if stem not in images[name]:
-            raise line.wrong(f"names {stem}, which is not there")
-        yield images[name][stem]
+            return root
 
 
 _MOST_BYTES = 8 * 10**9

@@ -66,7 +66,6 @@ class Plan:
 def make_faces(folder: Path, plan: Plan) -> None:
     """Write all images of the plan into a folder; JobError where scikit-learn is not installed."""
     from hpcdist.data.images.decoding import open_image
-    from hpcdist.data.images.reading import read_file
 
     package = find_spec("sklearn")
     if package is None or package.origin is None:
@@ -75,7 +74,7 @@ def make_faces(folder: Path, plan: Plan) -> None:
             hint="pip install scikit-learn, or name your own images with data.root",
         )
     beside = Path(package.origin).parent / "datasets" / "images"
-    contents = [read_file(str(beside / name)) for name in _PHOTOGRAPHS]
+    contents = [(beside / name).read_bytes() for name in _PHOTOGRAPHS]
     photographs = [open_image(content).convert("RGB") for content in contents]
     with ThreadPoolExecutor(_THREADS) as threads:  # Pillow computes without the interpreter's lock
         futures = []

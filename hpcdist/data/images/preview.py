@@ -6,7 +6,7 @@ The picture is a grid of images with their labels, each before and after data.tr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from hpcdist.data.images.samples import ImageSamples, PixelSamples
+    from hpcdist.data.arrays import Samples
 
     Pixels = NDArray[np.uint8]
     from PIL.Image import Image
@@ -44,74 +44,58 @@ class Shown:
 
 
 def load_preview(data: Data, *, seed: int, number: int) -> list[Shown]:
-    """The first so many samples of the first epoch, as a training with this train.seed has them."""
-    from hpcdist.data.catalog import find_images
+    """The first so many samples of the first epoch, as a training with this train.seed has them.
+
+    Those in memory are brightened where the data set's whitest is less than 255: digits' is 16.
+    """
+    from hpcdist.data.catalog import find_data_set, find_images, open_images
     from hpcdist.data.images.transforms import check_transform
 
     check_transform(data.transform)
-    parts = find_images(data)
-    if parts is None:
-        return list(_from_memory(data, seed, number))
-    from hpcdist.data.images.samples import ImageSamples  # brings torch: files come first
+    parts = find_images(data)  # before torch is imported, which takes seconds
+    import numpy as np
 
-    data = msgspec.structs.replace(data, bad_files="skip")
-    samples = ImageSamples(parts.train, data, seed)
-    plain = ImageSamples(parts.train, msgspec.structs.replace(data, transform="none"), seed)
-    indices = _first(len(samples), seed, number)
-    (before, _), (after, problems) = _fill(plain, indices), _fill(samples, indices)
-    return [
-        Shown(
-            label=parts.train.classes[parts.train.labels[index]],
-            before=None if index in problems else before[position],
-            after=None if index in problems else after[position],
-            problem=problems.get(index, ""),
-        )
-        for position, index in enumerate(indices)
-    ]
-
-
-def _first(num_samples: int, seed: int, number: int) -> list[int]:
-    """Return the samples that the first epoch begins with."""
+    from hpcdist.data.images.samples import PixelSamples, TransformedImages
     from hpcdist.data.order import epoch_order
 
-    order = epoch_order(num_samples, seed=seed, epoch=0)
-    indices: list[int] = order[: min(number, num_samples)].tolist()
-    return indices
-
-
-def _fill(
-    samples: ImageSamples | PixelSamples, indices: Sequence[int]
-) -> tuple[Pixels, dict[int, str]]:
-    """Return the pixels of samples, and why some have none."""
-    import numpy as np
-
-    channels, height, width = samples.shape
-    pixels = np.empty((len(indices), height, width, channels), np.uint8)
-    bad = samples.fill(pixels, indices, epoch=0)
-    return pixels, {file.index: str(file) for _, file in bad}
-
-
-def _from_memory(data: Data, seed: int, number: int) -> Iterator[Shown]:
-    """Brightened where the data set's whitest is less than 255: digits' is 16."""
-    import numpy as np
-
-    from hpcdist.data.catalog import find_data_set
-    from hpcdist.data.images.samples import PixelSamples
-
-    load = find_data_set(data).load
-    assert load is not None
-    whole = load(data)
-    assert whole.train_pixels is not None
-    images = whole.train_pixels.images.numpy()
-    samples = PixelSamples(whole.train_pixels, whole.train.labels, data, seed)
-    brighter = 255 / images.max()
-    indices = _first(len(samples), seed, number)
-    for index, after in zip(indices, _fill(samples, indices)[0], strict=True):
-        yield Shown(
-            label=str(int(samples.labels[index])),
-            before=np.rint(np.atleast_3d(images[index]) * brighter).astype(np.uint8),
-            after=np.rint(after * brighter).clip(0, 255).astype(np.uint8),
+    before: TransformedImages
+    after: TransformedImages
+    if parts is not None:
+        data = msgspec.structs.replace(data, bad_files="skip")
+        after = open_images(parts.train, data, seed)
+        before = open_images(parts.train, msgspec.structs.replace(data, transform="none"), seed)
+        names, brighter = parts.train.classes, 1.0
+    else:
+        load = find_data_set(data).load
+        assert load is not None
+        whole = load(data)
+        pixels = whole.train_pixels
+        assert pixels is not None
+        before, after = (
+            PixelSamples(pixels, whole.train.labels, transform, seed)
+            for transform in ("none", data.transform)
         )
+        names = tuple(map(str, range(whole.num_classes)))
+        brighter = 255 / float(pixels.images.max())
+    order = epoch_order(len(after), seed=seed, epoch=0)[: min(number, len(after))].tolist()
+    both = [samples.batch(order, epoch=0) for samples in (before, after)]
+    problems = {bad.index: str(bad) for bad in both[1].bad}
+
+    def image(batch: Samples, position: int) -> Pixels | None:
+        if order[position] in problems:
+            return None
+        shown = batch.images[position].permute(1, 2, 0).numpy() * brighter
+        return np.rint(shown).clip(0, 255).astype(np.uint8)
+
+    return [
+        Shown(
+            label=names[int(after.labels[index])],
+            before=image(both[0], position),
+            after=image(both[1], position),
+            problem=problems.get(index, ""),
+        )
+        for position, index in enumerate(order)
+    ]
 
 
 _LEAST_SIDE, _MOST_SIDE = 96, 176

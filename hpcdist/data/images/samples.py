@@ -1,74 +1,74 @@
-"""Image files as samples: read, decoded, changed and put into batches, each step by itself."""
+"""Images as samples: read, decoded, changed and put together, a whole batch at a time.
+
+`FastImages` is a Dataset for any DataLoader: torch asks it for whole batches (`__getitems__`), so
+that it decodes into one array, and reads several files at once where storage answers late.
+"""
 
 from __future__ import annotations
 
+import os
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from hpcdist.base.errors import HpcdistError
-from hpcdist.base.text import one_line
-from hpcdist.data.arrays import IGNORED_LABEL, Normalization, Pixels, Samples, Shape, ToUnitRange
+from hpcdist.base.files import read_bytes
+from hpcdist.data.arrays import (
+    IGNORED_LABEL,
+    BadFile,
+    Normalization,
+    Pixels,
+    Samples,
+    Shape,
+    ToUnitRange,
+)
 from hpcdist.data.images.decoding import (
+    MOST_BYTES,
     UnreadableImageError,
+    decode,
     explain_unread,
-    make_decoder,
     no_warnings,
 )
-from hpcdist.data.images.reading import Reader, read_file
-from hpcdist.data.images.transforms import build_transform, kept_random_state
-from hpcdist.data.splits import ImageFiles
-from hpcdist.job.spec import Data
+from hpcdist.data.images.folders import list_classes
+from hpcdist.data.images.transforms import Spec, Transform, build_transform, kept_random_state
+from hpcdist.data.splits import ImageFiles, label_files
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from hpcdist.data.images.memory import DecodedCache
-
-    Picture = NDArray[np.uint8] | Image.Image
 
 _MASK = 2**64 - 1
 _CHANNELS = 3
 _TRIED = 50
 """Files tried, at the beginning and over all, to find the size of one that is an image."""
+_LATE_S = 1e-3
+"""Reads that take longer on average are worth threads. A local disk, or files that are in memory
+already, answer at once; a network file system takes milliseconds for each open."""
+_THREADS = 32
 
 
-@dataclass(frozen=True)
-class BadFile:
-    """A file that shows no picture."""
-
-    index: int
-    path: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{one_line(self.path)} {self.reason}"
-
-
-class _Filled(ABC):
-    """Samples whose images the CPUs fill in."""
+class TransformedImages(ABC):
+    """Images that the CPUs make, one by one, when a batch with them is wanted."""
 
     shape: Shape
-    """(channels, height, width) of each image, after data.transform."""
+    """(channels, height, width) of each image, after the transform."""
 
     def __init__(
-        self,
-        labels: Tensor,
-        normalization: Normalization,
-        data: Data,
-        seed: int,
+        self, labels: Tensor, normalization: Normalization, transform: Transform, seed: int
     ) -> None:
         """`labels`: int64, [samples]. `seed`: train.seed."""
         self.labels = labels
         self.normalization = normalization
+        self._transform = transform
         self._seed = seed
-        self._transform = build_transform(data.transform)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -79,33 +79,28 @@ class _Filled(ABC):
         return Samples(images=self.normalization(batch.images), labels=batch.labels)
 
     def batch(self, indices: Sequence[int], epoch: int) -> Samples:
-        """The samples with these indices, as `fill` writes them: uint8 [samples, channels, height,
-        width]; in memory the channels come last."""
+        """Return the samples with these indices: uint8 [samples, channels, height, width], in
+        memory with the channels last. The label of a bad file is IGNORED_LABEL."""
         channels, height, width = self.shape
         pixels = np.empty((len(indices), height, width, channels), np.uint8)
-        return self.as_batch(pixels, indices, self.fill(pixels, indices, epoch))
-
-    def as_batch(
-        self,
-        pixels: NDArray[np.uint8 | np.float32],
-        indices: Sequence[int],
-        bad: Sequence[tuple[int, BadFile]],
-    ) -> Samples:
-        """Return pixels that are filled in; the label of a bad file is IGNORED_LABEL."""
         labels = self.labels[torch.as_tensor(indices)]
-        for position, _ in bad:
-            labels[position] = IGNORED_LABEL
-        return Samples(images=channels_first(pixels), labels=labels)
+        bad = []
+        with kept_random_state(), no_warnings():
+            for position, file in self.fill(pixels, indices, epoch):
+                pixels[position], labels[position] = 0, IGNORED_LABEL
+                bad.append(file)
+        images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        return Samples(images=images, labels=labels, bad=tuple(bad))
 
-    def transform(self, image: Picture, index: int, epoch: int) -> NDArray[np.uint8]:
-        """The pixels [height, width, channels] that data.transform makes of a picture.
+    def change(self, image: NDArray[np.uint8], index: int, epoch: int) -> NDArray[np.uint8]:
+        """Return the pixels [height, width, channels] that the transform makes of an image.
 
         UnreadableImageError where it can make none, as of one that is smaller than a crop;
         HpcdistError where they do not fit into a batch.
         """
         if not self._transform:
-            return np.atleast_3d(np.asarray(image))
-        picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
+            return np.atleast_3d(image)
+        picture = Image.fromarray(image)
         try:
             pixels = self._transform.apply(picture, sample_seed(self._seed, epoch, index))
         except (ValueError, RuntimeError, TypeError) as error:
@@ -118,175 +113,195 @@ class _Filled(ABC):
             return pixels
         resize = f"{{Resize: {{size: [{usual_height}, {usual_width}]}}}}"
         raise HpcdistError(
-            f"data.transform makes {width} x {height} pixels of {self.path(index)}, and "
+            f"data.transform makes {width} x {height} pixels of {self.name(index)}, and "
             f"{usual_width} x {usual_height} of another image: all images of a batch must have one "
             "size",
             hint=f"end it with a transform that gives one size, such as {resize}, or set data.size",
         )
 
     @abstractmethod
-    def path(self, index: int) -> str:
+    def name(self, index: int) -> str:
         """Return the whole path of a sample's file, or what to call it if it has none."""
 
     @abstractmethod
     def fill(
-        self, out: NDArray[np.uint8], indices: Sequence[int], epoch: int, ahead: Sequence[int] = ()
-    ) -> list[tuple[int, BadFile]]:
-        """Write the pixels of samples to `out`; returns where in it there are none, and why.
-
-        Those are zero. `ahead`: the samples that this process will be asked for next. HpcdistError
-        where data.bad_files is refuse.
-        """
+        self, out: NDArray[np.uint8], indices: Sequence[int], epoch: int
+    ) -> Iterator[tuple[int, BadFile]]:
+        """Write the pixels of samples to `out`, and yield where in it there are none, and why."""
 
 
-class ImageSamples(_Filled):
-    """One part of a data set of image files, and the steps from a file to a batch."""
+class FastImages(TransformedImages, Dataset[Any]):
+    """Image files of several classes, for a DataLoader:
+
+    images = FastImages("photos", size=224, transform="light")
+    loader = DataLoader(images, 64, shuffle=True, num_workers=4, collate_fn=images.collate)
+    for batch, labels in loader:  # uint8 [64, 3, 224, 224], int64 [64]
+        batch = batch.to(device).div(127.5).sub(1)  # a quarter of the bytes was moved
+    """
 
     def __init__(
         self,
-        files: ImageFiles,
-        data: Data,
-        seed: int,
+        files: str | Path | Sequence[tuple[str, int]] | ImageFiles,
         *,
+        size: int | None = None,
+        transform: Spec | Callable[[Image.Image], Any] = "none",
+        decode: str = "exact",
+        bad_files: str = "skip",
+        seed: int = 0,
         shape: Shape | None = None,
     ) -> None:
-        """`shape`: of the images; None: that of data.size, data.transform, or the first image."""
-        labels = torch.tensor(files.labels, dtype=torch.int64)
-        super().__init__(labels, ToUnitRange(), data, seed)
+        """Find the size of the images.
+
+        `files`: a folder with one folder per class, or paths with labels. `size`: scale images to
+        a square of so many pixels per side; else they must have one size, or the transform gives
+        them one. `transform`: as data.transform, or a function from an image of PIL to one, or to
+        a uint8 tensor. `decode`: exact, the pixels of PIL, or fast, which differ a little where
+        images are made smaller. `bad_files`: skip, with the label -100, or refuse. `shape`: that
+        of the images after the transform, where it is known. Raises HpcdistError.
+        """
+        if isinstance(files, (str, Path)):
+            files = label_files(Path(files), list_classes(Path(files)))
+        elif not isinstance(files, ImageFiles):
+            paths, labels = zip(*files, strict=True)
+            files = ImageFiles(root=Path(), paths=paths, labels=labels, classes=())
+        built = Transform([(transform, False)]) if callable(transform) else None
+        super().__init__(
+            torch.tensor(files.labels, dtype=torch.int64),
+            ToUnitRange(),
+            built or build_transform(transform),  # type: ignore[arg-type] # it is a spec
+            seed,
+        )
         self.files = files
-        self._refuse = data.bad_files == "refuse"
-        self._root = str(files.root)
+        self._is_fast = decode == "fast"
+        self._refuse = bad_files == "refuse"
         if shape is not None:
-            self._size = shape[2], shape[1]
+            usual = shape[2], shape[1]
         else:
-            self._size = (data.size, data.size) if data.size else self._first_size()
-        _, height, width = self.decoded_shape
+            usual = (size, size) if size else self._first_size()
+        self.shape = _CHANNELS, usual[1], usual[0]
         if self._transform:  # grayscale has the same value in each channel
-            _, height, width = self._transform.try_on(Image.new("RGB", self._size))
-        self.shape = _CHANNELS, height, width
+            self.shape = _CHANNELS, *self._transform.try_on(Image.new("RGB", usual))[1:]
         # Where each image is cut or scaled to one size, that is done to the image as it is.
-        is_free = not data.size and self.shape[1:] != self.decoded_shape[1:]
-        self._decoder = make_decoder(data.decoder, None if is_free else self._size)
-        self._reader = Reader(data.reads)
-        self.cache: DecodedCache | None = None
-        """Keeps decoded pictures; None: they are not kept."""
+        is_free = not size and self.shape != (_CHANNELS, usual[1], usual[0])
+        self._size = None if is_free else usual
+        self._is_late = False
+        self._threads: tuple[int, ThreadPoolExecutor] | None = None
 
-    @property
-    def decoded_shape(self) -> Shape:
-        """(channels, height, width) of what `cache` keeps."""
-        width, height = self._size
-        return _CHANNELS, height, width
+    def __getstate__(self) -> dict[str, Any]:
+        """Return no threads: a worker that is started, not forked, makes its own."""
+        return self.__dict__ | {"_threads": None}
 
-    def path(self, index: int) -> str:
-        return f"{self._root}/{self.files.paths[index]}"
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        images, labels = self.__getitems__([index])
+        return images[0], int(labels[0])
+
+    def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return images and labels of a whole batch; called by torch's DataLoader. What random
+        transforms draw depends on torch's generator, which DataLoader seeds in each worker."""
+        batch = self.batch(indices, epoch=int(torch.empty((), dtype=torch.int64).random_()))
+        return batch.images, batch.labels
+
+    @staticmethod
+    def collate(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the batch, which is one already: for DataLoader's collate_fn."""
+        return batch
+
+    def name(self, index: int) -> str:
+        return os.path.join(self.files.root, self.files.paths[index])
 
     def read(self, index: int) -> bytes:
-        return read_file(self.path(index))
+        """Return the content of a file; OSError where there is no regular one of its size."""
+        return read_bytes(self.name(index), most_bytes=MOST_BYTES)
 
-    def decode(self, content: bytes) -> Picture:
-        """Return the picture in a file, of PIL where there is a transform; UnreadableImageError."""
-        return self._decoder.picture(content) if self._transform else self._decoder(content)
+    def decode(self, content: bytes, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
+        """Return the pixels [height, width, 3] in a file, in `out` if they come in its size."""
+        return decode(content, self._size, is_fast=self._is_fast, out=out)
 
     def fill(
-        self, out: NDArray[np.uint8], indices: Sequence[int], epoch: int, ahead: Sequence[int] = ()
-    ) -> list[tuple[int, BadFile]]:
-        kept = [self._kept(index) for index in indices]
-        missing = [index for index, pixels in zip(indices, kept, strict=True) if pixels is None]
-        contents = self._reader.read_all(
-            [self.path(index) for index in missing],
-            [self.path(index) for index in ahead if self._kept(index) is None],
-        )
-        bad: list[tuple[int, BadFile]] = []
-        with kept_random_state(), no_warnings():
-            for position, index in enumerate(indices):
-                pixels = kept[position]
-                try:
-                    if pixels is None:
-                        self._make(out[position], next(contents), index, epoch)
-                    else:
-                        out[position] = self.transform(pixels, index, epoch)
-                except (OSError, UnreadableImageError) as error:
-                    bad.append((position, self._bad(index, error)))
-                    out[position] = 0
-        return bad
+        self, out: NDArray[np.uint8], indices: Sequence[int], epoch: int
+    ) -> Iterator[tuple[int, BadFile]]:
+        for position, (index, content) in enumerate(self._read_all(indices)):
+            try:
+                if isinstance(content, OSError):
+                    raise content
+                target = out[position]
+                pixels = self.decode(content, None if self._transform else target)
+                if pixels is not target:
+                    target[...] = self.change(pixels, index, epoch)
+            except (OSError, UnreadableImageError) as error:
+                why = explain_unread(error) if isinstance(error, OSError) else str(error)
+                bad_file = BadFile(index, self.name(index), why)
+                if self._refuse:
+                    hint = "remove it, or set data.bad_files to skip"
+                    raise HpcdistError(str(bad_file), hint=hint) from None
+                yield position, bad_file
 
-    def _kept(self, index: int) -> NDArray[np.uint8] | None:
-        return None if self.cache is None else self.cache.get(index)
+    def _read_all(self, indices: Sequence[int]) -> Iterator[tuple[int, bytes | OSError]]:
+        """Yield the samples with the contents of their files: read by threads if the last batch
+        came late."""
+        reads: Iterator[tuple[float, bytes | OSError]] = map(self._timed_read, indices)
+        if self._is_late:
+            # A forked worker lacks the threads of the rank, which may have read before.
+            if self._threads is None or self._threads[0] != os.getpid():
+                self._threads = os.getpid(), ThreadPoolExecutor(_THREADS)
+            reads = self._threads[1].map(self._timed_read, indices)
+        spent_s = 0.0
+        for index, (time_s, content) in zip(indices, reads, strict=True):
+            spent_s += time_s
+            yield index, content
+        self._is_late = spent_s > _LATE_S * len(indices)
 
-    def _make(
-        self, out: NDArray[np.uint8], content: bytes | OSError, index: int, epoch: int
-    ) -> None:
-        """Write the pixels of a file that has just been read."""
-        if isinstance(content, OSError):
-            raise content
-        if self._transform:
-            picture = self._decoder.picture(content)
-            if self.cache is not None and picture.size == self._size:
-                self.cache.put(index, np.asarray(picture))
-            out[...] = self.transform(picture, index, epoch)
-            return
-        self._decoder.into(out, content)
-        if self.cache is not None:
-            self.cache.put(index, out)
-
-    def _bad(self, index: int, error: Exception) -> BadFile:
-        reason = explain_unread(error) if isinstance(error, OSError) else str(error)
-        bad_file = BadFile(index, self.path(index), reason)
-        if self._refuse:
-            raise HpcdistError(str(bad_file), hint="remove it, or set data.bad_files to skip")
-        return bad_file
+    def _timed_read(self, index: int) -> tuple[float, bytes | OSError]:
+        begin_s = time.perf_counter()
+        content: bytes | OSError
+        try:
+            content = self.read(index)
+        except OSError as error:
+            content = error
+        return time.perf_counter() - begin_s, content
 
     def _first_size(self) -> tuple[int, int]:
         """Return the size of an image; all are sampled, as the first class may hold none."""
-        decoder = make_decoder("pil")
         number = len(self)
         step = max(1, number // _TRIED)
         tried = dict.fromkeys([*range(min(number, _TRIED)), *range(0, number, step)])
         for index in tried:
             try:
                 with no_warnings():
-                    return decoder.picture(self.read(index)).size
+                    height, width = decode(self.read(index), None).shape[:2]
             except (OSError, UnreadableImageError):
                 continue
+            return width, height
         raise HpcdistError(
-            f"none of {len(tried):,} files tried, of {number:,} in {self._root}, is an image",
+            f"none of {len(tried):,} files tried, of {number:,} in {self.files.root}, is an image",
             hint="name another folder with data.root",
         )
 
 
-class PixelSamples(_Filled):
+class PixelSamples(TransformedImages):
     """The images of a data set in memory, to which a transform is applied one by one."""
 
-    def __init__(self, pixels: Pixels, labels: Tensor, data: Data, seed: int) -> None:
-        super().__init__(labels, pixels.standardization, data, seed)
+    def __init__(self, pixels: Pixels, labels: Tensor, transform: Spec, seed: int) -> None:
+        super().__init__(labels, pixels.standardization, build_transform(transform), seed)
         self._images = pixels.images.numpy()
         self.shape = self._transform.try_on(Image.fromarray(self._images[0]))
         channels = pixels.standardization.mean.shape[1]
         if self.shape[0] != channels:
             raise HpcdistError(
-                f"data.transform makes images of {self.shape[0]} channels of those of "
-                f"{data.name}, which have {channels}",
+                f"data.transform makes images of {self.shape[0]} channels of those of the data "
+                f"set, which have {channels}",
                 hint="leave out what changes the number of channels",
             )
 
-    def path(self, index: int) -> str:
+    def name(self, index: int) -> str:
         return f"sample {index}"
 
     def fill(
-        self,
-        out: NDArray[np.uint8],
-        indices: Sequence[int],
-        epoch: int,
-        ahead: Sequence[int] = (),  # noqa: ARG002 - there is nothing to read
-    ) -> list[tuple[int, BadFile]]:
-        with kept_random_state():
-            for position, index in enumerate(indices):
-                out[position] = self.transform(self._images[index], index, epoch)
-        return []
-
-
-def channels_first(pixels: NDArray[np.uint8 | np.float32]) -> Tensor:
-    return torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        self, out: NDArray[np.uint8], indices: Sequence[int], epoch: int
+    ) -> Iterator[tuple[int, BadFile]]:
+        for position, index in enumerate(indices):
+            out[position] = self.change(self._images[index], index, epoch)
+        yield from ()
 
 
 def sample_seed(seed: int, epoch: int, index: int) -> int:

@@ -1,67 +1,216 @@
-"""Answers to an agent on one of Azure's nodes: its place among the nodes, its life, and what
-follows the end of a life.
+"""The program that each node of an Azure job executes in the folder where the job's archive was
+unpacked: `python -m hpcdist.schedulers.azure.node OUTPUT`.
 
-Azure starts a job again by itself whose low-priority nodes were taken away, and tells that nobody:
-nodes get SIGTERM at most. A job that reached its time limit is not started again, and one of its
-nodes cannot submit another: the verdict says that it can go on.
+The mounted OUTPUT is no place to run in: its files appear when they are closed, and Azure's mount
+keeps by default for ever what it once knew of a file. So each node works in a run directory on its
+own disk, which begins as former starts of the job have left it, and copies to OUTPUT what is new
+there. This process does that; the agent is its child, so that what ends the agent does not end the
+copying.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
-import socket
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
 from pathlib import Path
+from types import FrameType
 
+import msgspec
+
+from hpcdist.base import files
+from hpcdist.job.spec import OwnCodeJob
+from hpcdist.machine.command import python_command
+from hpcdist.machine.process import die_with_parent
+from hpcdist.runs.publishing import Publisher, scan
 from hpcdist.runs.run import Run
-from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.base import JobPlace, Rendezvous
-from hpcdist.schedulers.hosts import LIFE_VARIABLE, age_of_job
-from hpcdist.schedulers.requeue import Decision, RequeueRefusedError
+from hpcdist.runs.spec import RunSpec
+from hpcdist.schedulers.hosts import BEGIN_VARIABLE, LIFE_VARIABLE
 
+LIB, RUN, SNAPSHOT, RESUME = "lib", "run", "snapshot", "resume"
+"""Folders of the archive: hpcdist and what it needs; spec.json, function.pkl and the agents'
+secret; the snapshot of the user's work tree; the checkpoints that checkpoint.resume means."""
 KEY_FILE = "meeting.key"
 """Comes with the job; its content is a secret of the run's agents, in hexadecimal digits."""
 KEY_VARIABLE = "HPCDIST_JOB_KEY"
 """Names the file with the secret of the run's agents."""
-DEFAULT_PORT = 6105
+KEPT_CHECKPOINTS = 2
+"""The newest may turn out to be damaged."""
+
+_AGENT = "from hpcdist.entry import main_of_node; main_of_node(*sys.argv[1:])"
+_PREPARE = """
+from pathlib import Path
+from hpcdist.runs.run import Run
+from hpcdist.workloads import load_workload
+load_workload(Run(Path(sys.argv[1])).read_launch()[0]).prepare()
+"""
+_CHECKPOINT = re.compile(r"step-(\d{8,})\.(?:pt|ckpt|dcp)")
+_LOOK_S = 1.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 60.0
+_PAUSE_SHARE = 0.02
+"""Pauses between two copies grow with the age of the run."""
+_LAST_TRIES_S = 60.0
+_MOST_ECHOED_BYTES = 1 << 16
+"""Most that is read of a rank's log at one look."""
 
 
-class AzureNode:
-    """The part of the scheduler that is asked within a job."""
-
-    def place(self) -> JobPlace:
-        """Return the place by the variables that Azure gives each process of a job with
-        `distribution: pytorch`: one process per node, so that its world is the nodes."""
-        num_nodes = int(os.environ.get("WORLD_SIZE") or 1)
-        return JobPlace(
-            node_rank=int(os.environ.get("NODE_RANK") or os.environ.get("RANK") or 0),
-            num_nodes=num_nodes,
-            host=socket.gethostname(),
-            age_s=age_of_job(),
-            rendezvous=_rendezvous() if num_nodes > 1 else None,
-        )
-
-    def life(self) -> int:
-        """Return how often the job was started before, which its output shows."""
-        return int(os.environ.get(LIFE_VARIABLE) or 0)
-
-    def decide(self, verdict: Verdict) -> Decision:
-        """Leave a kill or a preemption, and the loss of a node, to Azure; end at the time limit."""
-        if verdict.kind == "time_limit":
-            return Decision(sequel="final", cause="time_limit")
-        if verdict.kind == "preempted" or verdict.signal == "SIGTERM":
-            return Decision(sequel="open", cause="kill or requeue")
-        return Decision(sequel="open", cause="nothing")
-
-    def requeue(self, run: Run) -> None:
-        raise RequeueRefusedError(f"Azure starts {run.id} again by itself, or not at all")
-
-
-def _rendezvous() -> Rendezvous:
-    """Return where Azure's variables have the nodes meet: a name is looked up, for agents say which
-    address they mean."""
-    address = socket.getaddrinfo(os.environ["MASTER_ADDR"], None, type=socket.SOCK_STREAM)[0][4][0]
-    return Rendezvous(
-        address=str(address),
-        port=int(os.environ.get("MASTER_PORT") or DEFAULT_PORT),
-        secret=Path(os.environ[KEY_VARIABLE]).read_text().strip(),
+def main() -> None:
+    """Prepare this node's run directory, run the agent, and publish what comes of it."""
+    begin_s = time.time()
+    code, output = Path.cwd(), Path(sys.argv[1])
+    try:
+        run, spec = prepare_run(code, output)
+        folder = _working_folder(code, spec)
+        if not isinstance(run.read_launch()[0], OwnCodeJob):
+            # What the data still lack after that, the agent tells.
+            prepare = python_command(_PREPARE, str(run.path))
+            if subprocess.run(prepare, cwd=folder, check=False).returncode:
+                print("hpcdist: the data could not be prepared", file=sys.stderr, flush=True)
+        publisher = Publisher(run.path, output)
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        sys.exit(f"hpcdist: node {os.environ.get('NODE_RANK') or 0}: {error}")
+    # The starts of the job that came as far as to start ranks are lives of the run.
+    begun = map(run.read_beginning, run.attempts())
+    life = 1 + max((beginning.life for beginning in begun if beginning), default=-1)
+    environment = {
+        BEGIN_VARIABLE: str(begin_s),
+        LIFE_VARIABLE: str(life),
+        KEY_VARIABLE: str(code / RUN / KEY_FILE),
+    }
+    parent = os.getpid()
+    python, *words = python_command(_AGENT, str(run.path), str(spec.scheduler))
+    agent = subprocess.Popen(
+        [python, "-u", *words],
+        cwd=folder,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,  # signals reach it from here, and once
+        preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509 - there are no threads here
     )
+    sys.exit(_attend(agent, run, publisher))
+
+
+def prepare_run(code: Path, output: Path) -> tuple[Run, RunSpec]:
+    """Make the run directory on this node's disk, with all that former starts of the job have to
+    pass on; return it, and the spec.json that came with the job.
+
+    The spec.json of the directory names the snapshot, and the checkpoint to begin from, where they
+    are on this node. Raises OSError and ValueError.
+    """
+    bundled = Run(code / RUN)
+    spec = bundled.read_spec()
+    if spec is None or spec.id is None:
+        raise ValueError(f"{bundled.spec_file} cannot be read")
+    run = Run(Path(tempfile.mkdtemp(prefix="hpcdist-"), spec.id))
+    run.make()
+    if bundled.function_file.exists():
+        files.write_whole(run.function_file, bundled.function_file.read_bytes())
+    text = bundled.spec_file.read_text()
+    if spec.snapshot is not None and spec.snapshot.folder is not None:
+        # In JSON, without the quotation mark at the end.
+        there, here = (
+            files.to_json(folder)[:-2] for folder in (spec.snapshot.folder, str(code / SNAPSHOT))
+        )
+        text = re.sub(f'{re.escape(there)}(?=[/"])', lambda _: here, text)
+    content = json.loads(text)
+    if (code / RESUME).is_dir():
+        content["job"]["checkpoint"]["resume"] = str(code / RESUME)
+    files.write_json(run.spec_file, content)
+    _restore(run, output)
+    return run, spec
+
+
+def _restore(run: Run, output: Path) -> None:
+    """Bring what former starts have published: of the checkpoints the newest, no logs, and of the
+    folder where agents meet nothing that is of their time. Raises OSError."""
+    published = scan(output)
+    saved = {path.split("/")[1] for path in published if path.startswith("checkpoints/")}
+    old = by_step(saved)[:-KEPT_CHECKPOINTS]
+    left_out = ("logs/", *(f"checkpoints/{name}" for name in old))
+    for path in sorted(published):
+        if not path.startswith(left_out):
+            with contextlib.suppress(FileNotFoundError):  # a lost node may go on, and remove it
+                (run.path / path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(output / path, run.path / path, follow_symlinks=False)
+
+
+def by_step(names: Iterable[str]) -> list[str]:
+    """Return those of the names that are checkpoints', oldest first."""
+    steps = {name: int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name))}
+    return sorted(steps, key=steps.__getitem__)
+
+
+def _working_folder(code: Path, spec: RunSpec) -> Path:
+    """Return where the ranks work: where the user was, in the snapshot."""
+    snapshot = spec.snapshot
+    if snapshot is None or snapshot.source is None or spec.cwd is None:
+        return code
+    within = os.path.relpath(spec.cwd, snapshot.source)
+    folder = code / SNAPSHOT / within
+    return folder if not within.startswith("..") and folder.is_dir() else code / SNAPSHOT
+
+
+def _attend(agent: subprocess.Popen[bytes], run: Run, publisher: Publisher) -> int:
+    """Publish what is new until the agent has ended and its end is published, too, and pass on
+    signals; return its exit code."""
+    received: list[int] = []
+    shown: dict[Path, int] = {}
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        agent.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, pass_on)
+    begin_s = published_s = time.monotonic()
+    ended_s: float | None = None
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            agent.wait(_LOOK_S)
+        now_s, is_over = time.monotonic(), agent.returncode is not None
+        if is_over and ended_s is None:
+            ended_s = now_s
+        _echo(run, shown)
+        pause_s = max(_FIRST_PAUSE_S, _PAUSE_SHARE * (now_s - begin_s))
+        is_due = now_s - published_s >= min(pause_s, _LONGEST_PAUSE_S)
+        if not (is_due or is_over or received):
+            continue
+        published_s = now_s
+        try:
+            publisher.publish(is_final=is_over)
+        except OSError as error:
+            print(f"hpcdist: not published, and tried again: {error}", file=sys.stderr, flush=True)
+            if ended_s is None or now_s - ended_s < _LAST_TRIES_S:
+                time.sleep(_LOOK_S)
+                continue
+        if is_over:
+            return agent.returncode if agent.returncode >= 0 else 128 - agent.returncode
+
+
+def _echo(run: Run, shown: dict[Path, int]) -> None:
+    """Print what the node's ranks have printed since the last look, for the log that Azure shows
+    while the job runs: each line with the rank before it, and of a flood the last."""
+    for rank, _, path in run.log_files():
+        with contextlib.suppress(OSError), path.open("rb") as log:
+            begin = shown.get(path, 0)
+            size = os.fstat(log.fileno()).st_size
+            if size - begin > _MOST_ECHOED_BYTES:
+                begin = size - _MOST_ECHOED_BYTES
+                print(f"[{rank}] ... the rest is in its log", flush=True)
+            log.seek(begin)
+            content, newline, _ = log.read(_MOST_ECHOED_BYTES).rpartition(b"\n")
+            shown[path] = begin + len(content) + len(newline)
+            for line in content.decode(errors="replace").split("\n") if newline else ():
+                files.print_line(f"[{rank}] {line}")
+
+
+if __name__ == "__main__":
+    main()

@@ -9,19 +9,17 @@ import re
 import sys
 from pathlib import Path
 
-from hpcdist.schedulers.adoption import end_unless_adopted
 from hpcdist.schedulers.hosts import (
     LIFE_VARIABLE,
-    PLACE_VARIABLE,
     Host,
     Job,
     count_start,
     parse_options,
     run_on_hosts,
 )
+from hpcdist.schedulers.tasks import PLACE_VARIABLE, end_unless_adopted, own_place
 
 _OF_FIRST_TASK = re.compile(r"PBS_(?!JOBID$|JOBNAME$|QUEUE$|O_\w+$|NODEFILE$|ARRAY_\w+$)\w+|NCPUS")
-_CONFIGURATION = "/etc/pbs.conf"
 
 
 def main() -> None:
@@ -31,9 +29,8 @@ def main() -> None:
     if successor.exists():
         print("hpcdist: another job goes on with this run, and this one has nothing to do")
         sys.exit(0)
-    os.environ["PATH"] = f"{os.environ.get('PATH', '')}:{_programs()}"
     place = os.environ.get(PLACE_VARIABLE, "")
-    end_unless_adopted(Path(options.logs), int(place or 0), own_id())
+    end_unless_adopted(Path(options.logs), own_place(), own_id())
     os.environ[LIFE_VARIABLE] = str(count_start(options.logs, options.job, place))
     slots = int(os.environ.get("NCPUS") or 1)
     hosts = [Host(name, slots) for name in read_nodefile(Path(os.environ["PBS_NODEFILE"]))]
@@ -62,13 +59,3 @@ def successor_file(logs: Path, job: str) -> Path:
     """Return the file that is there once the run of a job goes on as another: where a host was
     lost, PBS may start the first one again all the same. It holds the exit code of the first."""
     return logs / f"{job}.successor"
-
-
-def _programs() -> str:
-    """Return the folder of PBS's programs, which is not in every job's PATH."""
-    try:
-        text = Path(_CONFIGURATION).read_text()
-    except OSError:
-        text = ""
-    found = re.search(r"^PBS_EXEC=(\S+)", text, re.MULTILINE)
-    return f"{found[1] if found else '/opt/pbs'}/bin"

@@ -1,14 +1,14 @@
-"""The site: its queues and nodes, as qstat -Qf, qstat -Bf and pbsnodes tell. A job that PBS would
-take and never start is found before it waits."""
+"""The site: its queues, nodes and server, as qstat -Qf, qstat -Bf and pbsnodes tell, and how texts
+of PBS are read. A job that PBS would take and never start is found before it waits."""
 
 from __future__ import annotations
 
 import re
 import shutil
+import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-
-import msgspec
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from hpcdist.base.errors import JobError, SchedulerError
 from hpcdist.base.text import nearest_first, number_of
@@ -16,30 +16,17 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Partition, Site, ask
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import call_command
-from hpcdist.schedulers.pbs.qstat import parse_blocks, parse_seconds, parse_size
-from hpcdist.schedulers.request import asks_for_gpus, check_cpus, check_time_limit, cpus_per_node
+from hpcdist.schedulers.request import asks_for_gpus, check_time_limit, cpus_per_node
 
 _TIMEOUT_S = 5.0
-_DEFAULT_MAX_ARRAY_SIZE = 10_000
-_QUEUE = re.compile(r"^Queue: (\S+)")
-_SERVER = re.compile(r"^Server: (\S+)")
-_NODE = re.compile(r"^(\S+)$")
+_ATTRIBUTE = re.compile(r"^ {4,5}([\w.]+) = (.*)$")
+_SIZE = re.compile(r"(\d+)(b|kb|mb|gb|tb)?")
+_SHIFTS = {"b": 0, "kb": 10, "mb": 20, "gb": 30, "tb": 40}
 _OTHER = "name another queue with --partition"
 _DOWN = ("down", "offline", "unknown", "stale")
 
 
-class Queue(msgspec.Struct, frozen=True, kw_only=True):
-    """An execution or routing queue."""
-
-    name: str
-    is_enabled: bool = True
-    """It takes jobs."""
-    is_started: bool = True
-    """It starts jobs."""
-    limit_min: float | None = None
-
-
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class Node(NamedTuple):
     """A host, as `pbsnodes -av` tells; of several vnodes of it, the sum."""
 
     name: str
@@ -47,53 +34,69 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int
     mem_bytes: int
     is_up: bool
-    queue: str = ""
-    """The only queue that it serves; empty: all."""
 
 
-def parse_queues(text: str) -> list[Queue]:
-    """Return the queues of `qstat -Qf`."""
-    return [
-        Queue(
-            name=name,
-            is_enabled=values.get("enabled") != "False",
-            is_started=values.get("started") != "False",
-            limit_min=_minutes(values.get("resources_max.walltime", "")),
-        )
-        for name, values in parse_blocks(text, _QUEUE).items()
-    ]
+def parse_blocks(text: str, head: str) -> dict[str, dict[str, str]]:
+    """Return the attributes by name of all objects in the text of -f or -av, whose first lines are
+    `head` and a name: lines are folded, and go on after a tab. What stands first counts: the value
+    of a variable may hold lines of its own. A missing attribute is empty."""
+    found: dict[str, dict[str, str]] = {}
+    current: dict[str, str] = {}
+    last = ""
+    for line in text.splitlines():
+        if start := re.match(f"{head}(\\S+)$", line):
+            current = found.setdefault(start[1], defaultdict(str))
+        elif line.startswith("\t") and last in current:
+            current[last] += line.strip("\t\n")
+        elif attribute := _ATTRIBUTE.match(line):
+            last = attribute[1]
+            current.setdefault(last, attribute[2])
+    return found
 
 
-def _minutes(text: str) -> float | None:
-    seconds = parse_seconds(text)
-    return None if seconds is None else seconds / 60
+def parse_time(text: str) -> float | None:
+    """Return the Unix time of Sun Nov 22 22:36:56 2026."""
+    try:
+        return time.mktime(time.strptime(text))
+    except (ValueError, OverflowError):
+        return None
+
+
+def parse_seconds(text: str) -> float | None:
+    """Return the seconds of 00:01:00."""
+    found = re.fullmatch(r"(\d+):(\d{2}):(\d{2})", text)
+    return int(found[1]) * 3600.0 + int(found[2]) * 60 + int(found[3]) if found else None
+
+
+def parse_size(text: str) -> int | None:
+    """Return the bytes of 4000mb; PBS counts by 1024."""
+    found = _SIZE.fullmatch(text)
+    return int(found[1]) << _SHIFTS[found[2] or "b"] if found else None
 
 
 def parse_nodes(text: str) -> list[Node]:
     """Return the hosts of `pbsnodes -av`."""
-    indented = re.sub(r"^     (?=\S)", "    ", text, flags=re.MULTILINE)  # five, here
-    by_host: dict[str, list[Mapping[str, str]]] = {}
-    for name, values in parse_blocks(indented, _NODE).items():
-        host = values.get("resources_available.host", name)
-        by_host.setdefault(host, []).append(defaultdict(str, values))
-
-    def total(vnodes: list[Mapping[str, str]], what: str) -> int:
-        return sum(int(one[f"resources_available.{what}"] or 0) for one in vnodes)
-
-    return [
-        Node(
-            name=host,
-            cpus=total(vnodes, "ncpus"),
-            gpus=total(vnodes, "ngpus"),
-            mem_bytes=sum(parse_size(one["resources_available.mem"]) or 0 for one in vnodes),
-            is_up=not any(word in one["state"] for one in vnodes for word in _DOWN),
-            queue=vnodes[0]["queue"],
+    by_host: defaultdict[str, list[Mapping[str, str]]] = defaultdict(list)
+    for name, values in parse_blocks(text, "").items():
+        by_host[values["resources_available.host"] or name].append(values)
+    nodes = []
+    for host, vnodes in by_host.items():
+        cpus, gpus, mem_bytes = (
+            sum(parse_size(one[f"resources_available.{what}"]) or 0 for one in vnodes)
+            for what in ("ncpus", "ngpus", "mem")
         )
-        for host, vnodes in by_host.items()
-    ]
+        is_up = not any(word in one["state"] for one in vnodes for word in _DOWN)
+        nodes.append(Node(host, cpus, gpus, mem_bytes, is_up))
+    return nodes
 
 
-def _ask(*argv: str) -> str:
+def limit_min(queue: Mapping[str, str]) -> float | None:
+    """Return the longest time limit of a queue."""
+    seconds = parse_seconds(queue["resources_max.walltime"])
+    return None if seconds is None else seconds / 60
+
+
+def try_to_ask(*argv: str) -> str:
     """Return what a command says; nothing where it does not answer in time: then qsub will tell."""
     if shutil.which(argv[0]) is None:
         return ""
@@ -103,84 +106,62 @@ def _ask(*argv: str) -> str:
         return ""
 
 
-def ask_queues() -> list[Queue]:
-    return parse_queues(_ask("qstat", "-Qf"))
-
-
-def ask_server() -> dict[str, str]:
+def ask_server() -> Mapping[str, str]:
     """Return the attributes of the server; none where it does not answer."""
-    return next(iter(parse_blocks(_ask("qstat", "-Bf"), _SERVER).values()), {})
+    found = parse_blocks(try_to_ask("qstat", "-Bf"), "Server: ")
+    return next(iter(found.values()), defaultdict(str))
 
 
-def ask_max_array_size() -> int:
-    size = ask_server().get("max_array_size", "")
-    return int(size) if size.isdecimal() else _DEFAULT_MAX_ARRAY_SIZE
-
-
-def check_queue(job: JobSpec, cluster: ClusterProfile, queues: Sequence[Queue]) -> None:
+def check_site(job: JobSpec, cluster: ClusterProfile) -> None:
     """Raise JobError for what no queue or node can give: PBS takes most of it, and never starts
     it. What is not known is left to qsub."""
+    queues = parse_blocks(try_to_ask("qstat", "-Qf"), "Queue: ")
     named = cluster.partition
-    queue = next((one for one in queues if one.name == named), None)
-    if named is not None and queues and queue is None and "@" not in named:
-        listed = ", ".join(nearest_first(named, [one.name for one in queues]))
+    if queues and named in queues:
+        if queues[named]["enabled"] == "False":
+            raise JobError(f"queue {named} is disabled: it takes no jobs", hint=_OTHER)
+        limit = limit_min(queues[named])
+        check_time_limit(job, cluster, limit, queue=f"queue {named}", other=_OTHER)
+    elif queues and named is not None and "@" not in named:
         raise JobError(
             f"partition is {named}, and PBS has no queue of that name",
-            hint=f"queues are: {listed}",
+            hint=f"queues are: {', '.join(nearest_first(named, list(queues)))}",
         )
-    if queue is not None and not queue.is_enabled:
-        raise JobError(f"queue {queue.name} is disabled: it takes no jobs", hint=_OTHER)
-    if queue is not None:
-        check_time_limit(job, cluster, queue.limit_min, queue=f"queue {queue.name}", other=_OTHER)
-    if queues:
-        _check_nodes(job, cluster, parse_nodes(_ask("pbsnodes", "-av")))
-
-
-def _check_nodes(job: JobSpec, cluster: ClusterProfile, nodes: Sequence[Node]) -> None:
-    if not nodes:
-        return
-    cpus, wants = cpus_per_node(job, cluster), asks_for_gpus(job, cluster)
-    check_cpus(job, cpus, max(node.cpus for node in nodes), nodes="PBS's nodes", what="CPUs")
-    gpus = job.resources.gpus if wants else 0
+    nodes = parse_nodes(try_to_ask("pbsnodes", "-av")) if queues else []
+    cpus = cpus_per_node(job, cluster)
+    gpus = job.resources.gpus if asks_for_gpus(job, cluster) else 0
     fitting = sum(node.cpus >= cpus and node.gpus >= gpus for node in nodes)
-    if job.resources.nodes > fitting:
-        each = f"{number_of(cpus, 'CPU')}" + (f" and {number_of(gpus, 'GPU')}" if gpus else "")
+    if nodes and job.resources.nodes > fitting:
+        each = number_of(cpus, "CPU") + (f" and {number_of(gpus, 'GPU')}" if gpus else "")
         raise JobError(
             f"resources.nodes is {job.resources.nodes}, but PBS has {number_of(fitting, 'node')} "
             f"with the {each} that each needs",
-            hint="ask for fewer with --nodes or --gpus"
-            + (
-                ", run on CPUs (--set launch.device=cpu), or set gpu_request: none in the profile "
-                "where PBS counts GPUs by another name"
-                if gpus
-                else ""
-            ),
+            hint="ask for fewer with --nodes or --gpus, or set gpu_request: none in the profile "
+            "where PBS counts GPUs otherwise",
         )
 
 
 def detect_pbs() -> Site:
     """Ask PBS what it offers; raises SchedulerError where it does not answer."""
-    queues = [one for one in parse_queues(ask("qstat", "-Qf")) if one.is_enabled and one.is_started]
-    default = ask_server().get("default_queue")
+    default = ask_server()["default_queue"]
     nodes = [node for node in parse_nodes(ask("pbsnodes", "-av")) if node.is_up]
-    partitions = []
-    for queue in queues:
-        serving = [node for node in nodes if node.queue in {"", queue.name}]
-        theirs = [node for node in serving if node.gpus] or serving
-        partitions.append(
-            Partition(
-                name=queue.name,
-                is_default=queue.name == default,
-                num_nodes=len(theirs),
-                cpus=min((node.cpus for node in theirs), default=0),
-                mem_gb=min((node.mem_bytes for node in theirs), default=0) / 1e9 or None,
-                gpus=min((node.gpus for node in theirs), default=0),
-                time_limit_min=queue.limit_min,
-            )
+    nodes = [node for node in nodes if node.gpus] or nodes
+    partitions = [
+        Partition(
+            name=name,
+            is_default=name == default,
+            num_nodes=len(nodes),
+            cpus=min((node.cpus for node in nodes), default=0),
+            mem_gb=min((node.mem_bytes for node in nodes), default=0) / 1e9 or None,
+            gpus=min((node.gpus for node in nodes), default=0),
+            time_limit_min=limit_min(queue),
         )
+        for name, queue in parse_blocks(ask("qstat", "-Qf"), "Queue: ").items()
+        if "False" not in (queue["enabled"], queue["started"])
+    ]
     return Site(
         scheduler="pbs",
         gpu_request="gpus-per-node",
         partitions=tuple(partitions),
-        partitions_share_nodes=not any(node.queue for node in nodes),
+        partitions_share_nodes=True,
     )

@@ -5,9 +5,11 @@ A job that could never start is found before it waits.
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from msgspec import Struct
@@ -17,10 +19,8 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Partition, Site, ask
 from hpcdist.job.check import parse_minutes
 from hpcdist.job.spec import JobSpec
-from hpcdist.machine.command import run_command
-from hpcdist.runs.run import Run
-from hpcdist.runs.spec import Submission
-from hpcdist.schedulers.base import Condition
+from hpcdist.machine.command import CommandFailedError, run_command
+from hpcdist.schedulers.base import Finding, failed, look_for_commands, passed, warned
 from hpcdist.schedulers.request import (
     asks_for_gpus,
     check_cpus,
@@ -38,6 +38,9 @@ _SINFO_TIMEOUT_S = 5.0
 _CONFIG_TIMEOUT_S = 10.0
 _GPUS = re.compile(r"(?:^|,)gpu(?::([^:(,]+))?:(\d+)(?=\(|,|$)")
 _GB_PER_MIB = 2**20 / 1e9
+MIB_PER_GB = 1e9 / 2**20
+_OLDEST = (20, 11)
+_TIMEOUT_S = 30.0
 _OTHER = "name another partition with --partition"
 
 
@@ -257,17 +260,98 @@ def ask_cluster() -> str | None:
     return parse_cluster(_ask_config())
 
 
-def conditions_elsewhere(runs: Iterable[Run]) -> dict[str, Condition]:
-    """Return the condition of the runs that this cluster cannot know: sites with several clusters
-    share one home between them. Asks scontrol once, if at all."""
-    clusters = {run.id: (run.read_submission() or Submission()).cluster for run in runs}
-    theirs = {name: cluster for name, cluster in clusters.items() if cluster is not None}
-    here = ask_cluster() if theirs else None
-    this = f"this is cluster {here}" if here else "scontrol does not tell which cluster this is"
-    return {
-        name: Condition(
-            state="unknown", reason=f"it was submitted to cluster {cluster}, and {this}"
+# Jobs, in scontrol's words.
+
+
+def show_job(job_id: str, *, timeout_s: float = _TIMEOUT_S) -> str:
+    """Return what scontrol says of a job, in one line; raises SchedulerError."""
+    argv = ["scontrol", "--oneliner", "show", "job", job_id]
+    return run_command(argv, timeout_s=timeout_s).stdout
+
+
+def job_fields(text: str) -> dict[str, str]:
+    """Return the fields of such a line."""
+    return dict(re.findall(r"(\w+)=(\S*)", text))
+
+
+def slurm_time(minutes: float) -> str:
+    """Return a duration as sbatch reads it: D-HH:MM:SS, rounded up to seconds."""
+    seconds = math.ceil(minutes * 60)
+    days, rest = divmod(seconds, 24 * 3600)
+    hours, rest = divmod(rest, 3600)
+    return f"{days}-{hours:02d}:{rest // 60:02d}:{rest % 60:02d}"
+
+
+# The doctor's questions.
+
+
+def examine() -> Iterator[Finding]:
+    """Check the commands, their version, the controller and accounting, as far as they work."""
+    load = "go to a login node of the cluster, or load the site's Slurm module"
+    needed = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
+    commands = look_for_commands(needed, advice=load)
+    yield commands
+    if commands.state == "FAIL":
+        return
+    version = _asked("version", ["sbatch", "--version"], advice=load)
+    number = re.search(r"(\d+)\.(\d+)", version.detail)
+    if version.state == "pass" and number and (int(number[1]), int(number[2])) < _OLDEST:
+        said = f"{version.detail}, and hpcdist needs 20.11 or newer"
+        version = failed("version", said, "ask the site for a newer one")
+    yield version
+    controller = _asked(
+        "controller",
+        ["squeue", "--noheader", "--me"],
+        ["scontrol", "ping"],
+        advice="Slurm's controller is down or cannot be reached from here; see `scontrol ping`, "
+        "and tell the site if it lasts",
+    )
+    yield controller
+    if controller.state == "pass":
+        asked = ["sacct", "--noheader", "--allocations", "--format=JobID", "--starttime=now"]
+        books = _asked("accounting", asked, advice="")
+        advice = (
+            "nothing to do: for jobs that Slurm has forgotten, the run directory says how "
+            "they ended"
         )
-        for name, cluster in theirs.items()
-        if cluster != here
-    }
+        answers = books.state == "pass"
+        yield (
+            passed("accounting", "sacct answers")
+            if answers
+            else warned("accounting", books.detail, advice)
+        )
+
+
+def try_script(script: str, environment: Mapping[str, str]) -> Finding:
+    """Ask sbatch --test-only about a script."""
+    with tempfile.NamedTemporaryFile("w", prefix="hpcdist-", suffix=".sh") as file:
+        file.write(script)
+        file.flush()
+        argv = ["sbatch", "--test-only", file.name]
+        try:
+            done = run_command(argv, timeout_s=_TIMEOUT_S, environment=environment)
+        except CommandFailedError as error:
+            return failed(
+                "directives",
+                f"sbatch --test-only says: {_flat(error.said)}",
+                "change the cluster profile, or the options; `hpcdist render check` shows what is "
+                "asked for",
+            )
+        except SchedulerError as error:
+            return failed("directives", error.message, error.hint)
+    return passed("directives", _flat(done.stderr or done.stdout) or "sbatch accepts them")
+
+
+def _asked(name: str, *commands: Sequence[str], advice: str) -> Finding:
+    """Return the finding on commands that must succeed, with what the last of them says."""
+    said = ""
+    try:
+        for argv in commands:
+            said = run_command(argv, timeout_s=_TIMEOUT_S).stdout
+    except SchedulerError as error:
+        return failed(name, _flat(error.message), advice)
+    return passed(name, _flat(said))
+
+
+def _flat(text: str) -> str:
+    return "; ".join(line.strip() for line in text.splitlines() if line.strip())

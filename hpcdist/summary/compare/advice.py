@@ -109,17 +109,13 @@ def _data(case: Case, share: float) -> str | None:
         more = min(cpus, max(1, _MOST_WORKERS_MORE * workers))
         return f"{at}: try data.workers={more}; {most}"
     less = "give each rank more CPUs (resources.cpus_per_gpu), or make reading a sample cheaper"
-    if job.get("data.cache") is False:
-        less = "keep the decoded data in memory (data.cache=auto)"
-    elif job.get("data.decoder") == "exact" and job.get("data.name") in {"faces", "image_folder"}:
+    if job.get("data.decoder") == "exact" and job.get("data.name") in {"faces", "image_folder"}:
         less = "try data.decoder=fast, smaller images (data.size) or more CPUs per rank"
     return f"{at}, so that more workers would not help: {less}; {most}"
 
 
 def _device(case: Case, share: float) -> str | None:
-    if case.job.get("data.handover") == "float32":
-        try_ = "data.handover=uint8 moves a quarter of the bytes"
-    elif case.job.get("data.pin_memory") is False:
+    if case.job.get("data.pin_memory") is False:
         try_ = "try data.pin_memory=auto"
     elif case.has_own_loop:
         try_ = "pin_memory=True in its DataLoader, and .to(device, non_blocking=True)"

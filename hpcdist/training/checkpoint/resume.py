@@ -105,8 +105,8 @@ def _pass_over(context: RankContext, path: Path) -> None:
 
 
 _NO_MATTER = {
-    *("data.root", "data.workers", "data.download", "data.bad_files", "data.reads", "data.cache"),
-    *("data.handover", "data.pin_memory", "data.prefetch_factor", "data.persistent_workers"),
+    *("data.root", "data.workers", "data.download", "data.bad_files"),
+    *("data.pin_memory", "data.prefetch_factor", "data.persistent_workers"),
     "data.multiprocessing_context",
     *("train.evaluate_every_epochs", "train.num_threads", "train.gradient_as_bucket_view"),
 }
@@ -127,8 +127,6 @@ def describe_training(job: TrainingJob, context: RankContext) -> dict[str, Any]:
         flat |= {f"{section}.{key}": value for key, value in values.items()}
     left_out = _NO_MATTER | (_RUN_LENGTH if job.train.schedule == "constant" else set())
     flat = {key: value for key, value in flat.items() if key not in left_out}
-    if job.data.decoder == "pil":  # its pixels are those of exact
-        flat["data.decoder"] = "exact"
     flat["strategy"] = job_to_dict(job)["strategy"]
     flat["world_size"] = context.world_size
     flat["num_threads"] = torch.get_num_threads()

@@ -117,7 +117,7 @@ class Classifier(LightningModule):
         restore_settings(self._optimizer, self._settings)  # those of the checkpoint were loaded
         wrapped = self.trainer.strategy.model
         assert isinstance(wrapped, nn.Module)
-        self._rank.time_communication(wrapped, self._rank.warm_up(wrapped))
+        self._rank.time_communication(self._rank.warm_up(wrapped))
         wrapped.train()
         self._rank.seed(self._rng_states)
         progress = self._rank.progress

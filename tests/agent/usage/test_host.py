@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdist.agent.sampler import HostReader
+from hpcdist.agent.sampler import CpuReader
 
 
 @pytest.fixture
@@ -23,14 +23,14 @@ def write_stat(tmp_path):
 
 def test_time_counts_on_the_cpus_that_ranks_are_bound_to_and_on_all(write_stat):
     path = write_stat({0: 10.0, 1: 20.0, 3: 5.0})  # one is offline
-    reader = HostReader([1, 3], proc_stat=path)
+    reader = CpuReader([1, 3], proc_stat=path)
     assert reader.num_cpus == 3
     write_stat({0: 12.0, 1: 23.0, 3: 6.0})
-    found = reader.sample(4.0)
+    found = reader.sample([], 4.0)
     assert found["bound_cpus_busy"] == pytest.approx(4 / 4)
 
 
 def test_a_view_without_the_cpus_that_ranks_are_bound_to_tells_nothing_of_them(write_stat):
-    reader = HostReader([7], proc_stat=write_stat({0: 1.0}))
+    reader = CpuReader([7], proc_stat=write_stat({0: 1.0}))
     write_stat({0: 2.0})
-    assert reader.sample(1.0) == {}
+    assert reader.sample([], 1.0) == {}

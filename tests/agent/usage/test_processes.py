@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hpcdist.agent.sampler import HostReader, RankProcesses
+from hpcdist.agent.sampler import CpuReader
 
 OBEY = """
 import os, sys, time
@@ -63,7 +63,7 @@ class Sampled:
 
     def __init__(self, pid):
         self.pid = pid
-        self.ranks = RankProcesses()
+        self.ranks = CpuReader(None)
         self.at_s = time.monotonic()
         self.ranks.sample([pid], 0.0)
 
@@ -96,17 +96,15 @@ def test_a_living_worker_that_is_waited_for_later_is_counted_once(rank):
 
 def test_a_rank_that_ended_or_has_just_come_has_no_cpu_figure(rank):
     pid, _ = rank
-    ranks = RankProcesses()
-    assert "cpus_busy" not in ranks.sample([pid], 1.0)
-    assert ranks.sample([], 1.0) == {}
-    assert ranks.sample([pid], 1.0) == {}
-    assert ranks.sample([2**22 + 1], 1.0) == {}
+    reader = CpuReader(None)
+    for ranks in ([pid], [], [pid], [2**22 + 1]):
+        assert "cpus_busy" not in reader.sample(ranks, 1.0)
 
 
 def test_the_node_is_at_least_as_busy_as_a_rank_on_it(rank):
     _, tell = rank
-    node, begin_s = HostReader(None), time.monotonic()
+    node, begin_s = CpuReader(None), time.monotonic()
     tell("spin(1.0)")
     length_s = time.monotonic() - begin_s
-    found = node.sample(length_s)
+    found = node.sample([], length_s)
     assert found["bound_cpus_busy"] * length_s > 1.0 - ROUGHLY_S

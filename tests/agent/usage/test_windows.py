@@ -14,10 +14,10 @@ def test_means_weigh_each_sample_by_the_time_that_it_stands_for():
     windows.add(sample(10_000.0), time_s=1.0)
     assert windows.add(sample(1.0, cpus_busy=1.0), time_s=2.0) is None
     assert windows.add(sample(3.0, cpus_busy=3.0), time_s=3.0) is None
-    window = windows.close(time_s=4.0)
-    assert (window.time_s, window.wall_s, window.samples) == (4.0, 4.0, 2)
+    window = windows.close()
+    assert (window.time_s, window.wall_s, window.samples) == (3.0, 4.0, 2)
     assert window.cpus_busy == 2.5
-    assert windows.close(time_s=5.0) is None
+    assert windows.close() is None
 
 
 def test_what_only_some_samples_tell_is_their_mean_and_what_none_tells_is_left_out():
@@ -26,7 +26,7 @@ def test_what_only_some_samples_tell_is_their_mean_and_what_none_tells_is_left_o
     told = [{"power_w": 100.0, "energy_j": 150.0}, {"utilization": 0.5}]
     windows.add(sample(2.0, gpus=told), time_s=1.0)
     windows.add(sample(2.0, gpus=[{"energy_j": 250.0}, {}]), time_s=2.0)
-    first, second = windows.close(time_s=3.0).gpus
+    first, second = windows.close().gpus
     assert (first.power_w, first.energy_j, first.utilization) == (100.0, 400.0, None)
     assert (second.utilization, second.energy_j) == (0.5, None)
 

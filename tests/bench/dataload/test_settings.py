@@ -24,11 +24,11 @@ def test_all_lists_multiply_and_workers_change_fastest():
 
 
 def test_each_way_is_said_as_a_training_job_would_say_it():
-    given = {"name": "image_folder", "root": "/data", "size": 64, "decoder": "pil"}
+    given = {"name": "image_folder", "root": "/data", "size": 64, "decoder": "fast"}
     found = ways(**given, workers=3, transform=["light", []])
     (_, first), (setting, second) = found.items()
     assert (first.name, first.root, first.size) == ("image_folder", "/data", 64)
-    assert (first.workers, first.transform, first.decoder) == (3, "light", "pil")
+    assert (first.workers, first.transform, first.decoder) == (3, "light", "fast")
     assert (second.transform, setting.transform) == ((), "none")
 
 

@@ -86,19 +86,6 @@ def test_every_way_of_loading_is_timed_in_two_turns_and_summed_up(submit_job, pi
     assert "loading by workers, mean ± 95 % interval" in file.getvalue()
 
 
-def test_kept_pictures_are_not_read(submit_job, pictures):
-    launched = submit_pictures(
-        submit_job,
-        pictures,
-        *("data.workers=1", "data.transform=heavy", "data.repeats=1", "data.cache=true"),
-    )
-    assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
-    (cell,) = events_of(launched, "loading")
-    assert cell["cache"] is True
-    assert set(cell["parts_s"]) == {"transform", "collate", "hand_over"}
-    assert cell["parts_s"]["transform"] > 0
-
-
 def test_all_ranks_load_at_once_and_nodes_are_told_apart_with_more_workers_than_cpus(
     submit_job, pictures
 ):

@@ -9,7 +9,8 @@ import pytest
 from pictures import encoded, picture
 from PIL import EpsImagePlugin, Image
 
-from hpcdist.data.images.decoding import UnreadableImageError, check_files, make_decoder
+from hpcdist.data.images import decoding
+from hpcdist.data.images.decoding import UnreadableImageError, check_files, decode
 from hpcdist.data.splits import ImageFiles, ImageParts
 
 
@@ -47,38 +48,33 @@ def of_pil(content):
     return np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
 
 
-@pytest.mark.parametrize("name", ["exact", "fast", "pil"])
+@pytest.mark.parametrize("is_fast", [False, True], ids=["exact", "fast"])
 @pytest.mark.parametrize("kind", JPEGS)
 @pytest.mark.parametrize("size", [(40, 32), (33, 17), (1, 1)])
-def test_the_pixels_are_those_of_pil(name, kind, size):
+def test_the_pixels_are_those_of_pil(is_fast, kind, size):
     content = encoded(picture(3, size), **JPEGS[kind])
     expected = of_pil(content)
-    decoder = make_decoder(name)
     out = np.empty_like(expected)
-    decoder.into(out, content)
-    assert np.array_equal(out, expected)
-    assert np.array_equal(decoder(content), expected)
+    assert np.array_equal(decode(content, size, is_fast=is_fast, out=out), expected)
+    assert np.array_equal(decode(content, None, is_fast=is_fast), expected)
 
 
 @pytest.mark.parametrize("kind", ODD)
 def test_what_is_no_colour_jpeg_has_the_pixels_of_pil_too(kind):
     expected = of_pil(ODD[kind])
-    decoder = make_decoder("exact")
     out = np.empty_like(expected)
-    decoder.into(out, ODD[kind])
-    assert np.array_equal(out, expected)
-    assert np.array_equal(decoder(ODD[kind]), expected)
+    assert np.array_equal(decode(ODD[kind], (40, 32), out=out), expected)
+    assert np.array_equal(decode(ODD[kind], None), expected)
 
 
 def test_exact_is_exact_with_and_without_simplejpeg(monkeypatch):
     content = encoded(picture(3))
-    without = make_decoder("exact")
-    without._decode_jpeg = None
-    assert np.array_equal(without(content), of_pil(content))
     pytest.importorskip("simplejpeg")
     out = np.empty((32, 40, 3), np.uint8)
-    make_decoder("exact").into(out, content)
+    assert decode(content, (40, 32), out=out) is out
     assert np.array_equal(out, of_pil(content))
+    monkeypatch.setattr(decoding, "simplejpeg", None)
+    assert np.array_equal(decode(content, (40, 32), out=out), of_pil(content))
 
 
 def test_a_size_scales_as_pil_does():
@@ -86,13 +82,14 @@ def test_a_size_scales_as_pil_does():
     expected = np.asarray(
         Image.open(io.BytesIO(content)).convert("RGB").resize((24, 24), Image.Resampling.BILINEAR)
     )
-    assert np.array_equal(make_decoder("exact", 24)(content), expected)
-    assert np.array_equal(make_decoder("pil", 24)(content), expected)
+    assert np.array_equal(decode(content, (24, 24)), expected)
 
 
-def test_the_fast_decoder_deviates_little_where_it_makes_pictures_smaller():
+def test_fast_pixels_deviate_little_where_pictures_are_made_smaller():
     content = encoded(picture(3, (256, 256)), quality=90)
-    exact, fast = (make_decoder(name, 48)(content).astype(int) for name in ("exact", "fast"))
+    exact, fast = (
+        decode(content, (48, 48), is_fast=is_fast).astype(int) for is_fast in (False, True)
+    )
     difference = abs(exact - fast)
     assert 0 < difference.mean() < 3
     assert difference.max() < 40
@@ -128,9 +125,9 @@ def test_a_postscript_document_that_is_called_jpg_starts_no_ghostscript(tmp_path
     monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)  # looked for anew
     photo = tmp_path / "photo.jpg"
     photo.write_bytes(EPS)
-    for name in ("exact", "fast", "pil"):
+    for is_fast in (False, True):
         with pytest.raises(UnreadableImageError):
-            make_decoder(name)(EPS)
+            decode(EPS, None, is_fast=is_fast)
     files = ImageFiles(root=tmp_path, paths=[photo.name], labels=[0], classes=("a",))
     report = check_files(ImageParts(train=files, test=replace(files, paths=[], labels=[])))
     assert report.problems == {str(photo): "is not an image, but a PostScript document"}
@@ -142,12 +139,11 @@ def test_a_postscript_document_that_is_called_jpg_starts_no_ghostscript(tmp_path
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-@pytest.mark.parametrize("name", ["exact", "fast", "pil"])
+@pytest.mark.parametrize("is_fast", [False, True], ids=["exact", "fast"])
 @pytest.mark.parametrize("kind", BAD)
-def test_what_shows_no_picture_is_said_in_the_same_words_by_all(name, kind):
+def test_what_shows_no_picture_is_said_in_the_same_words(is_fast, kind):
     content, words = BAD[kind]
-    decoder = make_decoder(name, 16)
     with pytest.raises(UnreadableImageError, match=words):
-        decoder(content)
+        decode(content, (16, 16), is_fast=is_fast)
     with pytest.raises(UnreadableImageError, match=words):
-        decoder.into(np.empty((16, 16, 3), np.uint8), content)
+        decode(content, (16, 16), is_fast=is_fast, out=np.empty((16, 16, 3), np.uint8))

@@ -24,24 +24,6 @@ def names(part):
     return {part.classes[label] for label in part.labels}
 
 
-def stems(part):
-    return sorted(Path(path).stem for path in part.paths)
-
-
-@pytest.fixture
-def write_split(write_classes):
-    """Write faces, and files with these lines beside them; returns the root."""
-
-    def write(**files):
-        root = write_classes(PEOPLE)
-        for name, lines in files.items():
-            text = "".join("\t".join(line.split()) + "\n" for line in lines)
-            (root / f"{name}.txt").write_text(text)
-        return root
-
-    return write
-
-
 @pytest.mark.parametrize("top", [".", "lfw", "lfw_funneled", "lfw-deepfunneled", "deep/lfw/x"])
 def test_people_are_found_in_the_root_or_in_a_folder_of_it(write_classes, faces_at, tmp_path, top):
     write_classes(PEOPLE, f"data/{top}")
@@ -83,69 +65,6 @@ def test_a_root_without_faces_says_where_to_get_them_and_how_to_lay_them_out(
     assert str(tmp_path / name) in error.value.message
     assert "<root>/Person_Name/Person_Name_0001.jpg" in error.value.hint
     assert "https://ndownloader.figshare.com/" in error.value.hint
-
-
-def test_people_files_split_by_person(write_split, faces_at):
-    root = write_split(
-        peopleDevTrain=["2", "Ann_Lee 10", "Di_Poe 1"],
-        peopleDevTest=["1", "Bo_Ek 5"],
-        pairsDevTrain=["1", "Cy_Roe 1 2"],
-        pairsDevTest=["1", "Bo_Ek 1 2"],
-    )
-    parts = find_images(faces_at(root))
-    assert names(parts.train) == {"Ann_Lee", "Di_Poe"}
-    assert names(parts.test) == {"Bo_Ek"}
-    assert (len(parts.train), len(parts.test)) == (11, 5)
-    assert parts.train.classes == tuple(PEOPLE)
-
-
-def test_pairs_files_split_by_the_images_of_the_pairs(write_split, faces_at):
-    root = write_split(
-        pairsDevTrain=["1", "Ann_Lee 1 10", "Ann_Lee 3 Di_Poe 1"],
-        pairsDevTest=["1", "Bo_Ek 1 2", "Bo_Ek 5 Cy_Roe 2"],
-    )
-    parts = find_images(faces_at(root))
-    assert stems(parts.train) == ["Ann_Lee_0001", "Ann_Lee_0003", "Ann_Lee_0010", "Di_Poe_0001"]
-    assert stems(parts.test) == ["Bo_Ek_0001", "Bo_Ek_0002", "Bo_Ek_0005", "Cy_Roe_0002"]
-
-
-def test_of_ten_sets_of_pairs_the_last_is_for_testing(write_split, faces_at):
-    root = write_split(
-        pairs=["2 1", "Ann_Lee 1 2", "Ann_Lee 3 Di_Poe 1", "Bo_Ek 1 2", "Bo_Ek 5 Cy_Roe 2"]
-    )
-    (root / "pairs.txt").rename(root.parent / "pairs.txt")
-    (root.parent / "elsewhere").mkdir()
-    parts = find_images(faces_at(root.parent))
-    assert stems(parts.train) == ["Ann_Lee_0001", "Ann_Lee_0002", "Ann_Lee_0003", "Di_Poe_0001"]
-    assert stems(parts.test) == ["Bo_Ek_0001", "Bo_Ek_0002", "Bo_Ek_0005", "Cy_Roe_0002"]
-
-
-def test_a_stratified_split_reads_no_such_files(write_split, faces_at):
-    root = write_split(pairs=["not what it says"])
-    assert names(find_images(faces_at(root, split="stratified")).train) == set(PEOPLE)
-
-
-DAMAGED = {
-    "an unknown person": (["1", "Eve_Fox 1 2"], "names Eve_Fox, who has no images"),
-    "a missing image": (["1", "Ann_Lee 1 11"], "names Ann_Lee_0011, which is not there"),
-    "no pair": (["1", "Ann_Lee 1 2 3 4"], "names neither a person nor a pair"),
-    "nothing": (["1"], "names no images"),
-}
-
-
-@pytest.mark.parametrize(("lines", "said"), DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_split_file_is_named_with_the_line(write_split, faces_at, lines, said):
-    root = write_split(pairsDevTrain=lines, pairsDevTest=["1", "Bo_Ek 1 2"])
-    with pytest.raises(JobError, match=said) as error:
-        check_data(faces_at(root))
-    assert str(root / "pairsDevTrain.txt") in error.value.message
-    assert "data.split" in error.value.hint
-
-
-def test_a_pairs_file_that_was_cut_off_is_refused(write_split, faces_at):
-    root = write_split(pairs=["10 300", "Ann_Lee 1 2"])
-    with pytest.raises(JobError, match=r"pairs\.txt:1: .*1 pairs follow"):
-        check_data(faces_at(root))
 
 
 @pytest.fixture

@@ -5,16 +5,16 @@ from multiprocessing import forkserver
 import pytest
 import torch
 from pictures import encoded, picture, plain, write_files
+from torch.utils.data import DataLoader
+from torchvision.transforms import v2
 
 from hpcdist.base.errors import HpcdistError
+from hpcdist.data import FastImages
 from hpcdist.data.arrays import IGNORED_LABEL
-from hpcdist.data.batches import ImageBatches
-from hpcdist.data.images.memory import DecodedCache, SharedMemory
-from hpcdist.data.images.samples import ImageSamples
+from hpcdist.data.batches import make_batches
+from hpcdist.data.catalog import open_images
 from hpcdist.data.order import EpochPlan, Share, epoch_order
 from hpcdist.job.spec import Data
-from hpcdist.machine.memory import kernel_kills
-from hpcdist.rank.lack import lost_worker
 
 CPU = torch.device("cpu")
 NUMBER = 23
@@ -39,8 +39,8 @@ def load(files, *, world_size=1, batch_size=6, position=0, epoch=1, report_bad=N
             world_size=world_size,
         )
         shares = [share for _, shares in plan.steps(position) for share in shares]
-        samples = ImageSamples(files, data, seed=5)
-        batches = ImageBatches(samples, CPU, data, report_bad=report_bad or (lambda _: None))
+        samples = open_images(files, data, 5)
+        batches = make_batches(samples, CPU, data, report_bad=report_bad or (lambda _: None))
         for share, batch in zip(shares, batches.epoch(order, shares, epoch), strict=True):
             brought = batches.bring(batch)
             assert brought.images.dtype == torch.float32
@@ -58,12 +58,9 @@ def same(found, expected):
     assert all(found[index][1] == expected[index][1] for index in expected)
 
 
-@pytest.mark.parametrize(
-    ("spec", "handover"),
-    [("none", "uint8"), ("light", "uint8"), ("heavy", "uint8"), ("heavy", "float32")],
-)
-def test_pixels_are_bit_for_bit_those_of_pil_and_torchvision(files, spec, handover):
-    found = load(files, transform=spec, workers=1, handover=handover)
+@pytest.mark.parametrize("spec", ["none", "light", "heavy"])
+def test_pixels_are_bit_for_bit_those_of_pil_and_torchvision(files, spec):
+    found = load(files, transform=spec, workers=1)
     for index in range(NUMBER):
         image, label = found[index]
         assert image.equal(plain(files, index, spec=spec, seed=5, epoch=1))
@@ -98,17 +95,13 @@ def mixed_files(folder):
     return files
 
 
-def test_images_of_other_sizes_are_cropped_as_they_are_and_only_the_usual_ones_kept(tmp_path):
+def test_images_of_other_sizes_are_cropped_as_they_are(tmp_path):
     files = mixed_files(tmp_path / "pictures")
-    data = Data(transform=CROP)
-    samples = ImageSamples(files, data, seed=5)
-    samples.cache = DecodedCache(NUMBER, samples.decoded_shape)
-    for _ in range(2):
-        images = samples.batch(range(NUMBER), epoch=1).images
-        for index in (0, 4, 7):
-            expected = plain(files, index, spec=CROP, seed=5, epoch=1)
-            assert samples.normalization(images[index]).equal(expected)
-    assert [samples.cache.get(index) is None for index in (0, 4, 7)] == [False, True, True]
+    samples = open_images(files, Data(transform=CROP), 5)
+    images = samples.batch(range(NUMBER), epoch=1).images
+    for index in (0, 4, 7):
+        expected = plain(files, index, spec=CROP, seed=5, epoch=1)
+        assert samples.normalization(images[index]).equal(expected)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -159,17 +152,18 @@ def test_an_epoch_that_goes_on_reads_nothing_of_what_was_seen(tmp_path):
     same(rest, {index: whole[index] for index in order[12:NUMBER].tolist()})
 
 
-@pytest.mark.parametrize("reads", [1, 7])
-def test_reading_several_files_at_once_changes_nothing(files, reads):
-    same(load(files, reads=reads, workers=1), load(files))
-
-
 @pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_workers_read_several_files_at_once_also_where_the_rank_did_so_before(files, context):
-    data = Data(reads=4, workers=1, transform="light", multiprocessing_context=context)
-    samples = ImageSamples(files, data, seed=5)
+def test_workers_read_several_files_at_once_also_where_the_rank_did_so_before(
+    files, context, monkeypatch
+):
+    data = Data(workers=1, transform="light", multiprocessing_context=context)
+    samples = open_images(files, data, 5)
     expected = samples.batch(range(8), 0).images
-    batches = ImageBatches(samples, CPU, data)
+    monkeypatch.setattr("hpcdist.data.images.samples._LATE_S", 0.0)  # all storage answers late
+    for _ in range(2):
+        assert samples.batch(range(8), 0).images.equal(expected)
+    assert samples._threads is not None
+    batches = make_batches(samples, CPU, data)
     shares = [Share(begin=begin, end=begin + 2, filled_end=begin + 2) for begin in (0, 2, 4, 6)]
     for share, batch in zip(shares, batches.epoch(torch.arange(8), shares, 0), strict=True):
         assert batch.images.equal(expected[share.begin : share.end])
@@ -178,8 +172,8 @@ def test_workers_read_several_files_at_once_also_where_the_rank_did_so_before(fi
 
 def test_an_epoch_left_in_the_middle_does_not_disturb_the_next(files):
     data = Data(workers=2)
-    samples = ImageSamples(files, data, seed=5)
-    batches = ImageBatches(samples, CPU, data)
+    samples = open_images(files, data, 5)
+    batches = make_batches(samples, CPU, data)
     order = epoch_order(NUMBER, seed=5, epoch=1)
     plan = EpochPlan(num_samples=NUMBER, batch_size=2, accumulate=1, rank=0, world_size=1)
     shares = [share for _, shares in plan.steps() for share in shares]
@@ -190,33 +184,6 @@ def test_an_epoch_left_in_the_middle_does_not_disturb_the_next(files):
         indices = order[share.begin : share.filled_end]
         assert batch.images.equal(samples.batch(indices.tolist(), 1).images)
     batches.close()
-
-
-@pytest.mark.parametrize("spec", ["none", "light"])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_cache_gives_the_same_pixels_without_the_files(tmp_path, spec, workers):
-    files = write_files(tmp_path / "pictures", NUMBER)
-    expected = load(files, transform=spec)
-    data = Data(transform=spec, workers=workers)
-    samples = ImageSamples(files, data, seed=5)
-    samples.cache = DecodedCache(NUMBER, samples.decoded_shape)
-    batches = ImageBatches(samples, CPU, data)
-    order = epoch_order(NUMBER, seed=5, epoch=1)
-    plan = EpochPlan(num_samples=NUMBER, batch_size=6, accumulate=1, rank=0, world_size=1)
-    shares = [share for _, shares in plan.steps() for share in shares]
-    for _ in batches.epoch(order, shares, 0):
-        pass
-    for path in files.paths:
-        (files.root / path).unlink()
-    memory = SharedMemory.of_process(*samples.cache.memory.place)  # as another rank has it
-    samples.cache = DecodedCache(NUMBER, samples.decoded_shape, memory)
-    again = ImageBatches(samples, CPU, data)
-    for share, batch in zip(shares, again.epoch(order, shares, 1), strict=True):
-        images = again.bring(batch).images
-        for at, place in enumerate(range(share.begin, share.end)):
-            assert images[at].equal(expected[int(order[place])][0])
-    batches.close()
-    again.close()
 
 
 @pytest.fixture
@@ -254,19 +221,19 @@ def test_a_data_set_without_any_picture_is_refused(tmp_path):
     for path in files.paths:
         (files.root / path).write_bytes(b"")
     with pytest.raises(HpcdistError, match="none of 3 files tried, of 3 in"):
-        ImageSamples(files, Data(), seed=0)
+        open_images(files, Data(), 0)
 
 
 def test_the_size_is_found_behind_a_class_without_any_picture(tmp_path):
     files = write_files(tmp_path / "pictures", 160)
     for path in files.paths[:140]:
         (files.root / path).write_bytes(b"")
-    assert ImageSamples(files, Data(), seed=0).shape == (3, 32, 40)
+    assert open_images(files, Data(), 0).shape == (3, 32, 40)
 
 
 def test_a_worker_that_is_killed_is_said_to_be(files):
     data = Data(workers=1, prefetch_factor=1)
-    batches = ImageBatches(ImageSamples(files, data, seed=5), CPU, data)
+    batches = make_batches(open_images(files, data, 5), CPU, data)
     order = epoch_order(NUMBER, seed=5, epoch=1)
     plan = EpochPlan(num_samples=NUMBER, batch_size=1, accumulate=1, rank=0, world_size=1)
     shares = [share for _, shares in plan.steps() for share in shares]
@@ -276,10 +243,8 @@ def test_a_worker_that_is_killed_is_said_to_be(files):
             if number == 0:
                 os.kill(batches._loader._iterator._workers[0].pid, signal.SIGKILL)
 
-    with pytest.raises(HpcdistError, match="a worker that loads data was lost") as caught:
+    with pytest.raises(HpcdistError, match="a worker that loads data was lost"):
         kill_and_go_on()
-    sentence, _ = lost_worker(caught.value, kernel_kills())
-    assert "was killed by a signal: Killed" in sentence
     batches.close()
 
 
@@ -289,3 +254,36 @@ def test_transforms_draw_nothing_from_the_generator_of_the_training(files):
     torch.manual_seed(3)
     load(files, transform="heavy", workers=0)
     assert torch.rand(4).equal(expected)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_users_put_fast_images_into_their_own_loader(tmp_path, workers):
+    for name, number in (("cats", 12), ("dogs", 11)):
+        write_files(tmp_path / name, number)
+    images = FastImages(tmp_path)
+    assert (len(images), images.shape, images.files.classes) == (23, (3, 32, 40), ("cats", "dogs"))
+    loader = DataLoader(images, 4, shuffle=True, num_workers=workers, collate_fn=images.collate)
+    found = list(loader)
+    assert [len(labels) for _, labels in found] == [4, 4, 4, 4, 4, 3]
+    assert all(batch.dtype == torch.uint8 for batch, _ in found)
+    assert torch.cat([labels for _, labels in found]).bincount().tolist() == [12, 11]
+    image, label = images[15]
+    assert (image.shape, label) == (images.shape, 1)
+
+
+def test_fast_images_take_a_list_of_files_and_a_function(files):
+    listed = [(str(files.root / path), number) for number, path in enumerate(files.paths[:3])]
+    images = FastImages(listed, transform=v2.Resize([8, 8]))
+    batch, labels = images.__getitems__([2, 0])
+    assert (batch.shape, labels.tolist()) == ((2, 3, 8, 8), [2, 0])
+
+
+def test_random_transforms_of_fast_images_draw_anew_and_by_torch_s_seed(files):
+    listed = [(str(files.root / path), 0) for path in files.paths]
+    images = FastImages(listed, transform="light")
+    torch.manual_seed(1)
+    first, second = (images.__getitems__([0, 1])[0] for _ in range(2))
+    torch.manual_seed(1)
+    again = images.__getitems__([0, 1])[0]
+    assert again.equal(first)
+    assert not second.equal(first)

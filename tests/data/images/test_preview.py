@@ -6,9 +6,8 @@ import torch
 from pictures import write_files
 from PIL import Image
 
-from hpcdist.data.catalog import find_images, load_data
+from hpcdist.data.catalog import find_images, load_data, open_images
 from hpcdist.data.images.preview import Shown, draw_grid, load_preview
-from hpcdist.data.images.samples import ImageSamples
 from hpcdist.data.order import epoch_order
 from hpcdist.job.spec import Data
 
@@ -21,7 +20,7 @@ def test_photographs_are_the_first_batch_of_the_first_epoch_bit_for_bit(tmp_path
     data = Data(name="image_folder", root=str(tmp_path), transform="heavy", size=40)
     shown = load_preview(data, seed=SEED, number=NUMBER)
     parts = find_images(data)
-    samples = ImageSamples(parts.train, data, SEED)
+    samples = open_images(parts.train, data, SEED)
     indices = epoch_order(len(samples), seed=SEED, epoch=0)[:NUMBER]
     batch = samples.batch(indices.tolist(), epoch=0)
     for position, sample in enumerate(shown):

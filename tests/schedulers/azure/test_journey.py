@@ -10,7 +10,7 @@ import tarfile
 import pytest
 
 from hpcdist.runs.run import Run
-from hpcdist.schedulers.azure import start
+from hpcdist.schedulers.azure.node import prepare_run
 
 LOG = "logs/rank-00000.log"
 TWO = ("--nodes", "2", "--gpus", "1")
@@ -52,7 +52,7 @@ def test_a_run_goes_to_azure_with_its_snapshot_and_ends_there(hpcdist, azure):
     found = uploaded(azure)
     assert found["snapshot/train.py"] == b"print('trained')\n"
     assert {name.partition("/")[0] for name in found} == {"lib", "run", "snapshot"}
-    assert "lib/hpcdist/schedulers/azure/request.py" in found
+    assert "lib/hpcdist/schedulers/azure/azure.py" in found
     assert not {"snapshot/notes.txt", "snapshot/.env", "snapshot/data"} & set(found)
     assert b"7c0ffee0badcafe5" not in b"".join(
         one for one in found.values() if isinstance(one, bytes)
@@ -76,7 +76,7 @@ def be_node(azure, run, folder):
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         archive.extractall(folder, filter="data")
     variables = {"WORLD_SIZE": "1", "NODE_RANK": "0", "MASTER_ADDR": "10.0.0.4"}
-    words = [sys.executable, "-u", "-m", "hpcdist.schedulers.azure.start", str(folder / "mount")]
+    words = [sys.executable, "-u", "-m", "hpcdist.schedulers.azure.node", str(folder / "mount")]
     done = subprocess.run(
         words,
         cwd=folder,
@@ -128,10 +128,8 @@ def test_the_checkpoint_to_go_on_from_is_brought_along(hpcdist, azure, tmp_path)
     for name in ("run/spec.json", "resume/step-00000004.pt"):
         (code / name).parent.mkdir(parents=True)
         (code / name).write_bytes(found[name])
-    run = Run(tmp_path / "node")
-    run.make()
-    run.spec_file.write_bytes(found["run/spec.json"])
-    start.settle_paths(run, code, start.read_spec(code))
+    (tmp_path / "output").mkdir()
+    run, _ = prepare_run(code, tmp_path / "output")
     assert run.read_outline().checkpoint.resume == str(code / "resume")
 
 

@@ -11,9 +11,9 @@ from azure_standin import PROFILE
 from hpcdist.base.errors import ProfileError, SchedulerError
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile
 from hpcdist.job.spec import Launch, Resources, ScriptJob
-from hpcdist.schedulers.azure.client import NotFoundError, client_of
-from hpcdist.schedulers.azure.request import job_yaml
-from hpcdist.schedulers.azure.storage import BlobFolder, output_folder
+from hpcdist.schedulers.azure.azure import job_yaml
+from hpcdist.schedulers.azure.files import BlobFolder, output_folder
+from hpcdist.schedulers.azure.site import NotFoundError, client_of
 from hpcdist.schedulers.base import Target
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning")  # of the SDK, about what it uses itself
@@ -117,7 +117,7 @@ def test_the_command_has_the_setup_and_the_paths_of_the_snapshot(load_job, tmp_p
         'cd "$here" || exit 1',
         "tar -xzf code.tar.gz || exit 1",
         f"export PYTHONPATH={path}${{PYTHONPATH:+:$PYTHONPATH}}",
-        "exec python -u -m hpcdist.schedulers.azure.start ${{outputs.run}}",
+        "exec python -u -m hpcdist.schedulers.azure.node ${{outputs.run}}",
     ]
 
 
@@ -155,14 +155,16 @@ def test_blobs_of_an_output_are_read_by_the_access_that_the_workspace_gives(azur
         ("logs/empty", 0, time_s),
         ("traces/b", 100_000, time_s),
     ]
-    assert folder.read("logs/a") == b"0123456789"
-    assert folder.read("logs/a", offset=4) == b"456789"
-    for name, size in (("traces/b", 90_000), ("logs/empty", 0)):
+    for name, offset, expected in (
+        ("logs/a", 4, b"456789"),
+        ("traces/b", 0, b"d" * 90_000),
+        ("logs/empty", 0, b""),
+    ):
         copy = io.BytesIO()
-        folder.copy(name, copy, size=size)
-        assert copy.getvalue() == b"d" * size
+        folder.copy(name, copy, size=len(expected), offset=offset)
+        assert copy.getvalue() == expected
     with pytest.raises(FileNotFoundError):
-        folder.read("logs/none")
+        folder.copy("logs/none", io.BytesIO(), size=1)
     azure.fail("GET", "blob.core.windows.net", 403, code="AuthorizationFailure", times=9)
     with pytest.raises(PermissionError):
         list(folder.list_files())

@@ -1,65 +1,53 @@
 """PBS's answers, recorded from OpenPBS 23.06 with two hosts, as values and in plain words."""
 
+import time
 from pathlib import Path
 
 import pytest
 
-from hpcdist.schedulers.pbs.qstat import parse_jobs, plain_reason
+from hpcdist.schedulers.base import Allocation
+from hpcdist.schedulers.pbs.pbs import parse_allocation, parse_jobs, plain_reason, scheduler
 from hpcdist.schedulers.pbs.requeue import with_successor
-from hpcdist.schedulers.pbs.site import parse_nodes, parse_queues
+from hpcdist.schedulers.pbs.site import limit_min, parse_blocks, parse_nodes
 
 RECORDED = Path(__file__).parent / "recorded"
 
 
 def jobs(name):
-    return {job.job_id: job for job in parse_jobs((RECORDED / f"{name}.txt").read_text())}
+    return {job.id: job for job in parse_jobs((RECORDED / f"{name}.txt").read_text())}
 
 
 @pytest.mark.parametrize(
-    ("job_id", "state", "words"),
+    ("file", "job_id", "state", "words"),
     [
-        ("38", "running", None),
-        ("39", "pending", "it waits for nodes to become free (Not Running: Not enough free nodes"),
-        ("40", "pending", "it asks for more than the cluster has: it will never start (Can Never"),
-        ("41", "pending", "it is held; release it with: qrls 41"),
-        ("42", "pending", "it waits for the end of another job"),
-        ("43", "pending", "its start time has not come"),
-        ("45[1]", "pending", "the scheduler has not looked at it yet"),
+        ("active", "38", "running", ""),
+        ("active", "39", "pending", "it waits for nodes to become free (Not Running: Not enough"),
+        ("active", "40", "pending", "it asks for more than the cluster has: it will never start"),
+        ("active", "41", "pending", "it is held; release it with: qrls '41'"),
+        ("active", "42", "pending", "it waits for the end of another job"),
+        ("active", "43", "pending", "its start time has not come"),
+        ("active", "45[1]", "pending", "the scheduler has not looked at it yet"),
+        ("ended", "38", "cancelled", "it was ended with qdel"),
+        ("ended", "41", "cancelled", "it was deleted before it had started"),
+        ("ended", "36", "done", "PBS says: Job run at"),
+        ("ended", "27[0]", "failed", "exit code 75"),
+        ("ended", "27[1]", "done", "PBS says"),
+        ("ended", "31", "failed", "exit code 75"),
+        ("ended", "33", "cancelled", "it was ended with qdel"),  # though its exit code is 0
+        ("ended", "5", "cancelled", "what it was to follow did not end as --after requires"),
     ],
 )
-def test_a_job_that_has_not_ended_says_why_it_waits(job_id, state, words):
-    condition = jobs("active")[job_id].condition()
-    assert condition.state == state
-    assert (condition.reason or "").startswith(words or "")
-
-
-@pytest.mark.parametrize(
-    ("job_id", "state", "words"),
-    [
-        ("38", "cancelled", "it was ended with qdel"),
-        ("41", "cancelled", "it was deleted before it had started"),
-        ("36", "done", "PBS says: Job run at"),
-        ("27[0]", "failed", "exit code 75"),
-        ("27[1]", "done", "PBS says"),
-        ("31", "failed", "exit code 75"),
-        ("33", "cancelled", "it was ended with qdel"),  # though its exit code is 0
-        ("5", "cancelled", "what it was to follow did not end as --after requires"),
-    ],
-)
-def test_a_job_that_has_ended_says_how(job_id, state, words):
-    condition = jobs("ended")[job_id].condition()
-    assert condition.state == state
-    assert condition.reason.startswith(words)
+def test_a_job_says_why_it_waits_or_how_it_ended(file, job_id, state, words):
+    job = jobs(file)[job_id]
+    assert job.state == state
+    assert (job.reason or "").startswith(words)
 
 
 def test_an_array_is_not_among_its_jobs_and_its_jobs_know_their_places():
-    assert "27[]" not in jobs("ended")
-    assert jobs("ended")["27[1]"].task == "1"
-    assert jobs("ended")["36"].task == ""
-
-
-def test_the_books_of_a_job_are_read():
-    books = jobs("ended")["36"].accounting()
+    found = jobs("ended")
+    assert "27[]" not in found
+    assert (found["27[1]"].task, found["36"].task) == ("1", "")
+    books = found["36"].accounting()
     assert books.nodes == ["n1", "n2"]
     assert (books.exit_code, books.elapsed_s, books.queue_wait_s) == (0, 9.0, 0.0)
 
@@ -72,10 +60,10 @@ def test_a_queued_job_of_an_array_has_no_exit_code_though_qstat_shows_the_arrays
 def test_lines_within_a_variable_change_nothing_that_was_said_before():
     text = (
         "Job Id: 7.pbs\n    Job_Name = long-na\n\tme\n    job_state = R\n"
-        "    Variable_List = A=x\n    job_state = F\n    Exit_status = 0\n"
+        "    Variable_List = A=x\n    job_state = F\nword\n    Exit_status = 0\n"
     )
     (job,) = parse_jobs(text)
-    assert (job.name, job.state, job.exit_code) == ("long-name", "R", None)
+    assert (job.name, job.word, job.exit_code) == ("long-name", "R", None)
 
 
 @pytest.mark.parametrize(
@@ -83,10 +71,7 @@ def test_lines_within_a_variable_change_nothing_that_was_said_before():
     [
         ("Not Running: Insufficient amount of resource: ngpus (R: 3 A: 2 T: 4)", "GPUs"),
         ("Not Running: Queue not started.", "starts no jobs at present"),
-        (
-            "Not Running: User has reached queue lim running job limit.",
-            "you have reached your limit",
-        ),
+        ("Not Running: User has reached queue lim running job limit.", "you have reached your"),
         ("Not Running: the site's own words", "PBS says: Not Running: the site's own words"),
         ("", "the scheduler has not looked at it yet"),
     ],
@@ -115,8 +100,39 @@ def test_nodes_and_queues_are_read():
         ("n1", 4, 2, True),
         ("n2", 4, 2, True),
     ]
-    (queue,) = parse_queues((RECORDED / "queues.txt").read_text())
-    assert (queue.name, queue.is_enabled, queue.is_started) == ("workq", True, True)
+    queues = parse_blocks((RECORDED / "queues.txt").read_text(), "Queue: ")
+    assert queues["workq"]["enabled"] == queues["workq"]["started"] == "True"
     limited = "Queue: gpu\n    enabled = False\n    resources_max.walltime = 24:00:00\n"
-    (queue,) = parse_queues(limited)
-    assert (queue.is_enabled, queue.limit_min) == (False, 1440)
+    assert limit_min(parse_blocks(limited, "Queue: ")["gpu"]) == 1440
+
+
+def test_cpus_gpus_and_the_time_that_is_left_of_a_shells_job_are_read_per_host():
+    begin_s = time.mktime(time.strptime("Sun Nov 22 22:36:56 2026"))
+    said = (
+        "Job Id: 12.login\n    exec_host = n1/0*4+n2/0*2+n2/1\n"
+        "    exec_vnode = (n1:ncpus=4:ngpus=2)+(n2:ncpus=2:ngpus=1)+(n2:ncpus=1:ngpus=1)\n"
+        "    stime = Sun Nov 22 22:36:56 2026\n    Resource_List.walltime = 01:00:00\n"
+        "Job Id: 13.login\n    exec_host = 10.0.0.1/0*2+10.0.0.2/0\n"
+    )
+    of_names, of_addresses = parse_blocks(said, "Job Id: ").values()
+    found = parse_allocation("12.login", of_names, ["n1.site", "n2.site"], now_s=begin_s + 600)
+    assert found == Allocation(job_id="12", num_nodes=2, cpus=[4, 3], gpus_per_node=2, left_min=50)
+    found = parse_allocation("13", of_addresses, ["10.0.0.1", "10.0.0.2"], now_s=0.0)
+    assert found == Allocation(job_id="13", num_nodes=2, cpus=[2, 1])
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "is_here"),
+    [
+        ("pbs_version = 23.06.06", 0, True),
+        ("Version: 6.1.2\nCommit: 66101", 0, False),  # TORQUE
+        ("Unknown option --version", 7, False),  # Grid Engine
+    ],
+)
+def test_other_programs_called_qsub_are_not_taken_for_pbs(
+    tmp_path, monkeypatch, said, code, is_here
+):
+    (tmp_path / "qsub").write_text(f"#!/bin/sh\necho '{said}'\nexit {code}\n")
+    (tmp_path / "qsub").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert scheduler.answers() is is_here

@@ -9,14 +9,13 @@ from another_user import NOBODY, needs_root
 
 from hpcdist.base import files
 from hpcdist.base.errors import JobError, ProfileError, RunDirectoryError
+from hpcdist.base.files import shipped_folder
+from hpcdist.cluster.load import load_profile
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import Launch, Resources, ScriptJob
-from hpcdist.machine.command import CommandFailedError, CommandTimeoutError
-from hpcdist.schedulers.base import Dependency, Target
-from hpcdist.schedulers.pbs import commands
-from hpcdist.schedulers.pbs.commands import qsub, write_environment
-from hpcdist.schedulers.pbs.qstat import parse_jobs
-from hpcdist.schedulers.pbs.request import directives, explanation, job_script
+from hpcdist.schedulers.base import Dependency, Plan, Target
+from hpcdist.schedulers.pbs.pbs import scheduler
+from hpcdist.schedulers.request import lay_out
 
 
 def job(*, device="auto", **resources):
@@ -32,8 +31,8 @@ def target(folder="/scratch/ann/my runs/RUN", **options):
     return Target(name="RUN", folder=Path(folder), cwd="/home/ann", **options)
 
 
-def after(kind, *job_ids):
-    return target(dependencies=[Dependency(kind=kind, job_ids=list(job_ids))])
+def directives(*words):
+    return [one.line for one in scheduler.directives(*words)]
 
 
 def test_two_nodes_are_two_chunks_on_hosts_of_their_own():
@@ -43,7 +42,6 @@ def test_two_nodes_are_two_chunks_on_hosts_of_their_own():
         account="ml",
         cpus_per_gpu=4,
         constraint="gpu_model=a100",
-        directives=["-P project"],
     )
     asked = directives(job(nodes=2, gpus=2, mem_gb=40, time_limit_min=90.5), profile, target())
     assert asked == [
@@ -56,7 +54,6 @@ def test_two_nodes_are_two_chunks_on_hosts_of_their_own():
         "-r y",
         "-j oe",
         "-o '/scratch/ann/my runs/RUN/submitit/0_pbs.out'",
-        "-P project",
     ]
 
 
@@ -81,8 +78,9 @@ def test_what_a_job_waits_for_is_one_option():
 
 @pytest.mark.parametrize("job_id", ["14[]", "14[3]"])
 def test_the_good_end_of_an_array_cannot_be_waited_for(job_id):
+    after = Dependency(kind="afterok", job_ids=[job_id])
     with pytest.raises(JobError, match=r"whether runs of the array 14\[\] ended well"):
-        directives(job(), ClusterProfile(), after("afterok", job_id))
+        directives(job(), ClusterProfile(), target(dependencies=[after]))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +88,7 @@ def test_the_good_end_of_an_array_cannot_be_waited_for(job_id):
     [
         ({"qos": "high"}, "qos is high, and PBS has none"),
         ({"gpu_type": "a100"}, "gpu_type is a100, and PBS has none"),
-        ({"gpu_request": "gres"}, "a word of Slurm's"),
+        ({"gpu_request": "gres"}, "gpu_request is gres, and PBS has none"),
         ({"directives": ["-l walltime=1:00"]}, "which hpcdist sets itself"),
         ({"directives": ["-lselect=4"]}, "which hpcdist sets itself"),
         ({"directives": ["-V"]}, "which hpcdist sets itself"),
@@ -99,33 +97,33 @@ def test_the_good_end_of_an_array_cannot_be_waited_for(job_id):
 )
 def test_a_profile_that_pbs_cannot_be_asked_for_is_refused(values, words):
     with pytest.raises(ProfileError, match=words):
-        directives(job(), ClusterProfile(scheduler="pbs", **values), target())
+        scheduler.check(job(), ClusterProfile(scheduler="pbs", **values))
 
 
-def test_other_resources_and_options_may_be_directives():
-    profile = ClusterProfile(directives=["-l software=x", "-W umask=022", "-m abe"])
-    assert directives(job(), profile, target())[-3:] == profile.directives
-
-
-def test_the_explanation_says_where_numbers_come_from():
-    lines = explanation(job(nodes=2, gpus=2, time_limit_min=60), ClusterProfile(cpus_per_gpu=4))
-    assert lines[0].startswith("CPUs: 2 nodes x 8 CPUs = 16 CPUs (2 ranks x cpus_per_gpu 4, from")
-    assert "GPUs: 2 nodes x 2 GPUs = 4 GPUs: ngpus=2 of each chunk" in lines
-    assert lines[-1].startswith(
-        "time limit 1 h (time_limit_min, from the job): -l walltime=1:00:00"
-    )
+def test_the_profile_that_is_shipped_can_be_asked_for(tmp_path, monkeypatch):
+    text = (shipped_folder("templates") / "clusters" / "pbs.yaml").read_text()
+    (tmp_path / "hpcdist.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    asked = job(nodes=2, gpus=2)
+    selects = [
+        directives(asked, load_profile(name).profile, target())[1] for name in ("gpu", "cpu")
+    ]
+    assert selects == ["-l select=2:ncpus=8:mem=61036mb:ngpus=2", "-l select=2:ncpus=2"]
 
 
 def script(folder="/scratch/ann/RUN"):
-    return job_script(
-        job(nodes=2), ClusterProfile(setup=["module load cuda"]), target(folder), environment={}
+    cluster = ClusterProfile(
+        setup=["module load cuda"], directives=["-l software=x", "-W umask=022", "-m abe"]
     )
+    launch = lay_out(job(nodes=2), cluster, warning_signals=["SIGTERM"])
+    return scheduler.render(job(nodes=2), target(folder), Plan(launch=launch, cluster=cluster))
 
 
 def test_the_script_is_one_for_bash():
     text = script("/scratch/ann/it's here")
     done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+    assert "\n#PBS -l software=x\n#PBS -W umask=022\n#PBS -m abe\n" in text
     assert "--nodes 2 --launcher 'pbs_tmrsh {host} {command}'" in text
 
 
@@ -143,7 +141,7 @@ def test_the_environment_of_the_submission_stands_in_a_private_file_that_is_chec
     value = 'it\'s "odd" $HOME\n`date` \\ \udce4'
     for name, text in {"ODD": value, "PBS_JOBID": "7.pbs", "TMPDIR": "/tmp/x"}.items():
         monkeypatch.setenv(name, text)
-    write_environment(folder)
+    scheduler.environment(os.environ, target(tmp_path), "")
     file = folder / "environment.sh"
     assert file.stat().st_mode & 0o777 == 0o600
     text = os.fsdecode(file.read_bytes())
@@ -191,27 +189,39 @@ def fake_qsub(tmp_path, monkeypatch):
     return write
 
 
-def send(tmp_path, *, spoil=lambda _: None, ask=list, **options):
+def send(tmp_path, *, spoil=lambda _: None, **options):
+    """Call qsub with the command for a script, which is run at once."""
     text = f"#PBS -N old\n#PBS -J 0-3\n#PBS -o '{tmp_path}/a b'\necho \"$1 ran\"\n\n"
     folder = tmp_path / "run"
     folder.mkdir(mode=0o700, exist_ok=True)
     files.write_whole(folder / "script.sh", text)
     spoil(folder)
-    return qsub(folder, text, "RUN", ask=ask, **options)
+    argv = scheduler.submit_command(target(folder, **options), text)
+    subprocess.run(argv, check=True, capture_output=True)
 
 
 def test_pbs_runs_the_script_as_it_was_submitted(tmp_path, fake_qsub):
-    fake_qsub(QSUB.replace("exec", "echo 12.pbs; echo '  a quota is near'; exec"))
-    assert send(tmp_path, arguments=["3"]) == ("12", ["a quota is near"])
+    fake_qsub(QSUB)
+    send(tmp_path)
     words = (tmp_path / "qsub.words").read_text().splitlines()
     assert words[:8] == ["-f", "-N", "RUN", "-J", "0-3", "-o", f"{tmp_path}/a b", "--"]
+    assert (tmp_path / "qsub.out").read_text() == " ran\n"
+
+
+def test_a_job_that_goes_on_has_its_place_and_no_directives_that_count_once(
+    tmp_path, fake_qsub, monkeypatch
+):
+    monkeypatch.setenv("HPCDIST_JOB_PLACE", "3")
+    fake_qsub(QSUB)
+    send(tmp_path, continues=3)
+    assert "-J" not in (tmp_path / "qsub.words").read_text().splitlines()
     assert (tmp_path / "qsub.out").read_text() == "3 ran\n"
 
 
-def test_directives_that_count_once_are_left_out_of_the_next_job(tmp_path, fake_qsub):
-    fake_qsub(QSUB.replace("exec", "echo 12.pbs; exec"))
-    send(tmp_path, change=lambda line: "" if line.startswith("-J") else line)
-    assert "-J" not in (tmp_path / "qsub.words").read_text().splitlines()
+@pytest.mark.parametrize("line", ["12.pbs", "12[].login.site", "12"])
+def test_the_id_of_a_job_is_told_without_its_server(line):
+    assert scheduler.parse_submitted(line) == "12"
+    assert scheduler.parse_submitted(f"a quota of {line} is near") is None
 
 
 def put_foreign_folder(folder):
@@ -238,30 +248,8 @@ def put_foreign_folder(folder):
     ],
 )
 def test_nothing_runs_of_a_script_that_others_could_have_changed(tmp_path, fake_qsub, spoil):
-    fake_qsub(QSUB.replace("exec", "echo 12.pbs; exec").replace('exec "$@"', '"$@"') + "exit 0\n")
+    fake_qsub(QSUB.replace("exec ", "") + "exit 0\n")
     send(tmp_path, spoil=spoil)
     said = (tmp_path / "qsub.out").read_text()
     assert "can be written by others: nothing of it was run" in said
     assert "ran\n" not in said.splitlines()
-
-
-def test_a_refusal_is_told_in_pbss_words(tmp_path, fake_qsub):
-    fake_qsub("#!/bin/sh\necho 'qsub: Unknown queue' >&2\nexit 170\n")
-    with pytest.raises(CommandFailedError, match="qsub: Unknown queue") as caught:
-        send(tmp_path)
-    assert "nothing was submitted" in caught.value.hint
-    assert "find" not in caught.value.message
-
-
-def test_after_a_qsub_without_an_answer_the_job_is_found_by_its_name(
-    tmp_path, fake_qsub, monkeypatch
-):
-    monkeypatch.setattr(commands, "_QSUB_TIMEOUT_S", 0.2)
-    fake_qsub("#!/bin/sh\nexec sleep 60\n")
-    there = parse_jobs("Job Id: 12[1].pbs\n    Job_Name = RUN\n    job_state = Q\n")
-    job_id, (said,) = send(tmp_path, ask=lambda: there)
-    assert job_id == "12[]"
-    assert said.startswith("qsub gave up, but its job 12[] is there")
-    monkeypatch.setattr("hpcdist.schedulers.jobs._SETTLE_S", 0.0)
-    with pytest.raises(CommandTimeoutError):
-        send(tmp_path)

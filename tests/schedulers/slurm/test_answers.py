@@ -10,19 +10,10 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
-from hpcdist.schedulers.jobs import JobIndex
-from hpcdist.schedulers.slurm.directives import submission_environment
-from hpcdist.schedulers.slurm.queue import (
-    accounting_choice,
-    parse_accounting,
-    parse_queue,
-    plain_reason,
-)
-from hpcdist.schedulers.slurm.site import (
-    check_capacity,
-    parse_cluster,
-    parse_nodes,
-)
+from hpcdist.schedulers.base import Target
+from hpcdist.schedulers.batch import JobIndex
+from hpcdist.schedulers.slurm.site import check_capacity, parse_cluster, parse_nodes
+from hpcdist.schedulers.slurm.slurm import parse_books, parse_queue, plain_reason, scheduler
 
 QUEUE = """\
 101|RUNNING|None|2026-11-21T13:36:39|ddp-20261121-133600-abcd
@@ -40,51 +31,47 @@ def test_a_queue_is_read_line_by_line():
     condition = waiting.condition()
     assert condition.state == "pending"
     assert condition.expected_start_s is None
-    assert "maintenance" in condition.reason
-    assert element.job_id == "103_7"
+    assert "perhaps for maintenance: n[3-4] (ReqNodeNotAvail)" in condition.reason
+    assert element.id == "103_7"
     start = time.mktime(time.strptime("2026-11-21 14:00", "%Y-%m-%d %H:%M"))
     assert element.condition().expected_start_s == start
     assert late.condition().state == "failed"
     assert late.condition().reason == "Slurm says TIMEOUT"
 
 
+def book(job_id, state, name, reason="None"):
+    return "|".join([job_id, state, reason, "0:0", *["Unknown"] * 4, "0", "n1", "", "0", name])
+
+
 def test_accounting_tells_a_job_from_a_former_one_with_its_id():
-    text = (
-        "7|FAILED|None|old\n7|CANCELLED by 1000|None|new\n"
-        "8_1|NODE_FAIL|None|array\n8_1|COMPLETED|None|array\n"
-    )
-    known = JobIndex(parse_accounting(text))
+    lines = [
+        book("7", "FAILED", "old"),
+        book("7", "CANCELLED by 1000", "new"),
+        book("8_1", "NODE_FAIL", "array"),
+        book("8_1", "COMPLETED", "array"),
+    ]
+    known = JobIndex(parse_books("\n".join(lines)))
 
     def find(job_id, name):
         return known.find(Run(Path(name)), Submission(job_id=job_id, job_name=name))
 
-    assert find("7", "new").condition().state == "cancelled"
-    assert find("7", "old").condition().state == "failed"
-    assert find("8_1", "array").state == "COMPLETED"  # the last of its lives
+    assert find("7", "new").state == "cancelled"
+    assert find("7", "old").state == "failed"
+    assert find("8_1", "array").word == "COMPLETED"  # the last of its lives
     assert find("7", "other") is None
 
 
 def test_accounting_tells_of_several_elements_of_an_array_in_one_line():
-    jobs = parse_accounting("7_[1,3-5%2]|CANCELLED by 0|JobArrayTaskLimit|sweep\n7_2|RUNNING||s\n")
-    assert [job.job_id for job in jobs] == ["7_1", "7_3", "7_4", "7_5", "7_2"]
-    assert jobs[3].condition().state == "cancelled"
+    line = book("7_[1,3-5%2]", "CANCELLED by 0", "sweep", "JobArrayTaskLimit")
+    jobs = parse_books(f"{line}\n{book('7_2', 'RUNNING', 's')}\n")
+    assert [job.id for job in jobs] == ["7_1", "7_3", "7_4", "7_5", "7_2"]
+    assert jobs[3].state == "cancelled"
 
 
 def test_a_suspended_job_says_what_it_waits_for():
     (job,) = parse_queue("1|SUSPENDED|None|2026-11-21T13:36:39|x\n")
     assert (job.condition().state, job.condition().is_suspended) == ("running", True)
     assert job.condition().reason.startswith("Slurm has suspended it")
-
-
-def test_accounting_is_asked_for_an_array_by_its_one_id():
-    assert accounting_choice({"7_0", "7_1", "12", "8_3"}, 0) == ["--jobs=12,7,8"]
-
-
-def test_accounting_is_asked_by_time_where_the_ids_are_too_many_for_a_command_line():
-    noon = time.mktime(time.strptime("2026-11-21 12:00", "%Y-%m-%d %H:%M"))
-    user, start = accounting_choice(map(str, range(10**6, 10**6 + 20_000)), noon)
-    assert user.startswith("--user=")
-    assert start == "--starttime=2026-11-21T11:00:00"
 
 
 def test_the_name_of_the_cluster_is_read_as_scontrol_prints_it():
@@ -206,7 +193,8 @@ def test_variables_that_would_change_the_job_unseen_are_left_out():
     }
     given = ("job-name=x", "mem=4M", "gpus-per-node=2", "partition=gpu", "time=1-00:00:00")
     script = "".join(f"#SBATCH --{option}\n" for option in given)
-    assert submission_environment(before, script) == {
+    target = Target(name="x", folder=Path("x"), cwd="/")
+    assert scheduler.environment(before, target, script) == {
         "PATH": "/bin",
         "SLURM_CONF": "/etc/slurm.conf",
         "SBATCH_ACCOUNT": "mine",

@@ -11,8 +11,8 @@ from hpcdist.base.errors import RunDirectoryError
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.schedulers.base import Dependency, Target
-from hpcdist.schedulers.slurm.directives import directives, slurm_time
-from hpcdist.schedulers.slurm.scheduler import scheduler
+from hpcdist.schedulers.slurm.site import slurm_time
+from hpcdist.schedulers.slurm.slurm import scheduler
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -75,6 +75,10 @@ CASES = {
 }
 
 
+def directives(spec, cluster):
+    return [one.line for one in scheduler.directives(spec, cluster, target())]
+
+
 def script(case):
     spec, cluster, where = CASES[case]
     cluster = msgspec.structs.replace(cluster, python=cluster.python or "/opt/venv/bin/python")
@@ -115,11 +119,11 @@ def test_a_folder_that_slurm_would_take_for_a_pattern_is_refused(sign):
 
 def test_a_job_says_more_than_a_profile_and_a_profile_more_than_nothing():
     cluster = ClusterProfile(cpus_per_gpu=4, mem_gb=10, time_limit_min=60)
-    said = directives(job(gpus=2, cpus_per_gpu=8, mem_gb=20, time_limit_min=30), cluster, target())
+    said = directives(job(gpus=2, cpus_per_gpu=8, mem_gb=20, time_limit_min=30), cluster)
     assert {"--cpus-per-task=16", "--mem=19074M", "--time=0-00:30:00"} <= set(said)
-    said = directives(job(gpus=2), cluster, target())
+    said = directives(job(gpus=2), cluster)
     assert {"--cpus-per-task=8", "--mem=9537M", "--time=0-01:00:00"} <= set(said)
-    said = directives(job(gpus=2), ClusterProfile(), target())
+    said = directives(job(gpus=2), ClusterProfile())
     assert "--cpus-per-task=2" in said
     assert not [option for option in said if option.startswith(("--mem", "--time"))]
 
@@ -134,5 +138,5 @@ def test_a_duration_is_written_as_sbatch_reads_it(minutes, text):
 
 @pytest.mark.parametrize(("limit_min", "seconds"), [(None, 120), (60, 120), (4, 60), (1, 15)])
 def test_the_warning_leaves_a_short_job_three_quarters_of_its_time(limit_min, seconds):
-    asked = directives(job(time_limit_min=limit_min), ClusterProfile(), target())
+    asked = directives(job(time_limit_min=limit_min), ClusterProfile())
     assert f"--signal=USR2@{seconds}" in asked

@@ -6,11 +6,8 @@ import time
 
 import pytest
 
-from hpcdist.schedulers.slurm.accounting import (
-    expand_nodes,
-    parse_size,
-    parse_usage,
-)
+from hpcdist.schedulers.slurm.nodes import expand_nodes
+from hpcdist.schedulers.slurm.slurm import parse_books, parse_size
 
 
 def stamp(second):
@@ -23,14 +20,25 @@ def line(job_id, name, *, times=(0, 0, 10, 70), nodes="n[1-2]", state="COMPLETED
     values = {"code": "0:0", "rss": "", "energy": "0"} | cells
     return "|".join(
         [
-            *(job_id, state, values["code"], submit, eligible, start, end, str(elapsed), nodes),
+            *(
+                job_id,
+                state,
+                "None",
+                values["code"],
+                submit,
+                eligible,
+                start,
+                end,
+                str(elapsed),
+                nodes,
+            ),
             *(values["rss"], values["energy"], name),
         ]
     )
 
 
 def parsed(*lines):
-    return parse_usage("\n".join(lines) + "\n")
+    return {(job.id, job.name): job for job in parse_books("\n".join(lines) + "\n")}
 
 
 def test_a_job_has_its_own_times_and_the_largest_memory_of_its_steps():
@@ -43,7 +51,7 @@ def test_a_job_has_its_own_times_and_the_largest_memory_of_its_steps():
     job = known["7", "ddp|odd"]
     assert (job.queue_wait_s, job.elapsed_s) == (60, 100)
     assert job.max_rss_bytes == int(300.5 * 2**20)
-    assert (job.state, job.exit_code, job.energy_j) == ("COMPLETED", 0, None)
+    assert (job.word, job.exit_code, job.energy_j) == ("COMPLETED", 0, None)
     assert job.nodes == ["n1", "n2"]
 
 
@@ -57,7 +65,7 @@ def test_the_lives_of_a_job_that_was_started_again_are_added_up():
     job = known["7", "ddp"]
     assert (job.queue_wait_s, job.elapsed_s, job.energy_j) == (20, 160, 150)
     assert job.max_rss_bytes == 800 * 2**10
-    assert (job.state, job.exit_code) == ("CANCELLED", 0)
+    assert (job.word, job.exit_code) == ("CANCELLED", 0)
     assert job.nodes == ["n1", "n2"]
 
 

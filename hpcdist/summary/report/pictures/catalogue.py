@@ -30,7 +30,6 @@ from hpcdist.summary.report.pictures.series import (
 from hpcdist.summary.report.report import Section, Topic
 from hpcdist.summary.report.runs import Row, goal_text
 from hpcdist.summary.report.shares import alone_losses
-from hpcdist.summary.values import Losses
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,8 +85,7 @@ def comparison_picture(section: Section) -> Picture:
     """Return the picture of a comparison, which stands in its sweep's folder, too."""
     comparison = section.comparison
     assert comparison is not None
-    numbers = {row.run.run: row.number for row in section.rows}
-    draw = partial(shares.draw_comparison, comparison, numbers)
+    draw = partial(shares.draw_comparison, comparison)
     make = _picture(comparison.id, Topic.SPEED, "compared", section.rows, draw)
     against = label(comparison.baseline)
     return make("comparison", f"Times as fast as {against}, and what the rest was lost to.")
@@ -124,9 +122,7 @@ def _shares(section: Section) -> Iterator[Picture]:
     for group in section.groups:
         if group.baseline and group.losses:
             rows = [by_id[run] for losses in group.losses for run in losses.runs if run in by_id]
-            draw = partial(
-                shares.draw_sizes, _with_numbers(group.losses, by_id), [*map(size, group.losses)]
-            )
+            draw = partial(shares.draw_sizes, group.losses, [*map(size, group.losses)])
             numbers = format_ranges(sorted(row.number for row in rows))
             what = "where the time goes" + (f", runs {numbers}" if num_scaled > 1 else "")
             make = _picture(section.name, Topic.TIME, what, rows, partial(draw, unit=unit))
@@ -141,21 +137,12 @@ def _shares(section: Section) -> Iterator[Picture]:
             f"{name}, {number_of(len(losses.runs), 'run')}" if len(losses.runs) > 1 else name
             for name, losses in zip(run_names(firsts), drawn, strict=True)
         ]
-        draw = partial(shares.draw_sizes, _with_numbers(drawn, by_id), names, unit=unit)
+        draw = partial(shares.draw_sizes, drawn, names, unit=unit)
         what = "where the time goes, without another size to compare with"
         make = _picture(section.name, Topic.TIME, what, firsts, draw)
         yield make(
             "shares", f"One bar per kind of run: computing, and what the rest went into.{left_out}"
         )
-
-
-def _with_numbers(
-    all_losses: Sequence[Losses], by_id: dict[str, Row]
-) -> list[tuple[list[int], Losses]]:
-    return [
-        (sorted(by_id[run].number for run in losses.runs if run in by_id), losses)
-        for losses in all_losses
-    ]
 
 
 def _phases(section: Section) -> Iterator[Picture]:
@@ -177,7 +164,7 @@ def _heat_maps(section: Section) -> Iterator[Picture]:
                 if pace  # of a single rank that stepped neither is known
             ]
             means = f" Mean over all steps: {' to '.join(dict.fromkeys(ends))}." if ends else ""
-            draw = partial(over_time.draw_heat_map, times, row.number)
+            draw = partial(over_time.draw_heat_map, times)
             make = _picture(row.run.run, Topic.TIME, "step time by rank", [row], draw)
             yield make("ranks", f"Run {row.number}.{means}{left_out}")
 
@@ -197,8 +184,7 @@ def _learning(section: Section) -> Iterator[Picture]:
         goals = [row.run.time_to_accuracy for row in rows if row.run.time_to_accuracy]
         goal = Goal(goals[0].goal, goals[0].target) if goals else None
         aim = f" Dotted is {goal_text(goals[0])}." if goals else ""
-        numbers = [row.number for row in shown]
-        draw = partial(over_time.draw_learning, named, goal=goal, numbers=numbers)
+        draw = partial(over_time.draw_learning, named, goal=goal)
         if left_out:  # a picture without its page says so, too
             draw = partial(_noted, draw, left_out.strip())
         make = _picture(section.name, Topic.LEARNING, "loss and accuracy", shown, draw)
@@ -216,7 +202,7 @@ def _usage(section: Section) -> Iterator[Picture]:
     rows = [row for row in section.rows if row.run.usage]
     for row, path, left_out in _largest(rows):
         if series := read_usage(path):
-            draw = partial(over_time.draw_usage, series, row.number)
+            draw = partial(over_time.draw_usage, series)
             make = _picture(row.run.run, Topic.RESOURCES, "what it used", [row], draw)
             described = over_time.describe_usage(series)
             yield make("usage", f"Run {row.number}. {described}{left_out}")

@@ -14,10 +14,8 @@ from hpcdist.base.plotting import (
     new_figure,
     plain_log_ticks,
     shared_legend,
-    tip,
-    tip_points,
 )
-from hpcdist.base.text import format_time, number_of, time_unit
+from hpcdist.base.text import number_of, time_unit
 from hpcdist.job.goal import Goal
 from hpcdist.summary.report.pictures.series import (
     GPU_BUSY,
@@ -40,12 +38,10 @@ _ACCURACY = "test accuracy (%)"
 _RATE = "learning rate"
 
 
-def draw_learning(
-    runs: Mapping[str, Learning], goal: Goal | None = None, numbers: Sequence[int] = ()
-) -> Figure:
+def draw_learning(runs: Mapping[str, Learning], goal: Goal | None = None) -> Figure:
     """Draw loss above accuracy, and above the learning rate where it varied, of runs by their
     names, with the `goal` that their times are for; on the left against steps, on the right against
-    time. `numbers` are those of the runs."""
+    time."""
     has_training = _draws_training(runs)
     panels = ["loss"]
     if any(run.accuracy.values for run in runs.values()):
@@ -58,11 +54,10 @@ def draw_learning(
     curves = [curve for run in runs.values() for curve in run]
     unit_s, unit = long_unit(max(time_s for curve in curves for time_s in curve.times_s[-1:]))
     for column, unit_of_time_s in enumerate((None, unit_s)):
-        for index, ((name, run), style) in enumerate(zip(runs.items(), LINES, strict=False)):
+        for (name, run), style in zip(runs.items(), LINES, strict=False):
             axes = {panel: row[column] for panel, row in zip(panels, grid, strict=True)}
             drawn = run if has_training or not run.test_loss.values else _tested(run)
-            own = [*numbers[index : index + 1]]
-            _draw_run(axes, name, drawn, style=style, unit_s=unit_of_time_s, numbers=own)
+            _draw_run(axes, name, drawn, style=style, unit_s=unit_of_time_s)
     aim = _ACCURACY if goal and goal.quantity == "accuracy" else "loss"
     if goal is not None and aim in panels:
         value = 100 * goal.value if aim == _ACCURACY else goal.value
@@ -106,7 +101,6 @@ def _draw_run(
     *,
     style: dict[str, Any],
     unit_s: float | None,
-    numbers: Sequence[int],
 ) -> None:
     """Draw training thin, tests with markers; against steps where `unit_s` is None."""
     thin = {"color": style["color"], "linestyle": style["linestyle"], "linewidth": 1, "alpha": 0.8}
@@ -118,28 +112,11 @@ def _draw_run(
     if has_tests:
         named = f"{name}: test" if train.values else name
         _plot(column["loss"], test, unit_s, **style, label=label(named))
-        _tell(column["loss"], test, unit_s, f"{name}: test loss", numbers)
-    elif train.values:
-        _tell(column["loss"], train, unit_s, f"{name}: loss", numbers)
     if accuracy.values:
         shares = accuracy._replace(values=[100 * value for value in accuracy.values])
         _plot(column[_ACCURACY], shares, unit_s, **style)
-        _tell(column[_ACCURACY], shares, unit_s, f"{name}: accuracy in %", numbers)
     if _RATE in column and rate.values:
         _plot(column[_RATE], rate, unit_s, **thin)
-        _tell(column[_RATE], rate, unit_s, f"{name}: learning rate", numbers)
-
-
-def _tell(
-    axes: Axes, curve: Curve, unit_s: float | None, what: str, numbers: Sequence[int]
-) -> None:
-    every = max(1, len(curve.values) // _MOST_MARKERS)
-    xs = curve.steps if unit_s is None else [time_s / unit_s for time_s in curve.times_s]
-    texts = [
-        f"{what} {value:.4g} at step {step:,.0f}"
-        for step, value in zip(curve.steps[::every], curve.values[::every], strict=True)
-    ]
-    tip_points(axes, xs[::every], curve.values[::every], texts, numbers)
 
 
 def _plot(axes: Axes, curve: Curve, unit_s: float | None, **style: Any) -> None:
@@ -156,9 +133,9 @@ _QUANTILES = (0.01, 0.99)
 """Range of the colours: one odd window must not make all others look alike."""
 
 
-def draw_heat_map(times: HeatMap, number: int | None = None) -> Figure:
+def draw_heat_map(times: HeatMap) -> Figure:
     """Draw a row per rank, the lowest on top; of very many ranks one for the slowest of so many
-    neighbours that rows stay visible. `number` is that of the run."""
+    neighbours that rows stay visible."""
     import numpy as np
 
     num_ranks = len(times.ranks)
@@ -192,13 +169,6 @@ def draw_heat_map(times: HeatMap, number: int | None = None) -> Figure:
     axes.set_yticks([row + 0.5 for row in named], names)
     axes.set_ylabel("rank and its host" if size == 1 else f"slowest of each {size} ranks, from")
     axes.set_xlabel(f"time since the first step ({unit_of_all}); gaps: no steps")
-    for row, row_s in enumerate(rows_s):
-        at = row * size
-        name = rank_name(times.ranks[at], times.hosts[at])
-        mean_s = float(np.nanmean(row_s))
-        whole = axes.axhspan(row, row + 1, alpha=0)
-        text = f"rank {name}: {format_time(mean_s)} on average, without the wait for others"
-        tip(whole, text, [] if number is None else [number])
     bar = figure.colorbar(image, ax=axes, extend="both")
     bar.set_label(f"step time without the\nwait for others ({unit})")
     return figure
@@ -214,9 +184,8 @@ _HEADROOM = 1.1
 _BAND_LABEL = "mean of all, with minimum and maximum"
 
 
-def draw_usage(series: UsageSeries, number: int | None = None) -> Figure:
-    """Draw a panel for each quantity: lines, or the range of more lines than can be told apart.
-    `number` is that of the run."""
+def draw_usage(series: UsageSeries) -> Figure:
+    """Draw a panel for each quantity: lines, or the range of more lines than can be told apart."""
     figure = new_figure(9, 1.5 + 1.7 * len(series.panels))
     column = figure.subplots(len(series.panels), 1, squeeze=False, sharex=True)[:, 0]
     all_lines = [line for lines in series.panels.values() for line in lines]
@@ -234,7 +203,6 @@ def draw_usage(series: UsageSeries, number: int | None = None) -> Figure:
                     markevery=max(1, len(line.values) // _MOST_MARKERS),
                     **style,
                 )
-                _tell_usage(axes, line, panel, unit_s, [] if number is None else [number])
         finish(axes, x="", y=panel.replace(" (", "\n("))
         largest = max(value for line in lines for value in line.values if not math.isnan(value))
         axes.set_ylim(0, 105 if panel == GPU_BUSY else _HEADROOM * largest or None)
@@ -242,17 +210,6 @@ def draw_usage(series: UsageSeries, number: int | None = None) -> Figure:
     if len({line.name for line in all_lines}) > 1 or len(all_lines) > len(series.panels):
         shared_legend(figure, list(column))
     return figure
-
-
-def _tell_usage(axes: Axes, line: Line, panel: str, unit_s: float, numbers: Sequence[int]) -> None:
-    points = [
-        (time_s / unit_s, value)
-        for time_s, value in zip(line.times_s, line.values, strict=True)
-        if not math.isnan(value)
-    ]
-    points = points[:: max(1, len(points) // _MOST_MARKERS)]
-    texts = [f"{line.name}, {panel}: {value:.3g}" for _, value in points]
-    tip_points(axes, [x for x, _ in points], [y for _, y in points], texts, numbers)
 
 
 def describe_usage(series: UsageSeries) -> str:

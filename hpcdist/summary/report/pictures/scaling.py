@@ -13,10 +13,8 @@ from hpcdist.base.plotting import (
     finish,
     new_figure,
     shared_legend,
-    tip_points,
 )
 from hpcdist.base.statistics import Interval, Measure
-from hpcdist.base.text import decimals_for, spread_text
 from hpcdist.summary.compare.sizes import by_size, num_gpus
 from hpcdist.summary.report.pictures.labels import unit_of
 from hpcdist.summary.report.scaling import of_size
@@ -98,9 +96,6 @@ def _draw_measured(
     sizes = [size for size, _ in points]
     bars = error_bars([measured for _, measured in points])
     axes.errorbar(sizes, means, yerr=bars, capsize=4, **style)
-    decimals = decimals_for(means)
-    texts = [f"{size}: {spread_text(measured, decimals)}" for size, measured in points]
-    tip_points(axes, sizes, means, texts, ())
     for size, measured in points:
         text = f"{measured.mean:.3g}" if measured.mean < 1_000 else f"{measured.mean:,.0f}"
         axes.annotate(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpcdist.base.plotting import error_bars, finish, label, new_figure, shared_legend, tip
+from hpcdist.base.plotting import error_bars, finish, label, new_figure, shared_legend
 from hpcdist.base.statistics import Measure
 from hpcdist.base.text import format_percent, spread_text, time_unit
 from hpcdist.runs.events import PHASES
@@ -50,29 +50,25 @@ Part = tuple[str, float, dict[str, Any]]
 
 
 class Bar(NamedTuple):
-    """One bar, with the numbers of the runs that it is of."""
+    """One bar."""
 
     name: str
     parts: Sequence[Part]
-    runs: Sequence[int]
 
 
-def draw_sizes(
-    sizes: Sequence[tuple[Sequence[int], Losses]], names: Sequence[str], *, unit: str
-) -> Figure:
+def draw_sizes(sizes: Sequence[Losses], names: Sequence[str], *, unit: str) -> Figure:
     """Draw one bar for each size: what is left and all shares are 100 %. A share that won time
-    reaches left of zero: all to its right is longer by as much. Sizes come with the numbers of
-    their runs."""
-    is_compared = bool(sizes[0][1].against)
+    reaches left of zero: all to its right is longer by as much."""
+    is_compared = bool(sizes[0].against)
     bars, left = [], []
-    for (numbers, size), bar in zip(sizes, names, strict=True):
+    for size, bar in zip(sizes, names, strict=True):
         # Without another size, what is in no phase is neither computing for certain nor lost.
         kept = size.efficiency if size.against else size.shares[COMPUTING]
         lost = size.lost if size.against else size.shares | {COMPUTING: 0.0}
         is_mixed = size.computing_has_communication
         name = "not lost" if size.against else _MIXED if is_mixed else "forward and backward"
         parts = _lost_parts(lost, is_mixed=is_mixed)
-        bars.append(Bar(bar, [(name, 100 * kept, _KEPT), *parts], numbers))
+        bars.append(Bar(bar, [(name, 100 * kept, _KEPT), *parts]))
         left.append(kept)
     ideal = "not lost, and lost to" if is_compared else "computing, and all else"
     figure = _draw_bars(bars, x=f"share of all the time (%): {ideal}", y=f"nodes x {unit}")
@@ -102,7 +98,7 @@ def draw_phases(rows: Sequence[Row], names: Sequence[str]) -> Figure:
     ordered = [phase for phase in (*PHASES, *own, OTHER) if phase in spent]
     unit_s, unit = time_unit(longest_s)
     bars = []
-    for (number, run), name in zip(rows, names, strict=True):
+    for (_, run), name in zip(rows, names, strict=True):
         phases = run.phase_s or {}
         parts: list[Part] = [
             (
@@ -112,15 +108,15 @@ def draw_phases(rows: Sequence[Row], names: Sequence[str]) -> Figure:
             )
             for phase in ordered
         ]
-        bars.append(Bar(label(name), parts, [number]))
-    return _draw_bars(bars, x=f"mean time per step ({unit})", y="", unit=unit)
+        bars.append(Bar(label(name), parts))
+    return _draw_bars(bars, x=f"mean time per step ({unit})", y="")
 
 
-def _draw_bars(bars: Sequence[Bar], *, x: str, y: str, unit: str = "%") -> Figure:
+def _draw_bars(bars: Sequence[Bar], *, x: str, y: str) -> Figure:
     figure = new_figure(9, 1.9 + 0.42 * len(bars))
     axes = figure.subplots()
     for place, bar in enumerate(bars):
-        _stack(axes, place, bar, unit)
+        _stack(axes, place, bar)
     axes.set_yticks(range(len(bars)), [bar.name for bar in bars])
     axes.set_ylim(len(bars) - 0.4, -0.6)  # the first one on top
     finish(axes, x=x, y=y)
@@ -128,15 +124,12 @@ def _draw_bars(bars: Sequence[Bar], *, x: str, y: str, unit: str = "%") -> Figur
     return figure
 
 
-def _stack(axes: Axes, place: int, bar: Bar, unit: str) -> None:
+def _stack(axes: Axes, place: int, bar: Bar) -> None:
     """Draw a bar whose parts stand behind each other; those below zero to the left of it."""
     right = left = 0.0
     for name, width, style in bar.parts:
         begin = right if width >= 0 else left
-        (part,) = axes.barh(
-            place, width, left=begin, height=_HEIGHT, label=name, edgecolor="white", **style
-        )
-        tip(part, f"{bar.name}: {name} {width:.3g} {unit}", bar.runs)
+        axes.barh(place, width, left=begin, height=_HEIGHT, label=name, edgecolor="white", **style)
         right, left = right + max(0.0, width), left + min(0.0, width)
 
 
@@ -150,21 +143,18 @@ def _lost_parts(lost: Mapping[str, float], *, is_mixed: bool) -> list[Part]:
     return [(labels[name], 100 * lost[name], LOOKS[name].style) for name in visible]
 
 
-def draw_comparison(comparison: Comparison, numbers: Mapping[str, int] | None = None) -> Figure:
-    """Draw the variants' speed-ups with their intervals, and what each step was lost to; `numbers`
-    are those of the runs, by id."""
+def draw_comparison(comparison: Comparison) -> Figure:
+    """Draw the variants' speed-ups with their intervals, and what each step was lost to."""
     has_losses = any(variant.lost for variant in comparison.variants)
     figure = new_figure(10 if has_losses else 7, 2.2 + 0.45 * len(comparison.variants))
     all_axes = figure.subplots(1, 2 if has_losses else 1, sharey=True, squeeze=False)[0]
     speed = all_axes[0]
-    known = numbers or {}
-    runs = [sorted(known[run] for run in each.runs if run in known) for each in comparison.variants]
-    _draw_speedups(speed, comparison, runs)
+    _draw_speedups(speed, comparison)
     if has_losses:
         step = all_axes[1]
         for place, variant in enumerate(comparison.variants):
             parts = _variant_parts(variant, comparison.baseline)
-            _stack(step, place, Bar(label(variant.name), parts, runs[place]), "%")
+            _stack(step, place, Bar(label(variant.name), parts))
         step.axvline(0, color="#666666", linewidth=0.8)
         step.set_xlabel("share of the time (%): not lost, and lost to;\nleft of 0: gained")
         step.grid(visible=True, axis="x", alpha=0.3)
@@ -176,7 +166,7 @@ def draw_comparison(comparison: Comparison, numbers: Mapping[str, int] | None = 
     return figure
 
 
-def _draw_speedups(axes: Any, comparison: Comparison, runs: Sequence[Sequence[int]]) -> None:
+def _draw_speedups(axes: Any, comparison: Comparison) -> None:
     from matplotlib import rcParams
 
     ink = rcParams["text.color"]  # black is not to be seen on a dark page
@@ -193,11 +183,8 @@ def _draw_speedups(axes: Any, comparison: Comparison, runs: Sequence[Sequence[in
         high = speedup.interval.high if speedup.interval else speedup.mean
         behind = high if variant.is_without_its_gpus else max(high, variant.ideal)
         error = None if speedup.interval is None else error_bars([speedup])
-        bars = axes.barh(
-            place, speedup.mean, height=_HEIGHT, **_KEPT, xerr=error, ecolor=ink, capsize=4
-        )
+        axes.barh(place, speedup.mean, height=_HEIGHT, **_KEPT, xerr=error, ecolor=ink, capsize=4)
         text = spread_text(speedup, 2)
-        tip(bars[0], f"{label(variant.name)}: {text} times as fast", runs[place])
         axes.annotate(  # behind the bar, its error and its ideal
             text,
             (behind, place),

@@ -33,7 +33,7 @@ export HF_HOME='/scratch/ann/it'"'"'s here'
 export NCCL_DEBUG=WARN
 # Libraries read these when they are loaded. Variables that are already set keep their values.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-export SUBMITIT_EXECUTOR=slurm
+export HPCDIST_JOB_PLACE="${SLURM_ARRAY_TASK_ID:-}"
 # One agent per node, which forks the node's ranks. An agent that is killed must not end the others at once:
 # they say why the run ended.
 begin="$(stat -L -c %s /dev/stderr 2> /dev/null || echo 0)"

@@ -15,7 +15,7 @@ from hpcdist.job.spec import Launch, Record, Resources, ScriptJob
 from hpcdist.runs.publishing import scan
 from hpcdist.runs.run import Run
 from hpcdist.schedulers import load_scheduler
-from hpcdist.schedulers.azure.start import restore
+from hpcdist.schedulers.azure.node import prepare_run
 from hpcdist.submission.plan import PlannedRun
 from hpcdist.submission.submit import write_spec
 from hpcdist.submission.workspace import Workspace
@@ -155,14 +155,17 @@ def test_a_job_whose_node_was_taken_away_goes_on_exactly_from_what_was_published
 
 
 def test_a_start_begins_with_the_newest_checkpoints_and_without_logs(tmp_path):
-    run, output = Run(tmp_path / "run"), tmp_path / "output"
-    run.make()
+    code, output = tmp_path / "code", tmp_path / "output"
+    (code / "run").mkdir(parents=True)
+    (code / "run" / "spec.json").write_text('{"id": "train-1"}')
     names = [f"checkpoints/step-0000000{step}.pt" for step in (1, 2, 3)]
+    names += ["checkpoints/mine.pt", "checkpoints/step-00000001.dcp/part"]
     for name in (*names, "logs/rank-00000.log", "launch/meeting.json", "own/state", "own/.aside"):
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         (output / name).write_text(name)
-    restore(run, output)
+    run, _ = prepare_run(code, output)
     assert [path.name for path in sorted(run.checkpoints_folder.iterdir())] == [
+        "mine.pt",
         "step-00000002.pt",
         "step-00000003.pt",
     ]

@@ -11,7 +11,7 @@ from hpcdist.agent.forkserver import fork_store
 from hpcdist.machine.ports import listen
 
 
-def test_a_debug_run_has_its_store_on_loopback_alone():
+def test_a_store_that_is_known_by_loopback_listens_there_alone():
     listener = listen("127.0.0.1", None)
     port = listener.getsockname()[1]
     pid = fork_store(listener, "127.0.0.1")

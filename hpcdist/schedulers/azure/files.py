@@ -1,0 +1,185 @@
+"""What goes to Azure's storage, and what is read of it.
+
+A job goes as one archive, for Azure keeps single files as blobs, which have no permissions and no
+links, and thousands of them take minutes. The SDK's own downloads bring whole outputs, and only of
+jobs that have ended: here single blobs are read, by the access that the workspace gives to its
+datastore, a signature for an hour, or else the user's own login. `get_datastore_info`, which finds
+that, and `AmlIgnoreFile` are no documented names of azure-ai-ml.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import secrets
+import tarfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from hpcdist.base import files
+from hpcdist.base.carried import carry
+from hpcdist.base.errors import SchedulerError
+from hpcdist.cluster.profile import AzureOptions
+from hpcdist.runs.publishing import Stored
+from hpcdist.runs.run import Run
+from hpcdist.schedulers.azure.node import (
+    KEPT_CHECKPOINTS,
+    KEY_FILE,
+    LIB,
+    RESUME,
+    RUN,
+    SNAPSHOT,
+    by_step,
+)
+from hpcdist.schedulers.azure.site import NotFoundError, asking, client_of
+
+if TYPE_CHECKING:
+    from azure.storage.blob import ContainerClient
+
+CODE, ARCHIVE = "code", "code.tar.gz"
+_ARTIFACTS = "workspaceartifactstore"
+"""The datastore to which Azure itself writes what jobs print."""
+_TIMEOUT_S = 60
+_ACCESS_LASTS_S = 1800.0
+"""Signatures last for an hour."""
+_USER_LOG = re.compile(r"user_logs/[A-Za-z0-9][\w.-]{0,99}\.txt", re.ASCII)
+_MOST_LOG_BYTES = 1 << 20
+
+
+def write_code(run: Run, folder: Path, snapshot: Path | None) -> int:
+    """Write the archive into the folder `code` in `folder`; return its size in bytes.
+
+    Links that lead out of the snapshot, to data and environments that git ignores, stay here: they
+    would lead nowhere. So does what the user's .amlignore lists.
+    """
+    (folder / CODE).mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
+    path = folder / CODE / ARCHIVE
+    with tarfile.open(path, "w:gz", compresslevel=6) as archive:
+        _add(archive, LIB, carry())
+        for own in (run.spec_file, run.function_file):
+            if own.exists():
+                _add(archive, f"{RUN}/{own.name}", own)
+        key = secrets.token_hex(32).encode()
+        entry = tarfile.TarInfo(f"{RUN}/{KEY_FILE}")
+        entry.size, entry.mode = len(key), 0o600
+        archive.addfile(entry, io.BytesIO(key))
+        if (resume := run.read_outline().checkpoint.resume) is not None:
+            for checkpoint in _checkpoints(Path(resume).expanduser()):
+                _add(archive, f"{RESUME}/{checkpoint.name}", checkpoint)
+        if snapshot is not None:
+            _add(archive, SNAPSHOT, snapshot)
+    return path.stat().st_size
+
+
+def _checkpoints(resume: Path) -> list[Path]:
+    """Return what of checkpoint.resume goes along: it names a checkpoint, or a run or a folder of
+    which the newest are taken; the trainer takes the newest whole one."""
+    if resume.is_file() or (resume.is_dir() and by_step([resume.name])):
+        return [resume]
+    for folder in (resume / "checkpoints", resume):
+        names = os.listdir(folder) if folder.is_dir() else ()
+        if found := by_step(names)[-KEPT_CHECKPOINTS:]:
+            return [folder / name for name in found]
+    return []
+
+
+def _add(archive: tarfile.TarFile, name: str, path: Path) -> None:
+    """Add a file or a folder, without byte code of this Python."""
+    ignored = None
+    if (path / ".amlignore").exists():
+        with asking("the files that .amlignore lists"):
+            from azure.ai.ml._utils._asset_utils import AmlIgnoreFile
+        ignored = AmlIgnoreFile(path)
+    real = os.path.realpath(path)
+
+    def admit(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        place = path / os.path.relpath(entry.name, name)
+        if entry.issym() and os.path.commonpath([real, os.path.realpath(place)]) != real:
+            return None
+        is_known = entry.isreg() or entry.islnk() or entry.issym() or entry.isdir()
+        if not is_known or place.name == "__pycache__":
+            return None
+        if ignored is not None and not entry.isdir() and ignored.is_file_excluded(place):
+            return None
+        entry.mode = 0o755 if entry.mode & 0o100 else 0o644
+        entry.uid = entry.gid = 0
+        entry.uname = entry.gname = ""
+        return entry
+
+    archive.add(path, name, filter=admit)
+
+
+class BlobFolder:
+    """The blobs of a datastore whose names begin alike; its errors are OSErrors, as a folder's."""
+
+    def __init__(self, azure: AzureOptions, datastore: str, prefix: str) -> None:
+        """Ask the workspace for access. Raises SchedulerError."""
+        self._prefix = f"{prefix}/"
+        period = int(time.monotonic() / _ACCESS_LASTS_S)
+        self._container = _container(azure, datastore, period)
+
+    def list_files(self) -> Iterator[Stored]:
+        """Yield all blobs, by their names below the prefix."""
+        with _as_os_errors(self._prefix):
+            for blob in self._container.list_blobs(name_starts_with=self._prefix):
+                time_s = int(blob.last_modified.timestamp())
+                yield Stored(blob.name.removeprefix(self._prefix), int(blob.size or 0), time_s)
+
+    def copy(self, name: str, to: BinaryIO, *, size: int, offset: int = 0) -> None:
+        """Write so many bytes of a blob into a file."""
+        with _as_os_errors(name):
+            if size:  # Azure refuses to send no bytes
+                path = self._prefix + name
+                self._container.download_blob(path, offset=offset, length=size).readinto(to)
+
+
+def output_folder(azure: AzureOptions, name: str) -> BlobFolder:
+    """Return a job's output: its run, as nodes publish it."""
+    return BlobFolder(azure, azure.datastore, f"hpcdist/{name}")
+
+
+def keep_logs(run: Run, azure: AzureOptions, name: str) -> None:
+    """Write the ends of what Azure keeps of a job's output into the run directory: where no agent
+    began, nothing else tells why. Raises OSError and SchedulerError."""
+    folder = BlobFolder(azure, _ARTIFACTS, f"ExperimentRun/dcid.{name}")
+    for path, size, _ in folder.list_files():
+        if _USER_LOG.fullmatch(path) and size:
+            content, length = io.BytesIO(), min(size, _MOST_LOG_BYTES)
+            folder.copy(path, content, size=length, offset=size - length)
+            run.submitit_folder.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
+            log = run.submitit_folder / f"{Path(path).stem}.log"
+            files.write_whole(log, content.getvalue())
+
+
+@cache
+def _container(azure: AzureOptions, datastore: str, _period: int) -> ContainerClient:
+    """Return a datastore's container; the access to it is asked for again before it expires."""
+    with asking(f"datastore {datastore}"):
+        from azure.ai.ml._artifacts._artifact_utilities import get_datastore_info
+        from azure.storage.blob import ContainerClient
+
+        info = get_datastore_info(client_of(azure).datastores, datastore)
+        return ContainerClient(
+            info["account_url"],
+            info["container_name"],
+            credential=info["credential"],
+            retry_total=2,
+            connection_timeout=_TIMEOUT_S,
+            read_timeout=_TIMEOUT_S,
+        )
+
+
+@contextmanager
+def _as_os_errors(name: str) -> Iterator[None]:
+    try:
+        with asking(f"blob {name}"):
+            yield
+    except NotFoundError as error:
+        raise FileNotFoundError(2, error.message, name) from None
+    except SchedulerError as error:
+        raise PermissionError(13, error.message, name) from None

@@ -1,0 +1,852 @@
+"""`Batch`: a scheduler with a queue, from pairs of questions to its commands.
+
+A scheduler says how its command submits, lists and ends jobs, and what options it takes; all that
+follows from that is here, once: submitting, finding jobs again, conditions, cancelling, accounting,
+steps in an allocation, and going on as another job.
+
+Jobs are known by id and name: an id alone may be another job's by now. Of a run whose submission
+was cut short only the name is known, which was planned before.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar, TypeGuard
+
+import msgspec
+
+from hpcdist.base import files
+from hpcdist.base.errors import (
+    EXIT_INTERRUPTED,
+    JobError,
+    RunDirectoryError,
+    SchedulerError,
+    SubmissionUnclearError,
+)
+from hpcdist.base.ownership import NotOwnError, check_own_folder, read_own
+from hpcdist.base.polling import poll
+from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.job.spec import JobSpec
+from hpcdist.machine.command import (
+    CommandFailedError,
+    CommandTimeoutError,
+    call_command,
+    failure_of,
+)
+from hpcdist.machine.process import ProcessId, identify, is_alive, works_in
+from hpcdist.runs.run import Run
+from hpcdist.runs.spec import Accounting, RunSpec, Submission, SweepPlace
+from hpcdist.runs.verdict import State, UnixTime, cancelled_verdict
+from hpcdist.schedulers.base import (
+    Allocation,
+    Condition,
+    Plan,
+    Scheduler,
+    Target,
+    former_lives,
+)
+from hpcdist.schedulers.request import (
+    cpus_per_node,
+    lay_out,
+    render,
+    time_limit_min,
+)
+from hpcdist.schedulers.requeue import RequeueRefusedError
+from hpcdist.schedulers.tasks import Task, leave_to_another, own_place, owner_of, place_of
+
+_SUBMIT_TIMEOUT_S = 90.0
+"""Commands that submit try by themselves for a while where the scheduler is busy."""
+_STARTING_S = 120.0
+_FORGOTTEN_S = 20.0
+"""Time for which a scheduler must go on not to know a job: one that is restarted may have no jobs
+for a while, and a command may fail without saying so."""
+_SEQUEL_S = 120.0
+"""Time for which a scheduler may list a job as ended that it is about to start again: LSF and Slurm
+took 4 to 60 s."""
+_SETTLE_S = 5.0
+"""A scheduler that answers again may have the request before it still."""
+_POLL_S = 0.5
+_GONE_LIMIT_S = 180.0
+"""Time that jobs have to end. Slurm's KillWait and UnkillableStepTimeout are 30 s and 60 s where
+a site sets nothing; LSF sends SIGINT, SIGTERM and SIGKILL 10 s after each other."""
+_STEP_END_S = 10.0
+
+
+LIFE_VARIABLE = "HPCDIST_JOB_LIFE"
+"""Number of starts of the job before this one, which what starts the agents sets."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One job, or one element of an array, as its scheduler lists it."""
+
+    id: str
+    """As the scheduler writes it; of an element with its place in the array: 123_4 or 123[4]."""
+    name: str
+    """The name that it was submitted with, without an element's place; empty: it is not told."""
+    task: str = ""
+    """Number of its run in the array, from 0 on; empty: there is no array."""
+    state: State
+    word: str = ""
+    """The scheduler's own word for the state."""
+    reason: str | None = None
+    """Why it waits, or how it ended, in plain words."""
+    expected_start_s: UnixTime | None = None
+    """Unix time at which the scheduler expects to start it."""
+    is_suspended: bool = False
+    """It has its nodes, and its processes are stopped."""
+    exit_code: int | None = None
+    nodes: list[str] = []
+    """Each once, in the scheduler's order."""
+    queue_wait_s: float | None = None
+    elapsed_s: float | None = None
+    max_rss_bytes: int | None = None
+    energy_j: float | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Return whether it waits or runs."""
+        return self.state in ("pending", "running")
+
+    def condition(self) -> Condition:
+        """Return the condition of its run."""
+        return Condition(
+            state=self.state,
+            reason=self.reason,
+            expected_start_s=self.expected_start_s,
+            is_suspended=self.is_suspended,
+        )
+
+    def accounting(self) -> Accounting:
+        """Return what the scheduler's books have on it."""
+        return Accounting(
+            job_id=self.id,
+            state=self.word,
+            queue_wait_s=self.queue_wait_s,
+            elapsed_s=self.elapsed_s,
+            exit_code=self.exit_code,
+            nodes=self.nodes,
+            max_rss_bytes=self.max_rss_bytes,
+            energy_j=self.energy_j,
+        )
+
+
+class NoJobNamedError(SchedulerError):
+    """The command that submits did not say which job it made; there may be one."""
+
+
+class Batch(Scheduler):
+    """A scheduler with a queue and commands."""
+
+    has_queue = True
+    mails = True
+    takes_containers = True
+    can_requeue = True
+    template: ClassVar[str]
+    """File of templates/."""
+    warnings: ClassVar[Sequence[str]]
+    """Signals that agents get before their job is ended."""
+    warns_in_time: ClassVar[bool] = False
+    """The warning comes so long before the time limit as the job asks for; else an agent's clock
+    warns."""
+    first_place: ClassVar[int] = 0
+    """Number of an array's first element."""
+    element: ClassVar[str] = "{}[{}]"
+    """The id of an element, from the array's and its place."""
+    patterns: ClassVar[str] = "%\\\n"
+    """Signs in a path that the scheduler takes for something else."""
+    unclear: ClassVar[re.Pattern[str]] = re.compile(r"(?!)")
+    """What the command that submits says at an error after which there may be a job."""
+    merges: ClassVar[tuple[str, ...]] = ()
+    """Options of the profile's directives that `directives` puts together with its own."""
+    stuck_hint: ClassVar[str]
+    """Advice on jobs that do not end."""
+
+    # The pairs, and what else a scheduler says.
+
+    @abstractmethod
+    def submit_command(self, target: Target, script: str) -> list[str]:
+        """Return the command that submits, which is given the script on its standard input."""
+
+    @abstractmethod
+    def parse_submitted(self, text: str) -> str | None:
+        """Return the job's id, of an array its own without brackets, from a line or more of what
+        that command has printed; None where it names none."""
+
+    @abstractmethod
+    def environment(self, before: Mapping[str, str], target: Target, script: str) -> dict[str, str]:
+        """Return the environment for that command, or for the script in an allocation: the
+        caller's, without what would change the job unseen."""
+
+    @abstractmethod
+    def list_jobs(self, ids: Collection[str]) -> list[Job]:
+        """Return these jobs (an array's elements may all be among them) as far as the scheduler
+        knows them; without ids all of this user's. Raises SchedulerError where it does not tell."""
+
+    @abstractmethod
+    def kill(self, ids: Collection[str]) -> None:
+        """End jobs; those that have ended are none of its business. Raises SchedulerError."""
+
+    def books(self, ids: Collection[str]) -> list[Job]:
+        """Return jobs with all that the scheduler's accounting has on them."""
+        return self.list_jobs(ids)
+
+    def check(self, job: JobSpec, cluster: ClusterProfile) -> list[str]:  # noqa: ARG002 - a default
+        """Raise JobError for what the site can never give; return notes for the user."""
+        return []
+
+    def script_values(self, job: JobSpec, target: Target, plan: Plan) -> dict[str, Any]:  # noqa: ARG002 - a default
+        """Return what the template takes besides what all templates take."""
+        return {}
+
+    def refused_hint(self, said: str, script: str) -> str:  # noqa: ARG002 - a default
+        """Return the advice where the scheduler refuses a job."""
+        return (
+            "nothing was submitted; see the request with hpcdist render, the profile with hpcdist "
+            "cluster show"
+        )
+
+    def cluster_name(self) -> str | None:
+        """Return the name of the cluster that the commands talk to, where sites have several."""
+        return None
+
+    def step_options(
+        self,
+        job: JobSpec,  # noqa: ARG002 - a default
+        cluster: ClusterProfile,  # noqa: ARG002 - a default
+        allocation: Allocation,  # noqa: ARG002 - a default
+    ) -> list[str]:
+        """Return the options of a step beyond those of a batch job's."""
+        return []
+
+    # What follows from it: before and at the submission.
+
+    def plan(
+        self,
+        job: JobSpec,
+        cluster: ClusterProfile,
+        *,
+        busy_gpus: Collection[str] = (),  # noqa: ARG002 - those of this machine
+    ) -> Plan:
+        notes = self.check(job, cluster)
+        limit_min = None if self.warns_in_time else time_limit_min(job, cluster)
+        launch = lay_out(job, cluster, warning_signals=self.warnings, limit_min=limit_min)
+        return Plan(launch=launch, notes=notes, cluster=cluster)
+
+    def plan_step(self, job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> Plan:
+        _check_allocation(job, cluster, allocation, self.how_to_allocate)
+        limits = [time_limit_min(job, cluster), allocation.left_min]
+        limit_min = min((one for one in limits if one is not None), default=None)
+        limit_min = None if self.warns_in_time else limit_min
+        return Plan(
+            launch=lay_out(job, cluster, warning_signals=self.warnings, limit_min=limit_min),
+            cluster=cluster,
+            allocation=allocation.job_id,
+            step_options=self.step_options(job, cluster, allocation),
+        )
+
+    def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
+        sign = next((sign for sign in self.patterns if sign in str(target.folder)), None)
+        if sign is not None:
+            raise RunDirectoryError(
+                f"{target.folder}: the path holds {sign!r}, which {self.title} takes for a pattern",
+                hint="name another folder with --runs or HPCDIST_RUNS",
+            )
+        directives = [one.line for one in self.directives(job, plan.cluster, target)]
+        directives += [one for one in plan.cluster.directives if not one.startswith(self.merges)]
+        return render(
+            self.template,
+            job,
+            target,
+            plan.cluster,
+            directives=[] if target.allocation else directives,
+            environment=plan.launch.environment,
+            **self.script_values(job, target, plan),
+        )
+
+    def submit(
+        self,
+        job: JobSpec,  # noqa: ARG002 - it is in the script
+        target: Target,
+        runs: Sequence[Run],
+        script: str,
+    ) -> list[str]:
+        # The cluster's name is asked for while the scheduler makes the caller wait anyway.
+        with ThreadPoolExecutor(1) as background:
+            cluster = background.submit(self.cluster_name)
+            sent = _Handover(self, target, script)
+            job_ids = sent.submit(self.agents(runs))
+        submission = Submission(
+            scheduler=self.name,
+            step=target.allocation is not None,
+            process=sent.process,
+            cluster=cluster.result(),
+            job_name=target.name,
+            folder=str(target.folder),
+            submitted_s=time.time(),
+        )
+        try:
+            for run, job_id in zip(runs, job_ids, strict=True):
+                run.write_submission(msgspec.structs.replace(submission, job_id=job_id))
+                owner = owner_of(target.submitit_folder, place_of(job_id))
+                if owner not in {None, job_id}:  # it began before its submission was noted
+                    run.write_submission(msgspec.structs.replace(submission, job_id=owner))
+        except BaseException:
+            sent.take_back(job_ids)
+            raise
+        return sent.said
+
+    def submit_task(
+        self,
+        job: JobSpec,  # noqa: ARG002 - it is in the script
+        target: Target,
+        task: Task,
+        script: str,
+    ) -> tuple[str, list[str]]:
+        sent = _Handover(self, target, script)
+        (job_id,) = sent.submit([task])
+        return job_id, sent.said
+
+    # What became of it.
+
+    def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
+        sent = {run.id: run.read_submission() for run in runs}
+        queued = [run for run in runs if not ((one := sent[run.id]) and one.step)]
+        found = {
+            run.id: _step_condition(self, run, one)
+            for run in runs
+            if (one := sent[run.id]) and one.step
+        }
+        ids = sorted({str(one.job_id) for run in queued if (one := sent[run.id])})
+        known = JobIndex(self.list_jobs(ids) if ids else ())
+        if any(sent[run.id] is None for run in queued):  # known by their names only
+            known.add(self.list_jobs(()))
+        jobs = {run.id: known.find(run, sent[run.id]) for run in queued}
+        here = _Here(self)
+        for run in queued:
+            submission = sent[run.id]
+            if jobs[run.id] is None and here.is_elsewhere(submission):
+                reason = f"it was submitted to cluster {submission.cluster}: ask there"
+                found[run.id] = Condition(state="unknown", reason=reason)
+            else:
+                found[run.id] = condition_of(run, submission, jobs[run.id], self.title)
+        return found
+
+    def cancel(self, runs: Sequence[Run]) -> None:
+        """End the runs: jobs whose ids are known also where the scheduler does not list them."""
+        for run in runs:
+            run.ask_to_cancel()
+        sent = {run.id: run.read_submission() for run in runs}
+        steps = [run for run in runs if (one := sent[run.id]) and one.step]
+        queued = [run for run in runs if run not in steps]
+        here = _Here(self)
+        strangers = [run.id for run in queued if here.is_elsewhere(sent[run.id])]
+        problem = None
+        try:
+            known = JobIndex(self.list_jobs(()) if queued else ())
+            ids = {job.id for run in queued for job in known.find_all(run, sent[run.id])}
+        except SchedulerError as error:
+            problem = error
+            ids = {
+                str(one.job_id)
+                for run in queued
+                if (one := sent[run.id]) and run.id not in strangers and not _is_copied(run, one)
+            }
+        self.kill(sorted(ids))
+        for run in steps:
+            _end_step(run, sent[run.id] or Submission())
+        if problem is not None:
+            told = f"{self.title} was told to end {', '.join(sorted(ids))}; " if ids else ""
+            raise SchedulerError(
+                f"{told}whether anything is left is not known: {problem.message}",
+                hint="see `hpcdist status` when it answers again",
+            )
+
+        def living() -> list[str]:
+            return sorted(job.id for job in self.list_jobs(sorted(ids)) if job.is_active)
+
+        if ids and not poll(
+            lambda: not ids.intersection(living()) or None,
+            interval_s=_POLL_S,
+            limit_s=_GONE_LIMIT_S,
+        ):
+            left = sorted(ids.intersection(living()))
+            raise SchedulerError(
+                f"jobs {', '.join(left)} have not ended within {_GONE_LIMIT_S:g} s",
+                hint=self.stuck_hint,
+            )
+        for run in runs:
+            if run.id not in strangers:
+                run.write_verdict(cancelled_verdict())
+        if strangers:
+            raise SchedulerError(
+                f"{', '.join(strangers)} cannot be cancelled here: submitted to another cluster",
+                hint="cancel it from a login node of its cluster",
+            )
+
+    def accounting(self, runs: Sequence[Run]) -> dict[str, Accounting]:
+        sent = {run: one for run in runs if (one := run.read_submission()) and not one.step}
+        if not sent or shutil.which(self.version_command[0]) is None:
+            return {}
+        known = JobIndex(self.books(sorted({str(one.job_id) for one in sent.values()})))
+        found = {run.id: known.find(run, one) for run, one in sent.items()}
+        return {name: job.accounting() for name, job in found.items() if job is not None}
+
+    def explain_end(self, run: Run) -> str:
+        job_id = run.read_job_id() or ""
+        try:
+            (job,) = (one for one in self.list_jobs([job_id]) if one.id == job_id)
+        except (SchedulerError, ValueError):
+            return ""
+        return f"{self.title} says {job.word} of job {job_id}: {job.reason or 'no more'}"
+
+    # Within a job.
+
+    def life(self) -> int:
+        return former_lives() + int(os.environ.get(LIFE_VARIABLE) or 0)
+
+
+# Submitting.
+
+
+class _Handover:
+    """One script, given to the scheduler's command, or started at once in an allocation."""
+
+    def __init__(self, scheduler: Batch, target: Target, script: str) -> None:
+        self._scheduler = scheduler
+        self._target = target
+        self._script = script
+        self.said: list[str] = []
+        """Lines that the scheduler printed besides the job's id."""
+        self.process: ProcessId | None = None
+        """The process that was started here."""
+
+    def submit(self, tasks: Sequence[Task]) -> list[str]:
+        """Submit the script, whose runs execute `tasks`, by submitit; return the jobs' ids."""
+        from hpcdist.schedulers.submitting import ScriptExecutor  # which takes 0.1 s
+
+        files.write_whole(self._target.script_file, self._script)
+        first = self._scheduler.first_place if self._target.array_size is not None else None
+        executor = ScriptExecutor(self._target.submitit_folder, self.send, array_from=first)
+        ids = executor.submit_all(tasks)
+        element = self._scheduler.element
+        return ids if first is None else [element.format(*one.split("_")) for one in ids]
+
+    def take_back(self, job_ids: Sequence[str]) -> None:
+        """End what was submitted: nobody would know of it. An allocation stays."""
+        if self._target.allocation is None:
+            self._scheduler.kill(job_ids)
+        elif self.process is not None:
+            _signal_script(self.process, signal.SIGKILL)
+
+    def send(self) -> str:
+        """Return the id of the job that the script has become, of an array its own. Raises
+        SubmissionUnclearError where nobody says whether there is one."""
+        environment = self._scheduler.environment(os.environ, self._target, self._script)
+        if (allocation := self._target.allocation) is not None:
+            log = self._target.submitit_folder / f"{allocation}_0_log.out"
+            self.process = _start_script(self._script, log=log, environment=environment)
+            return allocation
+        try:
+            return self._send(environment)
+        except SchedulerError as error:
+            # The job may have been submitted in spite of it.
+            is_unclear = isinstance(error, CommandTimeoutError | NoJobNamedError)
+            if isinstance(error, CommandFailedError):
+                is_unclear = bool(self._scheduler.unclear.search(error.said))
+                error.hint = self._scheduler.refused_hint(error.said, self._script)
+            job_id = self._find_by_name(error) if is_unclear else None
+            if job_id is None:
+                raise
+            program = self._scheduler.version_command[0]
+            self.said = [f"{program} gave up, but its job {job_id} is there: {error.message}"]
+            return job_id
+
+    def _send(self, environment: Mapping[str, str]) -> str:
+        # Not by its path, where others of a project's group could exchange it at this moment.
+        argv = self._scheduler.submit_command(self._target, self._script)
+        done = call_command(
+            argv, timeout_s=_SUBMIT_TIMEOUT_S, environment=environment, text=self._script
+        )
+        if done.returncode < 0:  # ended from outside: whether it was heard, it cannot say
+            raise NoJobNamedError(
+                f"{argv[0]} was ended by signal {-done.returncode}",
+                hint=f"it is not known whether {self._scheduler.title} has the job",
+            )
+        if done.returncode != 0:
+            done.args = argv[:1]
+            raise failure_of(done)
+        lines = [line.strip() for line in f"{done.stdout}\n{done.stderr}".splitlines()]
+        ids = [one for line in lines if (one := self._scheduler.parse_submitted(line))]
+        if not ids:
+            raise NoJobNamedError(
+                f"{argv[0]} said {done.stdout.strip()!r}, which holds no job id",
+                hint=f"is {argv[0]} a wrapper of the site's? ask its administrators",
+            )
+        parse = self._scheduler.parse_submitted
+        self.said = [line for line in lines if line and parse(line) != ids[0]]
+        return ids[0]
+
+    def _find_by_name(self, error: SchedulerError) -> str | None:
+        """Return the id of a job of the target's name, after a submission whose error leaves it
+        open whether there is one; None where there is none."""
+        name, target = self._target.name, self._target
+        own = self._scheduler.own_job_id() if target.continues is not None else None
+
+        def look() -> str | None:
+            try:
+                jobs = self._scheduler.list_jobs(())
+            except SchedulerError:
+                raise SubmissionUnclearError(
+                    f"it is not known whether {name} was submitted: {error.message}",
+                    hint=f"hpcdist status {name} will tell, hpcdist cancel {name} ends it",
+                ) from error
+            for job in jobs:
+                job_id = re.split(r"[_\[]", job.id)[0]
+                # What goes on as another job has that one's name, and its place in an array.
+                is_other = own is None or (
+                    job_id != re.split(r"[_\[]", own)[0]
+                    and job.is_active
+                    and place_of(job.id) in {0, place_of(own)}
+                )
+                if job.name == name and is_other:
+                    return job_id
+            return None
+
+        return poll(look, interval_s=_POLL_S, limit_s=_SETTLE_S)
+
+
+def submit_anew(
+    scheduler: Batch,
+    run: Run,
+    *,
+    suffix: str = "",
+    as_element: bool = False,
+    change: Callable[[str], str] = str,
+) -> str:
+    """Submit a run within its job as another job, by its script as `change` returns it; return
+    that one's id.
+
+    `suffix` is added to the job's name; with `as_element` the script makes it an element of an
+    array again. Raises RequeueRefusedError where the script may be somebody else's by now.
+    """
+    try:
+        check_own_folder(run.path)
+        submission = run.read_submission() or Submission()
+        folder = Path(str(submission.folder))
+        check_own_folder(folder)
+        script = read_own(folder / "script.sh").decode(errors="surrogateescape")
+    except NotOwnError as error:
+        raise RequeueRefusedError(error.message) from None
+    name, own_id = f"{submission.job_name}{suffix}", str(scheduler.own_job_id())
+    target = Target(name=name, folder=folder, cwd="", continues=own_place())
+    leave_to_another(target.submitit_folder, own_place(), own_id)
+    sent = _Handover(scheduler, target, change(script))
+    job_id = sent.send()
+    if as_element and own_place():
+        job_id = scheduler.element.format(job_id, own_place())
+    former = [*submission.former_job_ids, str(submission.job_id)]
+    run.write_submission(
+        msgspec.structs.replace(submission, job_id=job_id, job_name=name, former_job_ids=former)
+    )
+    return job_id
+
+
+# Finding a run's job.
+
+
+class JobIndex:
+    """Jobs by their ids and names."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self._by_key: dict[tuple[str, str], Job] = {}
+        self._by_name: defaultdict[tuple[str, str], list[Job]] = defaultdict(list)
+        self.add(jobs)
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            self._by_key[job.id, job.name] = job
+            self._by_name[job.name, job.task].append(job)
+
+    def find(self, run: Run, submission: Submission | None) -> Job | None:
+        """Return the run's job; None where the scheduler does not know it, or where it is that of
+        the run which this one was copied from."""
+        if submission is None:
+            return next(reversed(self._by_name[_planned_name(run)]), None)
+        if _is_copied(run, submission):
+            return None
+        job_id = str(submission.job_id)
+        return self._by_key.get((job_id, str(submission.job_name)), self._by_key.get((job_id, "")))
+
+    def find_all(self, run: Run, submission: Submission | None) -> list[Job]:
+        """Return every job of the run: the command that submitted it may have made several, of
+        which it knows one."""
+        if submission is not None and _is_copied(run, submission):
+            return []
+        job = self.find(run, submission)
+        names = {_planned_name(run)} | ({(job.name, job.task)} if job else set())
+        return [job for name in names for job in self._by_name[name]]
+
+
+def _planned_name(run: Run) -> tuple[str, str]:
+    """Return the name of the run's job, and its number in an array, as they were planned."""
+    spec = run.read_spec() or RunSpec()
+    if spec.job_name is not None:  # it was resumed
+        return spec.job_name, ""
+    place = spec.sweep or SweepPlace()
+    return place.job_name or run.id, "" if place.task is None else str(place.task)
+
+
+def _is_copied(run: Run, submission: Submission) -> bool:
+    """Return whether the folder that the submission names is there, and is neither the run's nor in
+    the folder of its sweep beside it: then the submission is of the run that is there."""
+    if submission.folder is None or not os.path.isdir(submission.folder):
+        return False  # the run was moved since
+    folder, real = Path(submission.folder), Path(os.path.realpath(run.path))
+    places = (real, real.parent / folder.parent.name / folder.name)
+    return not any(os.path.isdir(place) and folder.samefile(place) for place in places)
+
+
+class _Here:
+    """The cluster that the commands talk to, asked for where a run names one."""
+
+    def __init__(self, scheduler: Batch) -> None:
+        self._scheduler = scheduler
+        self._name: str | None = None
+        self._is_asked = False
+
+    def is_elsewhere(self, submission: Submission | None) -> TypeGuard[Submission]:
+        """Return whether a run was submitted to another cluster: sites share one home."""
+        if submission is None or submission.cluster is None:
+            return False
+        if not self._is_asked:
+            self._name, self._is_asked = self._scheduler.cluster_name(), True
+        return submission.cluster != self._name
+
+
+# The condition of a run.
+
+
+def condition_of(
+    run: Run, submission: Submission | None, job: Job | None, scheduler: str
+) -> Condition:
+    """Return how a run is by its job; a signal may have meant a kill or a requeue."""
+    if job is not None:
+        with suppress(OSError):
+            run.missed_file.unlink()
+        condition = job.condition()
+        if condition.state == "done" and submission is not None:
+            owner = owner_of(Path(str(submission.folder)) / "submitit", place_of(job.id))
+            if owner not in {None, job.id}:
+                reason = f"job {owner} has it, which was submitted beside it"
+                return Condition(state="running", reason=reason)
+        if condition.state != "failed" or not _was_killed(run, job.exit_code):
+            return condition
+    elif submission is None:  # submitted a moment ago, or its submission was killed
+        if is_new(run, _STARTING_S):
+            return Condition(state="pending", reason="it is being submitted")
+        return Condition(state="lost", reason=f"{scheduler} has no job of its name")
+    else:
+        condition = _condition_if_forgotten(run, submission, scheduler)
+        if condition.state != "lost" or not _was_killed(run, None):
+            return condition
+    reason = f"{scheduler} killed its job, and does not start it again"
+    return Condition(state="cancelled", reason=reason)
+
+
+def is_new(run: Run, limit_s: float) -> bool:
+    """Return whether something was written into the run directory itself that short ago."""
+    try:
+        return files.now_by(run.path.parent) - run.path.stat().st_mtime < limit_s
+    except OSError:  # deleted a moment ago
+        return False
+
+
+def is_between_lives(run: Run) -> bool:
+    """Return whether the run's last attempt ended a moment ago with a verdict that expects another
+    life of its job: until that begins, a scheduler may list the job as ended."""
+    number = run.newest_attempt()
+    verdict = run.read_attempt_verdict(number)
+    if verdict is None or verdict.resumed or verdict.exit_code_of_run == EXIT_INTERRUPTED:
+        return False
+    return run.age_of_attempt_verdict(number) < _SEQUEL_S
+
+
+def note_own_job(run: Run, job_id: str | None) -> None:
+    """Note within a job that the run is this one, where its submission names another of those that
+    the command which submitted it has made."""
+    submission = run.read_submission()
+    if job_id is None or submission is None or submission.step:
+        return
+    if submission.job_id not in {None, job_id}:
+        with suppress(OSError):  # a full disk must not end the run
+            run.write_submission(msgspec.structs.replace(submission, job_id=job_id))
+
+
+def _was_killed(run: Run, exit_code: int | None) -> bool:
+    """Return whether a job ended by a signal that may have meant a requeue, and none came."""
+    attempt = run.read_attempt_verdict(run.newest_attempt())
+    return (
+        attempt is not None
+        and attempt.kind == "preempted"
+        and not is_between_lives(run)
+        # 1 where an LSF queue would start a job again for the run's own code.
+        and exit_code in {None, attempt.exit_code_of_run, 1}
+    )
+
+
+class _Missed(msgspec.Struct, frozen=True, kw_only=True):
+    """The first answer of a scheduler that did not know a run's job."""
+
+    job_id: str
+    time_s: UnixTime
+
+
+def _condition_if_forgotten(run: Run, submission: Submission, scheduler: str) -> Condition:
+    """Return the condition of a run whose job the scheduler does not know, though it answers: lost
+    where it did not know the job some time ago either; unknown until then; and running as long as
+    its agents show that they live."""
+    lost = Condition(state="lost", reason=f"{scheduler} has forgotten its job")
+    job_id, now_s, missed = str(submission.job_id), time.time(), None
+    with suppress(msgspec.ValidationError):
+        missed = files.convert(files.read_json(run.missed_file), _Missed)
+    if missed is None or missed.job_id != job_id:
+        missed = _Missed(job_id=job_id, time_s=now_s)
+        try:
+            files.write_json(run.missed_file, msgspec.to_builtins(missed))
+        except OSError:  # somebody else's run: who only looks does no harm
+            if not run.is_alive():
+                return lost
+    if run.read_verdict() is None and run.is_alive():
+        reason = f"{scheduler} does not list its job {job_id}, but its agents live"
+        return Condition(state="running", reason=reason)
+    if abs(now_s - missed.time_s) >= _FORGOTTEN_S:
+        return lost
+    reason = (
+        f"{scheduler} does not list its job {job_id}; the run is taken for lost if that is so in "
+        f"{_FORGOTTEN_S:g} s"
+    )
+    return Condition(state="unknown", reason=reason)
+
+
+# Steps: runs in an allocation of the user's, which stays whatever becomes of them.
+
+
+def _check_allocation(
+    job: JobSpec, cluster: ClusterProfile, allocation: Allocation, how_to_get: str
+) -> None:
+    """Raise JobError for what the allocation does not have: a step would wait for it, or fail."""
+    resources, where = job.resources, f"allocation {allocation.job_id}"
+    more = f"get more: {how_to_get}"
+    if resources.nodes > allocation.num_nodes:
+        raise JobError(
+            f"resources.nodes is {resources.nodes}, but {where} has {allocation.num_nodes}",
+            hint=f"ask for --nodes {allocation.num_nodes} or fewer, or {more}",
+        )
+    wanted_gb, has_gb = resources.mem_gb, allocation.mem_gb_per_node
+    if wanted_gb is not None and has_gb is not None and wanted_gb > has_gb * (1 + 1e-6):
+        raise JobError(
+            f"resources.mem_gb is {wanted_gb:g}, but {where} has {has_gb:.3g} GB per node",
+            hint=f"ask for less, or {more}",
+        )
+    cpus = cpus_per_node(job, cluster)
+    if sum(number >= cpus for number in allocation.cpus) < resources.nodes:
+        raise JobError(
+            f"resources.gpus is {resources.gpus}, which takes {cpus} CPUs on each node, but "
+            f"{where} has {', '.join(map(str, sorted(set(allocation.cpus))))} per node",
+            hint=f"ask for fewer with --gpus, or {more}",
+        )
+    gpus, device = allocation.gpus_per_node, job.launch.device
+    if device == "cuda" and gpus == 0:
+        raise JobError(
+            f"launch.device is cuda, but {where} has no GPU",
+            hint=f"{more}, or use --set launch.device=cpu",
+        )
+    if device != "cpu" and 0 < gpus < resources.gpus:
+        raise JobError(
+            f"resources.gpus is {resources.gpus}, but {where} has {gpus} GPUs per node",
+            hint="ask for fewer with --gpus, or run on its CPUs: --set launch.device=cpu",
+        )
+
+
+def _start_script(script: str, *, log: Path, environment: Mapping[str, str]) -> ProcessId | None:
+    """Start a script in the background, in a session of its own, out of reach of the terminal's
+    Ctrl-C: the agents end their ranks in order. None: it has ended already."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            ["/bin/bash", "-c", script],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    # A program that goes on after submitting must not keep the ended script as a zombie.
+    threading.Thread(target=process.wait, daemon=True).start()
+    return identify(process.pid)
+
+
+def _signal_script(process: ProcessId, number: signal.Signals) -> None:
+    """Send a signal to the script and to what it waits for; nothing where it has ended."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def _step_condition(scheduler: Batch, run: Run, submission: Submission) -> Condition:
+    """Return the condition of a run by the process that starts its agents; where that is on another
+    host, by the life that they show and by the allocation."""
+    process, job_id = submission.process, str(submission.job_id)
+    lives = process is not None and is_alive(process)
+    if lives is None:
+        lives = run.is_alive()
+        if not run.has_started():
+            lives = any(job.is_active for job in scheduler.list_jobs([job_id]))
+    if not lives:
+        return Condition(state="lost")
+    if run.has_started():
+        return Condition(state="running")
+    reason = f"its step starts, or waits for room in allocation {job_id}"
+    return Condition(state="pending", reason=reason)
+
+
+def _end_step(run: Run, submission: Submission) -> None:
+    """Wait until nothing is left of a run that is asked to end: first its agents end it, then its
+    script is ended."""
+    process = submission.process
+    if process is None:
+        return
+    is_here = is_alive(process) is not None
+    if not is_here and not run.has_started():
+        raise SchedulerError(
+            f"run {run.id} waits in allocation {submission.job_id} on host {process.host}",
+            hint="cancel it there",
+        )
+
+    def is_over() -> bool | None:
+        lives = run.is_alive()
+        if is_here:
+            lives = bool(is_alive(process)) and works_in(process.pid, run.path)
+        return None if lives else True
+
+    grace_s = run.read_outline().launch.grace_s if run.has_started() else -_STEP_END_S
+    for number in (signal.SIGTERM, signal.SIGKILL, None):
+        if poll(is_over, interval_s=_POLL_S, limit_s=grace_s + _STEP_END_S):
+            return
+        if is_here and number is not None:
+            _signal_script(process, number)
+        grace_s = 0.0
+    raise SchedulerError(
+        f"run {run.id} in allocation {submission.job_id} does not end on host {process.host}",
+        hint="its nodes may be down",
+    )

@@ -1,1 +1,0 @@
-"""The local scheduler: this machine as a cluster of simulated nodes."""

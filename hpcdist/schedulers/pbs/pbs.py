@@ -1,0 +1,481 @@
+"""The PBS scheduler (OpenPBS and PBS Professional): what each question to it becomes in PBS's
+commands, and what their answers mean.
+
+Options are those of the man page qsub. One chunk is one node: `select=2:ncpus=4`, with
+`place=scatter`, or PBS puts both on one host. The text of `qstat -f` is read: its JSON leaves out
+all jobs but the first that is named, and breaks on values of variables (seen with OpenPBS 23.06).
+A server that hangs is waited for without end, so every call has a time-out. PBS writes a job of an
+array as 30[2].server, and the array 30[].server; here the server is left out.
+"""
+
+from __future__ import annotations
+
+import getpass
+import math
+import os
+import re
+import shlex
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcdist.base import files
+from hpcdist.base.errors import (
+    JobError,
+    ProfileError,
+    SubmissionUnclearError,
+    UserError,
+)
+from hpcdist.cluster.channels import mail_of
+from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.cluster.rules import check_rules
+from hpcdist.cluster.site import Site
+from hpcdist.job.spec import JobSpec
+from hpcdist.machine.command import CommandFailedError, call_command, failure_of, run_command
+from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import State, Verdict
+from hpcdist.schedulers.base import (
+    Allocation,
+    Dependency,
+    Directive,
+    Finding,
+    JobPlace,
+    Plan,
+    Target,
+    failed,
+    look_for_commands,
+    passed,
+)
+from hpcdist.schedulers.batch import Batch, Job
+from hpcdist.schedulers.hosts import means_first_host, place_on_hosts
+from hpcdist.schedulers.pbs import requeue, site
+from hpcdist.schedulers.pbs.hosts import own_id, read_nodefile
+from hpcdist.schedulers.pbs.site import parse_blocks, parse_seconds, parse_size, parse_time
+from hpcdist.schedulers.request import asks_for_gpus, cpus_per_node, mem_gb_per_node, time_limit_min
+from hpcdist.schedulers.requeue import Decision, RequeueRefusedError, RequeueUnclearError
+from hpcdist.schedulers.tasks import PLACE_VARIABLE
+
+_TIMEOUT_S = 30.0
+_IDS_AT_ONCE = 5000
+_MAX_ARRAY_SIZE = 10_000
+"""That of a server that says nothing."""
+_JOB = "Job Id: "
+_JOB_ID = re.compile(r"[1-9]?\d+(?:\[\d*\])?")
+_IS_OVER = re.compile(r"Unknown Job Id|Job has finished|Request invalid for (?:finished|state)")
+_NO_HISTORY = "not configured to maintain job history"
+_LIMIT = "resources.time_limit_min|time_limit_min"
+
+# Its answers.
+
+_STATES: dict[str, State] = {
+    **dict.fromkeys("QHWTM", "pending"),
+    **dict.fromkeys("RESUB", "running"),
+    **dict.fromkeys("FX", "failed"),
+}
+"""Job states of the man page pbs_job_attributes -> ours; of F and X the exit code says more."""
+_PENDING = (
+    (r"Can Never Run", "it asks for more than the cluster has: it will never start"),
+    (r"Insufficient amount of resource: ngpus", "it waits for GPUs to become free"),
+    (r"Insufficient amount of resource: mem", "it waits for nodes with enough free memory"),
+    (
+        r"Insufficient amount|[Nn]ot enough (?:free|total) nodes",
+        "it waits for nodes to become free",
+    ),
+    (r"Queue not started", "the queue starts no jobs at present"),
+    (r"[Uu]ser has reached", "you have reached your limit"),
+    (r"(?:[Gg]roup|[Pp]roject) has reached", "your group or project has reached its limit"),
+    (r"(?:Queue|Server) .*(?:limit|reached)", "the queue has reached its limit of running jobs"),
+    (r"would (?:conflict|cross)|dedicated|reservation", "nodes that it needs are reserved"),
+    (r"job array.*(?:limit|max_run_subjobs)", "as many runs of the sweep as may are under way"),
+)
+"""Pattern of a job's comment -> why it waits."""
+_HOLDS = {
+    "u": "it is held; release it with: qrls '{0}'",
+    "o": "an operator holds it",
+    "s": "it waits for the end of another job",
+    "p": "PBS holds it: it has failed to start, and its owner or the site must release it",
+}
+_DROPPED = "what it was to follow did not end as --after requires, so PBS removed it without a word"
+_ENDS = {
+    -29: "the time limit was reached",
+    -14: "a host of it was lost",
+    -20: "its first host was lost",
+    **dict.fromkeys((-1, -2, -3), "PBS could not start it"),
+}
+"""Negative Exit_status, as in pbs_job.h -> words."""
+
+# Its requests.
+
+INDEX = "^array_index^"
+"""Stands for a job's place in the paths of an array."""
+_LAUNCHER = "pbs_tmrsh {host} {command}"
+_OF_A_JOB = re.compile(
+    r"PBS_\w+|NCPUS|HPCDIST_JOB_\w+|SUBMITIT_\w+|BASH_FUNC_.*|BASHOPTS|SHELLOPTS"
+)
+"""Variables of a job, or a shell, that the caller may be part of."""
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_DIRECTIVE = re.compile(r"^#PBS (.*)$", re.MULTILINE)
+_ONLY_ONCE = re.compile(r"-(?:J|W depend)\b")
+"""Directives that a job must not have when it goes on: its array, and the jobs that it waited
+for."""
+_CHECKED = (
+    'cd -P -- "$1" && [ -O . ] && [ -O script.sh ] && [ ! -L script.sh ] && '
+    '[ -z "$(find . script.sh -maxdepth 0 -perm /022)" ] && exec 9<script.sh && cd "$OLDPWD" || '
+    '{ echo "error: $1/script.sh is missing, belongs to another user, or can be written by others: '
+    'nothing of it was run" >&2; exit 1; }; exec /bin/bash -l /dev/fd/9 "${@:2}"'
+)
+"""The command that PBS keeps in the script's place; the script's folder follows it. PBS would keep
+a script too, but ends the shell that runs one at any signal, and all of the job with it."""
+
+
+class Pbs(Batch):
+    """Runs as PBS's jobs, or in the job of a shell, as `qsub -I` gives one."""
+
+    name = "pbs"
+    title = "PBS"
+    version_command = ("qsub", "--version")
+    allocation_variable = "PBS_JOBID"
+    how_to_allocate = "qsub -I -l select=2:ncpus=N:ngpus=N -l place=scatter"
+    template = "pbs.sh.j2"
+    warnings = ("SIGTERM",)
+    patterns = ':,^%\\\n"'
+    stuck_hint = "their hosts may be down; qdel -W force JOBID takes them from PBS's list"
+    kill_wait_s = 10.0
+
+    def check(self, job: JobSpec, cluster: ClusterProfile) -> list[str]:
+        # Once more, for the directives of a profile for `auto` were checked as Slurm's.
+        check_rules(
+            {"scheduler": "pbs", "directives": cluster.directives}, lambda _: "the cluster profile"
+        )
+        gres = "gres" if cluster.gpu_request == "gres" else None
+        foreign = {"qos": cluster.qos, "gpu_type": cluster.gpu_type, "gpu_request": gres}
+        for key, value in foreign.items():
+            if value is not None:
+                raise ProfileError(
+                    f"the cluster profile: {key} is {value}, and PBS has none",
+                    hint=f"leave {key} out; constraint has the site's own resources of a node, "
+                    "such as gpu_model=a100",
+                )
+        site.check_site(job, cluster)
+        return []
+
+    def directives(self, job: JobSpec, cluster: ClusterProfile, target: Target) -> list[Directive]:
+        """Return the options of qsub, in a fixed order. Raises JobError for what PBS cannot be
+        asked for."""
+        quote = shlex.quote
+        found = [Directive("-N ", quote(target.name), "The run's id, by which qstat lists it.")]
+        for option, key in (("-q ", "partition"), ("-A ", "account")):
+            if (value := getattr(cluster, key)) is not None:
+                found.append(Directive(option, quote(value), keys=(key,)))
+        found.append(_select(job, cluster))
+        if job.resources.nodes > 1:
+            found.append(Directive("-l place=", "scatter", "Each chunk on a host of its own."))
+        if (limit_min := time_limit_min(job, cluster)) is not None:
+            minutes, seconds = divmod(math.ceil(limit_min * 60), 60)
+            walltime = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+            found.append(Directive("-l walltime=", walltime, "Time limit.", (_LIMIT,)))
+        why = "PBS's own copy of the output, when the job has ended."
+        index = "0" if target.array_size is None else INDEX
+        found += [
+            Directive("-r ", "y" if job.launch.requeue else "n", keys=("launch.requeue",)),
+            Directive("-j ", "oe", "PBS keeps the job's output and errors in one file."),
+            Directive("-o ", quote(f"{target.submitit_folder}/{index}_pbs.out"), why),
+        ]
+        if target.array_size is not None:
+            limit = f"%{target.max_parallel}" if target.max_parallel else ""
+            why = "Runs of the sweep that differ in nothing here; %: --max-parallel."
+            found.append(Directive("-J ", f"0-{target.array_size - 1}{limit}", why))
+        if target.dependencies:
+            why = "Jobs that must have ended: --after, or --max-parallel."
+            found.append(Directive("-W ", quote(f"depend={_depend(target.dependencies)}"), why))
+        if (address := mail_of(cluster.notify)) is not None:
+            found.append(Directive("-m ", "ae", keys=("notify",)))
+            found += [Directive("-M ", quote(address), keys=("notify",))] * bool(address)
+        return found
+
+    def script_values(self, job: JobSpec, target: Target, plan: Plan) -> dict[str, Any]:  # noqa: ARG002 - of the pair
+        return {"launcher": _LAUNCHER, "is_step": target.allocation is not None}
+
+    def submit_command(self, target: Target, script: str) -> list[str]:
+        """Return qsub with the script's directives as its options. A job that goes on as another
+        has the number of its run as an argument of the script."""
+        goes_on = target.continues is not None
+        place = os.environ.get(PLACE_VARIABLE, "") if goes_on else ""
+        lines = [line for line in _DIRECTIVE.findall(script) if not line.startswith("-N ")]
+        if goes_on:
+            lines = [one.replace(INDEX, place) for one in lines if not _ONLY_ONCE.match(one)]
+        options = [word for line in lines for word in shlex.split(line)]
+        command = ["/bin/bash", "-c", _CHECKED, "hpcdist", str(target.folder)]
+        # Without -f it leaves a process for a minute, which sends what later calls submit.
+        return ["qsub", "-f", "-N", target.name, *options, "--", *command, *([place] * goes_on)]
+
+    def parse_submitted(self, text: str) -> str | None:
+        found = re.fullmatch(r"(\d+)(?:\[\])?(?:\.\S+)?\s*", text)
+        return found[1] if found else None
+
+    def environment(self, before: Mapping[str, str], target: Target, script: str) -> dict[str, str]:  # noqa: ARG002 - of the pair
+        """Write the caller's environment into a file for this user's eyes alone, which the script
+        reads: PBS would show everybody (qstat -f) what it is given. Other jobs' and the host's own
+        variables are left out. A job that goes on as another has the file already."""
+        if target.continues is None:
+            names = filter(_NAME.fullmatch, sorted(before))
+            lines = [
+                f"export {name}={shlex.quote(before[name])}"
+                for name in names
+                if not (_OF_A_JOB.fullmatch(name) or means_first_host(name))
+            ]
+            umask = os.umask(0o077)
+            os.umask(umask)
+            text = "\n".join([f"umask {umask:04o}", *lines, ""])
+            files.write_whole(target.submitit_folder / "environment.sh", text)
+        return dict(before)
+
+    def refused_hint(self, said: str, script: str) -> str:
+        return f"{super().refused_hint(said, script)}, and what the cluster has with qstat -Q"
+
+    def list_jobs(self, ids: Collection[str]) -> list[Job]:
+        """Ask qstat, which lists arrays with all their jobs; those that ended lately are among
+        them where the site keeps them."""
+        wanted = {_array_id(one) for one in ids if _JOB_ID.fullmatch(one)}
+        if not ids:
+            said = _ask_with_history("qselect", ["-u", getpass.getuser()])
+            wanted = {line.partition(".")[0] for line in said.split()}
+        jobs: list[Job] = []
+        asked = sorted(wanted)
+        for start in range(0, len(asked), _IDS_AT_ONCE):
+            said = _ask_with_history("qstat", ["-tf", *asked[start : start + _IDS_AT_ONCE]])
+            jobs += parse_jobs(said)
+        return jobs
+
+    def kill(self, ids: Collection[str]) -> None:
+        asked = sorted(filter(_JOB_ID.fullmatch, set(ids)))
+        for start in range(0, len(asked), _IDS_AT_ONCE):
+            argv = ["qdel", *asked[start : start + _IDS_AT_ONCE]]
+            _check(call_command(argv, timeout_s=_TIMEOUT_S))
+
+    def max_array_size(self) -> int:
+        size = site.ask_server()["max_array_size"]
+        return int(size) if size.isdecimal() else _MAX_ARRAY_SIZE
+
+    def dependency_id(self, job_id: str) -> str:
+        return _array_id(job_id)
+
+    def allocation(self, environment: Mapping[str, str]) -> Allocation | None:
+        """Return what the job of a shell has on the hosts of PBS_NODEFILE; a host of several chunks
+        has the CPUs of all of them."""
+        if not (job_id := environment.get("PBS_JOBID")):
+            return None
+        try:
+            said = run_command(["qstat", "-f", job_id], timeout_s=_TIMEOUT_S).stdout
+            values = next(iter(parse_blocks(said, _JOB).values()))
+            hosts = read_nodefile(Path(environment.get("PBS_NODEFILE", "")))
+            why = None if values["job_state"] == "R" else f"its state is {values['job_state']}"
+        except CommandFailedError as error:
+            why = error.said
+        except OSError as error:
+            why = f"PBS_NODEFILE cannot be read: {error.strerror}"
+        if why is not None:
+            raise UserError(
+                f"job {job_id}, which PBS_JOBID names, cannot be used: {why}",
+                hint="leave its shell with exit, and get another with qsub -I",
+            )
+        return parse_allocation(job_id, values, hosts, now_s=time.time())
+
+    # Within a job.
+
+    def place(self) -> JobPlace:
+        return place_on_hosts(super().place())
+
+    def own_job_id(self) -> str:
+        return own_id()
+
+    def decide(self, verdict: Verdict) -> Decision:
+        return requeue.decide(self, verdict)
+
+    def requeue(self, run: Run) -> None:
+        try:
+            requeue.go_on(self, run)
+        except SubmissionUnclearError as error:  # one more request could be the run twice
+            raise RequeueUnclearError(f"PBS may have it again, or not: {error.message}") from None
+        except CommandFailedError as error:
+            raise RequeueRefusedError(error.message) from None
+
+    # The site, and whether it is fit.
+
+    def answers(self) -> bool:
+        """Return whether PBS is here: TORQUE and Grid Engine have a qsub, too."""
+        return "pbs_version" in site.try_to_ask(*self.version_command)
+
+    def detect_site(self) -> Site:
+        return site.detect_pbs()
+
+    def examine(self) -> Iterator[Finding]:
+        """Check the commands and the server."""
+        needed = ("qsub", "qstat", "qselect", "qdel", "qalter", "pbsnodes")
+        commands = look_for_commands(needed, advice="go to a login node, or load PBS's module")
+        yield commands
+        if commands.state == "pass" and (server := site.ask_server()):
+            forgets = server["job_history_enable"] != "True"
+            remark = ", which forgets jobs when they end (job_history_enable is off)" * forgets
+            yield passed("server", f"PBS {server['pbs_version']}{remark}")
+        elif commands.state == "pass":
+            yield failed("server", "qstat -Bf says nothing", "PBS is down; tell the site")
+
+
+scheduler = Pbs()
+
+
+def _array_id(job_id: str) -> str:
+    """Return 30[] for 30[2], and 12 for 12."""
+    return re.sub(r"\[\d+\]", "[]", job_id)
+
+
+def _select(job: JobSpec, cluster: ClusterProfile) -> Directive:
+    """Return what each node of a job has: one chunk of PBS's."""
+    resources, cpus = job.resources, cpus_per_node(job, cluster)
+    parts = [str(resources.nodes), f"ncpus={cpus}"]
+    keys = ["resources.nodes", "resources.gpus", "resources.cpus_per_gpu|cpus_per_gpu"]
+    why = (
+        f"One chunk per node: {resources.gpus} GPUs per node x {cpus // resources.gpus} CPUs per "
+        f"GPU, {resources.nodes * cpus} CPUs in all"
+    )
+    if (mem_gb := mem_gb_per_node(job, cluster)) is not None:
+        parts.append(f"mem={math.ceil(mem_gb * 1e9 / 2**20)}mb")
+        why += f"; {mem_gb:g} GB, for PBS's mb is 2**20 bytes"
+        keys.append("resources.mem_gb|mem_gb")
+    if asks_for_gpus(job, cluster):
+        parts.append(f"ngpus={resources.gpus}")
+    if cluster.constraint is not None:
+        parts.append(cluster.constraint)
+        keys.append("constraint")
+    return Directive("-l select=", shlex.quote(":".join(parts)), f"{why}.", keys)
+
+
+def _depend(dependencies: Sequence[Dependency]) -> str:
+    """Return what a job waits for. PBS cannot wait for a single job of an array, and takes one as
+    ended well in which some have failed."""
+    terms: dict[str, dict[str, None]] = {}
+    for one in dependencies:
+        for job_id in map(_array_id, one.job_ids):
+            if job_id.endswith("[]") and one.kind != "afterany":
+                raise JobError(
+                    f"PBS cannot tell whether runs of the array {job_id} ended well, so --after "
+                    f"cannot wait for that ({one.kind})",
+                    hint="--after any:... waits for the end of the array",
+                )
+            terms.setdefault(one.kind, {})[job_id] = None
+    return ",".join(":".join([kind, *ids]) for kind, ids in terms.items())
+
+
+# Reading.
+
+
+def _ask_with_history(command: str, words: Sequence[str]) -> str:
+    """Ask for jobs that have ended, too, where the site keeps them."""
+    done = call_command([command, "-x", *words], timeout_s=_TIMEOUT_S)
+    if _NO_HISTORY in done.stderr:
+        done = call_command([command, *words], timeout_s=_TIMEOUT_S)
+    _check(done)
+    return done.stdout
+
+
+def _check(done: subprocess.CompletedProcess[str]) -> None:
+    """Raise SchedulerError for an error, unless it is only about jobs that have ended."""
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    if done.returncode != 0 and not (lines and all(map(_IS_OVER.search, lines))):
+        raise failure_of(done)
+
+
+def parse_jobs(text: str) -> list[Job]:
+    """Return the jobs of `qstat -f`, without the arrays that others of them are part of."""
+    jobs = []
+    for full_id, values in parse_blocks(text, _JOB).items():
+        job_id, word = full_id.partition(".")[0], values["job_state"]
+        if job_id.endswith("[]"):
+            continue
+        # Of a job that has not ended, it is the array's, or a former start's.
+        status = values["Exit_status"] if word in "FX" else ""
+        code = int(status) if re.fullmatch(r"-?\d+", status) else None
+        state, reason = _explain(job_id, word, code, values)
+        memory = parse_size(values["resources_used.mem"])
+        nodes = list(dict.fromkeys(re.findall(r"(?:^|\+)\(?([^/:+()]+)", values["exec_host"])))
+        etime, stime = parse_time(values["etime"]), parse_time(values["stime"])
+        place = re.search(r"\[(\d+)\]$", job_id)
+        start_s = parse_time(values["estimated.start_time"]) if state == "pending" else None
+        jobs.append(
+            Job(
+                id=job_id,
+                name=values["Job_Name"],
+                task=place[1] if place else "",
+                state=state,
+                word=word,
+                reason=reason,
+                expected_start_s=start_s,
+                is_suspended=word in "SU",
+                exit_code=code,
+                nodes=nodes,
+                queue_wait_s=max(0.0, stime - etime) if stime and etime else None,
+                elapsed_s=parse_seconds(values["resources_used.walltime"]),
+                # It is the sum over all hosts, and nothing before PBS's first look.
+                max_rss_bytes=memory if memory and len(nodes) == 1 else None,
+            )
+        )
+    return jobs
+
+
+def _explain(
+    job_id: str, word: str, code: int | None, values: Mapping[str, str]
+) -> tuple[State, str | None]:
+    """Return the state of a job, and why it is so."""
+    state, comment = _STATES.get(word, "running"), values["comment"]
+    said = f"PBS says: {comment}" if comment else ""
+    was_deleted, reason = values["substate"] == "91", None
+    if state == "pending":
+        holds = [words for letter, words in _HOLDS.items() if letter in values["Hold_Types"]]
+        reason = "its start time has not come" if word == "W" else plain_reason(comment)
+        reason = holds[0].format(job_id) if word == "H" and holds else reason
+    elif state == "running":
+        reason = "PBS has suspended it: other jobs need its nodes" if word in "SU" else None
+    elif code is None and not values["stime"]:
+        words = "it was deleted before it had started" if was_deleted else _DROPPED
+        state, reason = "cancelled", said or words
+    elif was_deleted:  # whatever its exit code is
+        state, reason = "cancelled", f"it was ended with qdel ({said})"
+    elif code == 0:
+        state, reason = "done", said or "PBS says exit code 0"
+    else:
+        words = "without an exit code" if code is None else _ENDS.get(code, f"exit code {code}")
+        reason = f"{words} ({said})" if said else words
+    return state, reason
+
+
+def plain_reason(comment: str) -> str:
+    """Return a sentence for the comment of a job that waits, with PBS's own words."""
+    for pattern, words in _PENDING:
+        if re.search(pattern, comment):
+            return f"{words} ({comment})"
+    return f"PBS says: {comment}" if comment else "the scheduler has not looked at it yet"
+
+
+def parse_allocation(
+    job_id: str, values: Mapping[str, str], hosts: Sequence[str], *, now_s: float
+) -> Allocation:
+    """Return what a job has on its hosts, from its attributes."""
+    cpus: Counter[str] = Counter()
+    for host, number in re.findall(r"([^/+]+)/\d+(?:\*(\d+))?", values["exec_host"]):
+        cpus[host] += int(number or 1)
+    gpus = sum(map(int, re.findall(r"\bngpus=(\d+)", values["exec_vnode"])))
+    begin_s = parse_time(values["stime"])
+    limit_s = parse_seconds(values["Resource_List.walltime"])
+    left_s = None if limit_s is None or begin_s is None else begin_s + limit_s - now_s
+    return Allocation(
+        job_id=job_id.partition(".")[0],
+        num_nodes=len(hosts),
+        # exec_host may have the short names of hosts.
+        cpus=[cpus[host] or cpus[host.partition(".")[0]] or 1 for host in hosts],
+        gpus_per_node=gpus // max(1, len(hosts)),
+        left_min=None if left_s is None else max(0.0, left_s) / 60,
+    )

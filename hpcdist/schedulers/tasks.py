@@ -1,0 +1,134 @@
+"""The tasks of a submission, what the nodes of its jobs are to do, in a file beside the scripts;
+and the claim by which one job has a run.
+
+A command that submits may ask again by itself while its scheduler is silent, and every request may
+have been heard: then there are several jobs of one name and one script. The first that starts
+adopts the run, and the others end at once, with exit code 0. The claim is a file beside the tasks;
+it lasts over the lives of its job, until that leaves the run to another.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from hpcdist.base import files
+from hpcdist.base.errors import EXIT_FAILED
+from hpcdist.base.ownership import NotOwnError, check_own_folder, is_own, read_own
+
+PLACE_VARIABLE = "HPCDIST_JOB_PLACE"
+"""Number of the run in its array, which the script sets; 0 or empty where there is no array."""
+_TASKS_FILE = "tasks.json"
+_MOST_BYTES = 1000
+_JOB_ID = re.compile(r"\d[\w.]*(?:\[\d*\])?")
+_PLACE = re.compile(r"[\[_](\d+)\]?$")
+
+
+class AgentTask(msgspec.Struct, frozen=True, kw_only=True, tag="agent"):
+    """The task of being the agent of a run, on every node of a job."""
+
+    run_path: str
+    scheduler: str
+
+
+class SummaryTask(msgspec.Struct, frozen=True, kw_only=True, tag="summary"):
+    """The task of writing the summary of runs that have ended, on the one node of a job."""
+
+    run_paths: list[str]
+    folder: str
+
+
+Task: TypeAlias = AgentTask | SummaryTask
+
+
+def write_tasks(folder: Path, tasks: Mapping[int, Task]) -> None:
+    """Write what the jobs of a submission are to do, by their places in its array; 0: no array."""
+    values = {str(place): msgspec.to_builtins(task) for place, task in tasks.items()}
+    files.write_json(folder / _TASKS_FILE, values)
+
+
+def read_task(folder: Path) -> Task:
+    """Return what this job is to do. Ends with a verdict where the folder or its file is not the
+    user's own: each node would ask about what all the others write there."""
+    try:
+        check_own_folder(folder.parent, with_content=False)
+        check_own_folder(folder, with_content=False)
+        content = read_own(folder / _TASKS_FILE)
+    except NotOwnError as error:
+        print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
+        from hpcdist.runs.run import Run  # programs that start agents need neither
+        from hpcdist.runs.verdict import Verdict
+
+        run = Run(folder.parent)
+        if is_own(run.path) and run.spec_file.exists():  # others' runs stay as they are
+            verdict = Verdict(
+                kind="launch",
+                state="failed",
+                message=error.message,
+                exit_code_of_run=EXIT_FAILED,
+                time_s=time.time(),
+            )
+            with suppress(OSError):
+                run.write_verdict(verdict)
+        sys.exit(EXIT_FAILED)
+    tasks = msgspec.json.decode(content, type=dict[str, Task])
+    return tasks[str(own_place())]
+
+
+def own_place() -> int:
+    """Return the number of this job's run in its array; 0 where there is no array."""
+    return int(os.environ.get(PLACE_VARIABLE) or 0)
+
+
+def adopt(folder: Path, place: int, job_id: str) -> str:
+    """Return the id of the job that has the run at this place of its submission: this job's, where
+    no other one has adopted it."""
+    files.write_once(claim_file(folder, place), job_id)
+    return owner_of(folder, place) or job_id
+
+
+def end_unless_adopted(folder: Path, place: int, job_id: str) -> None:
+    """Adopt a run, or end this process, which is of a job that came too late."""
+    owner = adopt(folder, place, job_id)
+    if owner != job_id:
+        print(
+            f"hpcdist: this is job {job_id}, and job {owner} has the run, which was submitted more "
+            "than once: nothing is left to do",
+            flush=True,
+        )
+        sys.exit(0)
+
+
+def owner_of(folder: Path, place: int) -> str | None:
+    """Return the id of the job that has adopted a run; None where none has yet."""
+    try:
+        content = files.read_bytes(claim_file(folder, place), most_bytes=_MOST_BYTES)
+    except OSError:
+        return None
+    job_id = content.decode(errors="replace")
+    return job_id if _JOB_ID.fullmatch(job_id) else None
+
+
+def leave_to_another(folder: Path, place: int, job_id: str) -> None:
+    """Take the claim of this job back, before another one is submitted in its place."""
+    if owner_of(folder, place) == job_id:
+        files.remove_once_written(claim_file(folder, place))
+
+
+def claim_file(folder: Path, place: int) -> Path:
+    """Return the file that names the job which has adopted a run."""
+    return folder / f"task-{place}.job"
+
+
+def place_of(job_id: str) -> int:
+    """Return the place in its array of a job 123_4 or 123[4]; 0 for one that is in none."""
+    found = _PLACE.search(job_id)
+    return int(found[1]) if found else 0
