@@ -185,7 +185,7 @@ def _write_steps(events: EventWriter, seed: int, *, num_windows: int) -> None:
                 now_s += _STEP_TIME_S / 4 * drawing.uniform(0.8, 1.5)
                 recorder.mark(phase)
             recorder.step(samples=_SAMPLES_PER_STEP, loss=1.0 / (1 + epoch))
-        recorder.flush()
+        recorder.finish()
     done = {"epoch": num_windows, "step": recorder.step_count}
     events.write({"event": "epoch", **done, "loss": 0.1, "epoch_time_s": now_s})
     events.write(
