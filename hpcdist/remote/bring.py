@@ -24,7 +24,6 @@ from hpcdist.runs.sweep import SWEEP_FILE
 _SMALL = ("spec.json", "submission.json", "verdict.json", SWEEP_FILE)
 _OF_ATTEMPTS = ("attempts/", "attempts/*/", "attempts/*/begin.json", "attempts/*/verdict.json")
 _OF_EVENTS = ("events/", "events/*.jsonl")
-_MOST_FILE = "1g"
 _SETTLED_S = 600.0
 """So long after its end a job that no accounting has will not get into it."""
 
@@ -53,19 +52,18 @@ def by_place(runs: Sequence[Run]) -> dict[Where | None, list[Run]]:
     return dict(groups)
 
 
-def refresh(runs: Sequence[Run], *, with_events: bool, note: Note) -> bool:
+def refresh(runs: Sequence[Run], *, with_events: bool, note: Note) -> None:
     """Bring what has changed of runs at hosts; those that were brought whole are not asked for.
 
-    Runs at a host that does not answer stay as they are: `note` says so, and False is returned.
+    Runs at a host that does not answer stay as they are, and `note` says so.
     """
-    open_runs, have_answered = [], True
+    open_runs = []
     for run in runs:
         remote = read_remote(run)
         if remote is not None and not remote.is_whole:
             if remote.host in known_hosts():
                 open_runs.append(run)
             else:
-                have_answered = False
                 note(f"run {run.id} is said to be at {remote.host}, which was never named here")
     for where, theirs in by_place(open_runs).items():
         if where is None:
@@ -78,8 +76,6 @@ def refresh(runs: Sequence[Run], *, with_events: bool, note: Note) -> bool:
         except HpcdistError as error:
             number = "1 run is" if len(theirs) == 1 else f"{len(theirs)} runs are"
             note(f"{number} shown as last known here: {error.message}")
-            have_answered = False
-    return have_answered
 
 
 def bring(
@@ -122,7 +118,7 @@ def bring(
     rules = [*(f"/{name}/" for name in names), *(f"/*/{pattern}" for pattern in patterns)]
     connection.copy(
         [
-            *("-rt", "--chmod=D700,F600", f"--max-size={_MOST_FILE}"),
+            *("-rt", "--chmod=D700,F600", "--max-size=1g"),
             *("--include-from=-", "--exclude=*", f"{where.host.name}:{folder}/", f"{runs}/"),
         ],
         given="".join(f"{rule}\n" for rule in rules).encode(),

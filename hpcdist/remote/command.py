@@ -33,7 +33,6 @@ Note = Callable[[str], None]
 START_FILE = ".local/share/hpcdist/start"
 """A script in the home there that starts hpcdist, for one that is not on PATH."""
 _LARGE_BYTES = 1_000_000
-"""It may take a while to send so much."""
 _UNCLEAR_S = 86400.0
 """So long the same command is taken for the one whose connection broke."""
 _MOST_LINKS = 1000
@@ -71,14 +70,11 @@ class Verb(Struct, frozen=True, kw_only=True):
         """Send the work tree; return the script of bash that runs the verb in it."""
         project = quoted(f"{self.where.host.folder}/{self.where.project}")
         runs = quoted(self.where.runs) if self.where.runs else '"${HPCDIST_RUNS:-runs}"'
-        variables = {served.VARIABLE: __version__}
-        variables |= {name: os.environ[name] for name in ("NO_COLOR",) if name in os.environ}
-        variables |= {SUBMISSION_VARIABLE: submission} if submission else {}
-        exports = " ".join(f"{name}={shlex.quote(text)}" for name, text in variables.items())
         lines = [
             f"cd; (umask 077; mkdir -p {project}) && cd {project} || exit 1",
             f"runs={runs}; case $runs in /*) ;; *) runs=$PWD/$runs; esac",
-            f'export {exports} HPCDIST_RUNS="$runs" {SUBMIT_DIR_VARIABLE}="$PWD"',
+            f'export HPCDIST_RUNS="$runs" {SUBMIT_DIR_VARIABLE}="$PWD"',
+            f"export {served.VARIABLE}={__version__} {SUBMISSION_VARIABLE}={submission}",
         ]
         if self.profiles is not None:
             lines += [
@@ -106,7 +102,7 @@ class Verb(Struct, frozen=True, kw_only=True):
         """Copy a work tree into the project's folder; return the name of the folder there, and the
         paths that git ignores, which are not sent."""
         host = self.where.host
-        if plan.num_bytes > _LARGE_BYTES:
+        if plan.num_bytes > _LARGE_BYTES:  # it may take a while
             size = show_bytes(plan.num_bytes)
             note(f"the work tree ({size}) goes to {host.name}, but for what is there already")
         name = f".tree-{secrets.token_hex(4)}"
@@ -143,17 +139,14 @@ def submit_at(verb: Verb, note: Note, record: Callable[[Connection, str], None])
         name, file = _name_of([verb.where.host.name, os.getcwd(), *verb.argv], note)
         try:
             script = structs.replace(verb, argv=argv).script(connection, note, name)
+            if file is not None:  # from here on the host may have heard of it
+                file.write_text(name)
             code, out = connection.call(script, is_captured=True)
         except ConnectionLostError as error:
             raise SchedulerError(
                 f"{error.message}; it is not known whether the job was submitted",
-                hint="run the same command again: it continues from here, and submits nothing "
-                "twice",
+                hint="run the same command again: nothing is submitted twice",
             ) from None
-        except BaseException as error:
-            if file is not None and not isinstance(error, KeyboardInterrupt):
-                file.unlink(missing_ok=True)
-            raise
         if file is not None:
             file.unlink(missing_ok=True)
         follows = code == 0 and argv != verb.argv
@@ -184,6 +177,4 @@ def _name_of(words: list[str], note: Note) -> tuple[str, Path | None]:
     if before.isalnum() and 0 <= time.time() - os.fstat(descriptor).st_mtime < _UNCLEAR_S:
         note("the connection broke when this was submitted before; it is not submitted again")
         return before, path
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, name.encode(), 0)
     return name, path

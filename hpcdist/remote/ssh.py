@@ -83,27 +83,16 @@ class Connection:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        try:
-            self._ssh = shlex.split(os.environ.get(SSH_VARIABLE, "")) or ["ssh"]
-        except ValueError as error:
-            raise UserError(
-                f"{SSH_VARIABLE} cannot be read: {error}",
-                hint="write it as in a shell: ssh -F FILE",
-            ) from None
+        self._ssh = shlex.split(os.environ.get(SSH_VARIABLE, "")) or ["ssh"]
         options = ["ClearAllForwardings=yes", *([] if _can_ask() else ["BatchMode=yes"])]
+        argv = [*self._ssh, "-G", "--", host.name]
         try:
-            argv = [*self._ssh, "-G", "--", host.name]
-            said = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False
-            ).stdout.decode(errors="replace")
-        except (OSError, subprocess.TimeoutExpired):  # the connection says why
+            said = subprocess.check_output(argv, stderr=subprocess.DEVNULL, timeout=10, text=True)
+        except (OSError, subprocess.SubprocessError):  # the connection says why
             said = ""
         settings = dict(line.split(" ", 1) for line in said.splitlines() if " " in line)
-        options += [
-            option
-            for name, (unset, option) in _DEFAULTS.items()
-            if settings.get(name, unset) == unset
-        ]
+        for name, (unset, option) in _DEFAULTS.items():
+            options += [option] if settings.get(name, unset) == unset else []
         # One that the user shares is theirs to begin and to end.
         self._is_own = settings.get("controlpath", "none") == "none"
         self._folder = tempfile.mkdtemp(prefix="hpcdist-")
@@ -124,10 +113,7 @@ class Connection:
                 shutil.rmtree(self._folder, ignore_errors=True)
                 if not isinstance(error, OSError):
                     raise
-                raise SchedulerError(
-                    f"{login[0]} cannot be run: {error.strerror}",
-                    hint="install OpenSSH, or set HPCDIST_SSH",
-                ) from None
+                raise SchedulerError(f"{login[0]} cannot be run: {error.strerror}") from None
             errors.seek(0)
             said = errors.read().decode(errors="replace")
         if code == 0:
@@ -152,8 +138,8 @@ class Connection:
 
         Raises ConnectionLostError, and SchedulerError where there is no hpcdist.
         """
-        has_terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
-        is_terminal = has_terminal and not is_captured
+        streams = (sys.stdin, sys.stdout, sys.stderr)
+        is_terminal = not is_captured and all(stream.isatty() for stream in streams)
         packed = base64.b64encode(gzip.compress(script.encode(errors="surrogateescape")))
         start = _START.replace("SCRIPT", packed.decode())
         argv = self._words(terminal="-tt" if is_terminal else "-T")
@@ -186,17 +172,13 @@ class Connection:
         try:
             done = subprocess.run(argv, input=given, capture_output=True, check=False)
         except FileNotFoundError:
-            raise UserError(
-                "rsync is not installed here: it copies files to and from hosts",
-                hint="install it, here and at the host",
-            ) from None
+            raise UserError("rsync is not installed here", hint="install it, and there") from None
         if done.returncode == _LOST:
             raise ConnectionLostError(f"the connection to {self.host.name} broke")
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().splitlines()
+            said = "; ".join(done.stderr.decode(errors="replace").strip().splitlines()[:3])
             raise UserError(
-                f"rsync cannot copy between here and {self.host.name}: "
-                + "; ".join(map(one_line, said[:3])),
+                f"rsync cannot copy between here and {self.host.name}: {one_line(said)}",
                 hint="see whether the disk there has room, and whether rsync is installed there",
             )
 
