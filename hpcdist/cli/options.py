@@ -173,16 +173,18 @@ def _flag(name: str, metavar: str, text: str, *names: str, **more: Any) -> _Deco
     return click.option(name, *names, metavar=metavar, help=text, **more)
 
 
+def _switch(name: str, text: str, *names: str) -> _Decorator:
+    return click.option(
+        name, *names, is_flag=True, default=None if "/" in name else False, help=text
+    )
+
+
+_ONE_OR_MORE = click.IntRange(min=1)
 _OPTIONS: dict[str, tuple[_Decorator, ...]] = {
     "What to run": (
         _flag("--set", "KEY=VALUE", "Set any key of the job file.", "overrides", multiple=True),
-        click.option("-m", "is_module", is_flag=True, help="JOB is a module, as for python -m."),
-        click.option(
-            "--no-python",
-            "is_program",
-            is_flag=True,
-            help="JOB is a program in any language: a name on PATH, or a path with a slash.",
-        ),
+        _switch("-m", "JOB is a module, as for python -m.", "is_module"),
+        _switch("--no-python", "JOB is a program: a name on PATH, or a path.", "is_program"),
         _flag(
             "--sweep",
             "'KEY=V,V ...'",
@@ -190,18 +192,10 @@ _OPTIONS: dict[str, tuple[_Decorator, ...]] = {
             "sweeps",
             multiple=True,
         ),
-        _flag(
-            "--repeat",
-            "N",
-            "Run each point of the sweep, or the job, N times. [default: 1, or as a comparison "
-            "says]",
-            type=click.IntRange(min=1),
-        ),
-        click.option(
+        _flag("--repeat", "N", "Run the job, or each point, N times.", type=_ONE_OR_MORE),
+        _switch(
             "--snapshot/--no-snapshot",
-            default=None,
-            help="Run from a copy of the git work tree as it is now. "
-            "[default: for scripts on clusters, not with --local]",
+            "Run from a copy of the git work tree. [default: for scripts on clusters]",
         ),
     ),
     "Size": (
@@ -211,13 +205,12 @@ _OPTIONS: dict[str, tuple[_Decorator, ...]] = {
         _flag(
             "--max-parallel",
             "K",
-            "Run at most K runs of the sweep at the same time. [default: 1 on this machine, else "
-            "no limit]",
-            type=click.IntRange(min=1),
+            "Run at most K runs of the sweep at a time. [default: 1 on this machine, else all]",
+            type=_ONE_OR_MORE,
         ),
     ),
     "Where": (
-        click.option("--local", is_flag=True, help="Run on this machine, and follow it."),
+        _switch("--local", "Run on this machine, and follow it."),
         _flag(
             "--cluster",
             "NAME",
@@ -238,30 +231,24 @@ _OPTIONS: dict[str, tuple[_Decorator, ...]] = {
         _flag(
             "--after",
             "[KIND:]RUN",
-            "Start only after RUN, which may be a sweep, has ended: ok (with success, the "
-            "default), any, or notok (without success).",
+            "Start only after RUN, or a sweep, has ended: ok (with success, the default), any, or "
+            "notok (without success).",
             multiple=True,
         ),
         _flag("--max-restarts", "R", "Restarts after a failure."),
-        click.option(
+        _switch(
             "--requeue/--no-requeue",
-            default=None,
-            help="Continue in a new job after the time limit, a preemption or the loss of a node; "
+            "Continue in a new job after the time limit, a preemption or the loss of a node; "
             "with --no-requeue, end with exit code 75. [default: --requeue]",
         ),
         _flag(
             "--notify",
             "CHANNEL",
             "Tell of the end by mail:ADDRESS, or of the end and a hang by command:PROGRAM, "
-            "apprise:env:VARIABLE or apprise:file:PATH; none: nobody. [default: as the profile "
-            "says]",
+            "apprise:env:VARIABLE or apprise:file:PATH; none: nobody.",
             multiple=True,
         ),
-        click.option(
-            "--summary-after",
-            is_flag=True,
-            help="Write the summary when all runs have ended, in a small job of its own.",
-        ),
+        _switch("--summary-after", "Write the summary when all runs have ended, in a small job."),
     ),
 }
 """Group in the help -> its options, the common ones first."""
@@ -288,11 +275,13 @@ def grouped(ctx: click.Context, command: click.Command, formatter: click.HelpFor
         formatter.write_dl(list(records.values()))
 
 
+_rest = click.argument("script_args", metavar="[-- ARGS]...", nargs=-1, type=click.UNPROCESSED)
+
+
 def job_options(metavar: str = "JOB") -> _Decorator:
     """Give a verb the options of JobOptions; it gets them together, as its argument `options`."""
     name = click.argument("job_name", metavar=metavar)
-    rest = click.argument("script_args", metavar="[-- ARGS]...", nargs=-1, type=click.UNPROCESSED)
-    options = with_options(name, rest, *(one for group in _OPTIONS.values() for one in group))
+    options = with_options(name, _rest, *(one for group in _OPTIONS.values() for one in group))
     return lambda function: options(_taking_options(function))
 
 
@@ -300,9 +289,8 @@ def options_of_one_run(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a verb that runs any one job, here or on a cluster, the options that say which and
     where."""
     name = click.argument("job_name", metavar="JOB")
-    rest = click.argument("script_args", metavar="[-- ARGS]...", nargs=-1, type=click.UNPROCESSED)
     places = [option for option in _OF_SIZE_AND_PLACE if option is not host_option]
-    options = with_options(name, rest, *_OPTIONS["What to run"][:3], *places)
+    options = with_options(name, _rest, *_OPTIONS["What to run"][:3], *places)
     return options(_taking_options(function))
 
 
@@ -348,23 +336,17 @@ def load_from_options(
 def sweep_points(options: JobOptions) -> list[Point]:
     """Return the points of the options' sweep, checked against the other options."""
     from hpcdist.job.load import parse_override
-    from hpcdist.submission.points import (
-        CLUSTER,
-        check_given_once,
-        make_points,
-        parse_sweeps,
-        variant_points,
-    )
+    from hpcdist.submission import points
 
     given = _job_flags(options) | dict(parse_override(text) for text in options.overrides)
     comparison = options.comparison
-    axes = parse_sweeps(options.sweeps)
+    axes = points.parse_sweeps(options.sweeps)
     if comparison is None:
         names = {key: flag.name for key, flag in given.items()}
         if options.cluster is not None:
-            names[CLUSTER] = f"--cluster {options.cluster}"
-        check_given_once(axes, names)
-        return make_points(axes, num_repeats=options.repeat or 1)
+            names[points.CLUSTER] = f"--cluster {options.cluster}"
+        points.check_given_once(axes, names)
+        return points.make_points(axes, num_repeats=options.repeat or 1)
     if axes:
         if not comparison.axes:
             raise click.UsageError(
@@ -374,14 +356,12 @@ def sweep_points(options: JobOptions) -> list[Point]:
         for axis in axes:
             if axis.beside:
                 raise click.UsageError(
-                    f"--sweep {axis.name}:{axis.beside[0].name}: keys that change "
-                    f"together are for plain jobs; {comparison.name} sweeps each key by "
-                    "itself"
+                    f"--sweep {axis.name}:{axis.beside[0].name}: keys that change together are for "
+                    f"plain jobs; {comparison.name} sweeps each key by itself"
                 )
-        comparison = comparison.swept(
-            {axis.name: [flag.value for flag in axis.flags] for axis in axes}
-        )
-    return variant_points(comparison, given, num_repeats=options.repeat or comparison.repeat)
+        values = {axis.name: [flag.value for flag in axis.flags] for axis in axes}
+        comparison = comparison.swept(values)
+    return points.variant_points(comparison, given, num_repeats=options.repeat or comparison.repeat)
 
 
 def _job_flags(options: JobOptions) -> dict[str, Flag]:
