@@ -76,7 +76,7 @@ def assert_refused(done, exit_code, message, hint=""):
         (["cluster", "find"], 2, "No such command 'find'", "hpcdist cluster --help"),
         (["submit", "ddp"], 3, "no scheduler was found", "--local"),
         (["render", "ddp"], 3, "no scheduler was found", "--local"),
-        (["submit", "ddp", "--scheduler", "slurm"], 3, "sbatch was not found", "--local"),
+        (["submit", "ddp", "--scheduler", "slurm"], 3, "sbatch cannot be run", "--local"),
         (["status", "last"], 2, "there are no runs in", "hpcdist submit"),
         (["cancel"], 2, "Missing argument 'RUN...'", "hpcdist cancel --help"),
         (["runs", "--runs", "bad.py"], 2, "the runs cannot be read", "--runs"),
