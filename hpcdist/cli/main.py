@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import click
 
-from hpcdist.base import progress, served
+from hpcdist.base import progress
 from hpcdist.base.errors import EXIT_CODES, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, HpcdistError
 from hpcdist.base.text import nearest, one_line
 from hpcdist.base.version import __version__
@@ -148,7 +148,10 @@ def main(args: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files may hold what no encoding takes
             stream.reconfigure(errors="backslashreplace")
-    served.begin()
+    if "HPCDIST_SERVED" in os.environ:
+        from hpcdist.base import served
+
+        served.begin()
     given = sys.argv[1:] if args is None else list(args)
     as_json = "--json" in given[: given.index("--") if "--" in given else None]
     try:
