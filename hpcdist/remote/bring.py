@@ -38,10 +38,6 @@ class _Listed(msgspec.Struct, frozen=True):
     sweep: dict[str, Any] | None = None
     accounting: dict[str, Any] | None = None
 
-    @property
-    def sweep_id(self) -> str:
-        return str((self.sweep or {}).get("id") or "")
-
 
 def by_place(runs: Sequence[Run]) -> dict[Where | None, list[Run]]:
     """Group runs by where they are; None: here."""
@@ -102,18 +98,17 @@ def bring(
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise SchedulerError(f"what {where.host.name} sent cannot be read: {error}") from None
     make_runs_folder(runs)
-    brought = [
-        one
-        for one in listed
-        if (wanted is None or one.run in wanted or one.sweep_id in wanted)
-        and _is_to_bring(runs, one.run)
-    ]
+    brought, names = [], []
+    for one in listed:
+        sweep = str((one.sweep or {}).get("id") or "")
+        if wanted is None or one.run in wanted or sweep in wanted:
+            brought += [one] if _is_to_bring(runs, one.run) else []
+            if ID.fullmatch(sweep) and "/" not in sweep and not os.path.lexists(runs / sweep):
+                names.append(sweep)
     if not brought:
         return
     folder = os.path.dirname(brought[0].path)
-    sweeps = {one.sweep_id for one in brought if ID.fullmatch(one.sweep_id)}
-    names = [one.run for one in brought]
-    names += [name for name in sweeps if "/" not in name and not os.path.lexists(runs / name)]
+    names += [one.run for one in brought]
     patterns = [*_SMALL, *_OF_ATTEMPTS, *(_OF_EVENTS if with_events else ())]
     rules = [*(f"/{name}/" for name in names), *(f"/*/{pattern}" for pattern in patterns)]
     connection.copy(

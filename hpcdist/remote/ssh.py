@@ -102,18 +102,14 @@ class Connection:
 
     def __enter__(self) -> Self:
         master = ["-o", "ControlMaster=yes", "-o", f"ControlPersist={_PERSIST_S}", "-fN"]
-        login = self._words(*(master if self._is_own else ()))
+        argv = [*self._words(*(master if self._is_own else ())), "--", self.host.name]
+        argv += [] if self._is_own else ["true"]
+        quiet = subprocess.DEVNULL
         with tempfile.TemporaryFile() as errors:
             try:
-                argv = [*login, "--", self.host.name, *([] if self._is_own else ["true"])]
-                code = subprocess.call(
-                    argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors
-                )
-            except BaseException as error:
-                shutil.rmtree(self._folder, ignore_errors=True)
-                if not isinstance(error, OSError):
-                    raise
-                raise SchedulerError(f"{login[0]} cannot be run: {error.strerror}") from None
+                code = subprocess.call(argv, stdin=quiet, stdout=quiet, stderr=errors)
+            except OSError as error:
+                raise SchedulerError(f"{argv[0]} cannot be run: {error.strerror}") from None
             errors.seek(0)
             said = errors.read().decode(errors="replace")
         if code == 0:
