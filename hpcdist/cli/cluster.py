@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +10,10 @@ import click
 
 from hpcdist.base import files
 from hpcdist.base.errors import ProfileError, SchedulerError, UserError
-from hpcdist.base.text import harmless, one_line
+from hpcdist.base.text import harmless
 from hpcdist.cli.host import detect_there
 from hpcdist.cli.options import Choice, host_option, json_option, with_options
-from hpcdist.cli.printing import note, print_columns, print_json
+from hpcdist.cli.printing import note, print_columns, print_json, say
 from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
 
 if TYPE_CHECKING:
@@ -40,17 +38,31 @@ def list_(*, as_json: bool) -> None:
     from hpcdist.cluster.load import list_profiles
 
     default, profiles = list_profiles()
-    listed = [
-        {"name": name, "default": name == default} | _listed(profile)
-        for name, profile in profiles.items()
-    ]
+    listed: list[dict[str, Any]] = []
+    for name, profile in profiles.items():
+        told = {"name": name, "default": name == default, "scheduler": None, "partition": None}
+        if isinstance(profile, ProfileError):
+            listed.append(told | {"files": [], "error": profile.message})
+            continue
+        origins = set(profile.origins.values())
+        told |= {"scheduler": profile.profile.scheduler, "partition": profile.profile.partition}
+        told["files"] = [file for file in profile.files if file in origins]
+        listed.append(told | {"error": None})
     if as_json:
         print_json(listed)
     elif listed:
-        header = ("CLUSTER", "SCHEDULER", "PARTITION", "FROM")
-        print_columns(header, [_row(described) for described in listed])
+        rows = [
+            (
+                f"{each['name']} *" if each["default"] else each["name"],
+                each["scheduler"] or "-",
+                each["partition"] or "-",
+                f"broken: {each['error']}" if each["error"] else " and ".join(each["files"]),
+            )
+            for each in listed
+        ]
+        print_columns(("CLUSTER", "SCHEDULER", "PARTITION", "FROM"), rows)
     else:
-        _explain_nothing()
+        _note_nothing()
 
 
 @cluster.command
@@ -74,8 +86,31 @@ def show(*, name: str | None, as_json: bool) -> None:
     elif loaded.known:
         note(f"no profile is the default; there are {', '.join(loaded.known)}")
     else:
-        _explain_nothing()
-    print_columns(("KEY", "VALUE", "FROM"), list(_values(loaded)))
+        _note_nothing()
+    print_columns(("KEY", "VALUE", "FROM"), _rows(loaded))
+
+
+def _rows(loaded: LoadedProfile) -> list[tuple[str, str, str]]:
+    """Return a row per value; of lists and of the environment one per item."""
+    import msgspec
+
+    values = msgspec.to_builtins(loaded.profile)
+    origins = dict(loaded.origins)
+    for name in SCHEDULERS:
+        for key, value in (values.pop(name, None) or {}).items():
+            if loaded.profile.scheduler in {"auto", name}:  # no other reads them
+                values[f"{name}.{key}"], origins[f"{name}.{key}"] = value, loaded.origins[name]
+    rows = []
+    for key, value in values.items():
+        items = value if isinstance(value, list) else [value]
+        if isinstance(value, dict):
+            items = [f"{name}={text}" for name, text in value.items()]
+        elif key == "lsf.options":
+            items = [" ".join(value)]
+        lines = [line for item in items if item is not None for line in str(item).splitlines()]
+        for number, line in enumerate(lines or ["-"]):
+            rows.append(("", line, "") if number else (key, line, origins[key]))
+    return rows
 
 
 _write_options = with_options(
@@ -83,7 +118,6 @@ _write_options = with_options(
     click.option("--out", metavar="FILE", help="Write to this file, for example the user's."),
     click.option("--force", is_flag=True, help="Overwrite an existing file."),
 )
-"""Give a verb the options that `_place` reads."""
 
 
 @cluster.command
@@ -132,15 +166,14 @@ def copy(*, name: str | None, write: bool, out: str | None, force: bool) -> None
     """
     from hpcdist.cluster.load import description, shipped_file, shipped_names
 
-    if name is None:
-        if write or out is not None:
-            raise click.UsageError(f"name the file to write: {', '.join(shipped_names())}")
-        print_columns(
-            ("NAME", "FOR"), [(shipped, description(shipped)) for shipped in shipped_names()]
-        )
-        return
-    text = shipped_file(name)
-    _give(text, _place(write=write, out=out, force=force))
+    if name is not None:
+        text = shipped_file(name)
+        _give(text, _place(write=write, out=out, force=force))
+    elif write or out is not None:
+        raise click.UsageError(f"name the file to write: {', '.join(shipped_names())}")
+    else:
+        rows = [(shipped, description(shipped)) for shipped in shipped_names()]
+        print_columns(("NAME", "FOR"), rows)
 
 
 def _place(*, write: bool, out: str | None, force: bool) -> Path | None:
@@ -170,57 +203,10 @@ def _give(text: str, path: Path | None) -> None:
         raise UserError(
             f"{path} cannot be written: {error.strerror}", hint="choose another file with --out"
         ) from None
-    print(f"wrote {one_line(str(path))}; read it, and correct what is wrong", file=sys.stderr)
+    say(f"wrote {path}; read it, and correct what is wrong")
 
 
-def _listed(profile: LoadedProfile | ProfileError) -> dict[str, Any]:
-    if isinstance(profile, ProfileError):
-        return {"scheduler": None, "partition": None, "files": [], "error": profile.message}
-    origins = set(profile.origins.values())
-    return {
-        "scheduler": profile.profile.scheduler,
-        "partition": profile.profile.partition,
-        "files": [file for file in profile.files if file in origins],
-        "error": None,
-    }
-
-
-def _row(described: dict[str, Any]) -> tuple[str, ...]:
-    error = described["error"]
-    return (
-        f"{described['name']} *" if described["default"] else described["name"],
-        described["scheduler"] or "-",
-        described["partition"] or "-",
-        f"broken: {one_line(error)}" if error else " and ".join(described["files"]),
-    )
-
-
-def _values(loaded: LoadedProfile) -> Iterator[tuple[str, str, str]]:
-    """Give a row per value; of lists and of the environment one per item."""
-    import msgspec
-
-    profile = msgspec.to_builtins(loaded.profile)
-    sections = {name: profile.pop(name) for name in SCHEDULERS if name in profile}
-    rows = [(key, value, loaded.origins[key]) for key, value in profile.items()]
-    for name, section in sections.items():
-        if loaded.profile.scheduler in {"auto", name}:  # no other reads them
-            rows += [
-                (f"{name}.{key}", value, loaded.origins[name]) for key, value in section.items()
-            ]
-    for key, value, origin in rows:
-        items = value if isinstance(value, list) else [value]
-        if isinstance(value, dict):
-            items = [f"{name}={text}" for name, text in value.items()]
-        elif key == "lsf.options":
-            items = [" ".join(value)]
-        lines = [line for item in items if item is not None for line in str(item).splitlines()]
-        first, *others = [one_line(line) for line in lines] or ["-"]
-        yield key, first, origin
-        for other in others:
-            yield "", other, ""
-
-
-def _explain_nothing() -> None:
+def _note_nothing() -> None:
     from hpcdist.cluster.load import shown_path, user_file
 
     note(

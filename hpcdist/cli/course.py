@@ -16,6 +16,8 @@ from hpcdist.runs.run import refused_doors
 
 _FACES = ("lfw_dataset_solved.py",)
 _FASHION = ("fashion_cnn.py",)
+_TWO_RANKS = "hpcdist submit {script} --gpus 2 --local"
+_PYTHON = "python {script}"
 
 
 class Exercise(Struct, frozen=True):
@@ -28,7 +30,7 @@ class Exercise(Struct, frozen=True):
     """The file with TODOs; the solved one has `_solved` before its suffix."""
     others: tuple[str, ...] = ()
     """Files that both need."""
-    command: str = "python {script}"
+    command: str = _PYTHON
     """What to type first."""
 
     @property
@@ -37,55 +39,44 @@ class Exercise(Struct, frozen=True):
         return tuple(dict.fromkeys((self.script, f"{stem}_solved.{suffix}", *self.others)))
 
 
-_TWO_RANKS = "hpcdist submit {script} --gpus 2 --local"
-
-EXERCISES = (
-    Exercise("dataset", "Photographs as a Dataset: PIL image or tensor?", "lfw_dataset.py"),
-    Exercise("workers", "How many workers load fastest?", "workers.py", _FACES),
-    Exercise("augmentation", "Do workers help more with augmentation?", "augmentation.py", _FACES),
-    Exercise("handover", "What do pin_memory and fork change?", "handover.py", _FACES),
-    Exercise("data-parallel", "Why is DataParallel slower?", "data_parallel.py", _FASHION),
-    Exercise("ddp", "What does each part of DDP do?", "distributed.py", (), _TWO_RANKS),
-    Exercise(
-        "spawn",
-        "What to change in a script that calls mp.spawn?",
-        "main.py",
-        _FASHION,
-        "python {script} --nodes 1 --gpus 2 --epochs 2 --nr 0",
-    ),
-    Exercise(
-        "two-gpus",
-        "How much faster are two GPUs, and why not twice?",
-        "two_gpus.py",
-        _FASHION,
-        "hpcdist submit {script} --local --set resources.cpus_per_gpu=1 "
-        '--sweep "gpus=1,2" --repeat 3',
-    ),
-    Exercise(
-        "lightning",
-        "Which two arguments spread a Lightning training?",
-        "lightning_fashion.py",
-        _FASHION,
-        _TWO_RANKS,
-    ),
-    Exercise("half-precision", "What does half precision gain and cost?", "half.py", _FASHION),
-    Exercise("sharded", "What does sharded training save?", "sharded.py", (), _TWO_RANKS),
-    Exercise(
-        "fashion", "How much faster is a GPU for FashionMNIST?", "fashion_trainer.py", _FASHION
-    ),
-    Exercise(
-        "cluster",
-        "How to get onto a cluster: modules, conda, free GPUs?",
-        "choose_gpus.py",
-        ("nvidia-smi.csv",),
-        "python {script} 2 --listing nvidia-smi.csv",
-    ),
-    Exercise(
-        "azure",
-        "Is a GPU of Azure faster, and is it cheaper?",
-        "price.py",
-        ("fashion_trainer_solved.py", *_FASHION),
-    ),
+_SPAWNED = f"{_PYTHON} --nodes 1 --gpus 2 --epochs 2 --nr 0"
+_COMPARED = "hpcdist submit {script} --local --set resources.cpus_per_gpu=1 "
+_COMPARED += '--sweep "gpus=1,2" --repeat 3'
+EXERCISES = tuple(
+    Exercise(*fields)
+    for fields in (
+        ("dataset", "Photographs as a Dataset: PIL image or tensor?", "lfw_dataset.py"),
+        ("workers", "How many workers load fastest?", "workers.py", _FACES),
+        ("augmentation", "Do workers help more with augmentation?", "augmentation.py", _FACES),
+        ("handover", "What do pin_memory and fork change?", "handover.py", _FACES),
+        ("data-parallel", "Why is DataParallel slower?", "data_parallel.py", _FASHION),
+        ("ddp", "What does each part of DDP do?", "distributed.py", (), _TWO_RANKS),
+        ("spawn", "What to change in mp.spawn's script?", "main.py", _FASHION, _SPAWNED),
+        ("two-gpus", "Are two GPUs twice as fast?", "two_gpus.py", _FASHION, _COMPARED),
+        (
+            "lightning",
+            "Which two arguments spread a Lightning training?",
+            "lightning_fashion.py",
+            _FASHION,
+            _TWO_RANKS,
+        ),
+        ("half-precision", "What does half precision gain and cost?", "half.py", _FASHION),
+        ("sharded", "What does sharded training save?", "sharded.py", (), _TWO_RANKS),
+        ("fashion", "How much faster is a GPU here?", "fashion_trainer.py", _FASHION),
+        (
+            "cluster",
+            "How to get onto a cluster: modules, conda, free GPUs?",
+            "choose_gpus.py",
+            ("nvidia-smi.csv",),
+            f"{_PYTHON} 2 --listing nvidia-smi.csv",
+        ),
+        (
+            "azure",
+            "Is a GPU of Azure faster, and is it cheaper?",
+            "price.py",
+            ("fashion_trainer_solved.py", *_FASHION),
+        ),
+    )
 )
 """In the order of their numbers, from 1 on."""
 
@@ -106,91 +97,66 @@ def course(*, exercise: str | None, out: str | None, as_json: bool) -> None:
     is never overwritten. The page of an exercise, docs/course/3-augmentation.md, has the question,
     the commands with what they printed, and the answer.
     """
+    names = [one.name for one in EXERCISES]
     if exercise is None:
-        if out is not None:
-            raise UserError("--out without an exercise", hint="for example: hpcdist course 1")
-        _list(as_json=as_json)
+        if as_json:
+            listed = [(number, one) for number, one in enumerate(EXERCISES, start=1)]
+            print_json(
+                [
+                    {"exercise": number, "name": one.name, "title": one.title, "files": one.files}
+                    for number, one in listed
+                ]
+            )
+            return
+        rows = [(str(number), one.name, one.title) for number, one in enumerate(EXERCISES, start=1)]
+        print_columns(("N", "NAME", "QUESTION"), rows)
+        note("hpcdist course N copies the files of an exercise; docs/course/ has a page for each")
         return
-    number = _find(exercise)
+    if exercise.isdecimal() and 1 <= int(exercise) <= len(names):
+        exercise = names[int(exercise) - 1]
+    if exercise not in names:
+        raise UserError(
+            f"there is no exercise {exercise!r}",
+            hint=f"it is a number from 1 to {len(names)}, or a name: hpcdist course lists them",
+        )
+    number = names.index(exercise) + 1
     chosen = EXERCISES[number - 1]
-    if out is None:
-        _refuse_inside_an_exercise(exercise)
-    folder = Path(out or _folder_name(number))
+    folder = Path(out or f"course-{number}-{chosen.name}")
     new = _copy(chosen, folder)
-    command = chosen.command.format(script=chosen.script)
-    if as_json:
-        print_json({"exercise": number, "folder": str(folder), "files": new, "command": command})
-        return
-    print(f"exercise {number}: {chosen.title}")
-    if new:
-        rows = [(str(folder / name), _what(chosen, name)) for name in new]
-        print_columns(("FILE", "USE"), rows)
-    print(f"begin with: cd {shlex.quote(str(folder))} && {command}")
-
-
-def _list(*, as_json: bool) -> None:
+    command = f"cd {shlex.quote(str(folder))} && {chosen.command.format(script=chosen.script)}"
+    page = f"docs/course/{number}-{chosen.name}.md"
     if as_json:
         print_json(
-            [
-                {"exercise": number, "name": one.name, "title": one.title, "files": one.files}
-                for number, one in enumerate(EXERCISES, start=1)
-            ]
+            {
+                "exercise": number,
+                "folder": str(folder),
+                "files": new,
+                "command": command,
+                "page": page,
+            }
         )
         return
-    rows = [(str(number), one.name, one.title) for number, one in enumerate(EXERCISES, start=1)]
-    print_columns(("N", "NAME", "QUESTION"), rows)
-    note("hpcdist course N copies the files of an exercise; docs/course/ has a page for each")
-
-
-def _find(text: str) -> int:
-    """Return the number of an exercise that is given by number or name."""
-    names = [one.name for one in EXERCISES]
-    if text in names:
-        return names.index(text) + 1
-    if text.isdecimal() and 1 <= int(text) <= len(names):
-        return int(text)
-    raise UserError(
-        f"there is no exercise {text!r}",
-        hint=f"it is a number from 1 to {len(names)}, or a name: hpcdist course lists them",
-    )
-
-
-def _folder_name(number: int) -> str:
-    return f"course-{number}-{EXERCISES[number - 1].name}"
-
-
-def _refuse_inside_an_exercise(exercise: str) -> None:
-    """The scripts look for the photographs in ../lfw, so that all folders stand side by side."""
-    here = Path.cwd().name
-    if here in map(_folder_name, range(1, len(EXERCISES) + 1)):
-        raise UserError(
-            f"this is the folder of an exercise, {here}, and exercises stand side by side",
-            hint=f"cd .. && hpcdist course {exercise}",
-        )
-
-
-def _what(exercise: Exercise, name: str) -> str:
-    if name == exercise.script:
-        return "to fill in"
-    return "solved" if name in exercise.files[:2] else "used by both"
-
-
-def _refuse_strangers(folder: Path) -> None:
-    if others := refused_doors(folder):
-        raise UserError(
-            f"{others[0]}, who could exchange the scripts that you are to run",
-            hint="go to a folder that only you can write, or name one with --out",
-        )
+    print(f"exercise {number}: {chosen.title}")
+    uses = {chosen.files[0]: "to fill in", chosen.files[1]: "solved"}
+    if new:
+        used = [(str(folder / name), uses.get(name, "used by both")) for name in new]
+        print_columns(("FILE", "USE"), used)
+    print(f"its page: {page}")
+    print(f"begin with: {command}")
 
 
 def _copy(exercise: Exercise, folder: Path) -> list[str]:
     """Copy the files that are not there yet, and return their names."""
-    shipped = shipped_folder("course")
-    new = []
+    shipped, new = shipped_folder("course"), []
     try:
-        _refuse_strangers(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        _refuse_strangers(folder)  # a umask may open what was made on the way
+        for is_made in (False, True):
+            if is_made:  # a umask may open what is made on the way
+                folder.mkdir(parents=True, exist_ok=True)
+            if others := refused_doors(folder):
+                raise UserError(
+                    f"{others[0]}, who could exchange the scripts that you are to run",
+                    hint="go to a folder that only you can write, or name one with --out",
+                )
         for name in exercise.files:
             content = (shipped / name).read_bytes()
             try:

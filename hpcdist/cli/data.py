@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdist.base.errors import EXIT_FAILED, UserError
+from hpcdist.base.progress import track
 from hpcdist.base.text import one_line
 from hpcdist.cli.options import json_option, with_options
 from hpcdist.cli.printing import note, print_json
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from hpcdist.job.spec import Data
 
 
@@ -28,20 +25,13 @@ data_set_options = with_options(
 )
 
 
-def note_unmade(data: Data) -> None:
-    """Say what is made first, which takes a while."""
-    from hpcdist.data.catalog import find_data_set
-
-    unmade = find_data_set(data).unmade(data)
-    if unmade is not None:
-        note(unmade)
-
-
 def chosen_data(name: str, flags: Mapping[str, str | None]) -> Data:
-    """Return the section `data` of a job with these flags; --size is data.size, and so on.
+    """Return the section `data` of a job with these flags; --size is data.size, and so on. Say what
+    is made first, which takes a while.
 
     JobError for what no job takes. Relative folders are those of the shell.
     """
+    from hpcdist.data.catalog import find_data_set
     from hpcdist.job.load import Flag, load_values, parse_flag
     from hpcdist.job.spec import TrainJob
 
@@ -52,6 +42,8 @@ def chosen_data(name: str, flags: Mapping[str, str | None]) -> Data:
     values = {"name": "data", "workload": "train"}
     job = load_values(values, source="hpcdist data", flags=given).job
     assert isinstance(job, TrainJob)
+    if (unmade := find_data_set(job.data).unmade(job.data)) is not None:
+        note(unmade)
     return job.data
 
 
@@ -70,43 +62,23 @@ def data() -> None:
 
 
 @data.command(short_help="Make photographs in the layout of LFW.")
-@click.option("--make", "folder", metavar="DIR", help="Make them in this new folder.")
-@click.option("--people", type=click.IntRange(1, 100_000), help="Number of people.  [default: 400]")
-@click.option(
-    "--images", type=click.IntRange(2, 10_000_000), help="Number of images.  [default: 2000]"
-)
-@click.option("--seed", type=click.IntRange(min=0), help="Seed of the images.  [default: 0]")
-def faces(*, folder: str | None, people: int | None, images: int | None, seed: int | None) -> None:
+@click.option("--make", "folder", metavar="DIR", required=True, help="Make them in a new folder.")
+@click.option("--people", type=click.IntRange(1, 100_000), default=400, show_default=True)
+@click.option("--images", type=click.IntRange(2, 10_000_000), default=2000, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+def faces(*, folder: str, people: int, images: int, seed: int) -> None:
     """Make photographs in the layout of LFW (Labeled Faces in the Wild), and print their folder.
 
     They are crops of two photographs, mirrored and in other colours: 250 x 250 JPEG of the size of
     LFW's files, a few people with many images and many with one or two. The same numbers and seed
-    make the same files. Without --make, they are the photographs that jobs use if data.root is not
-    set, in $HPCDIST_CACHE, by default ~/.cache/hpcdist.
+    make the same files.
     """
-    from hpcdist.data.images import faces as photographs
     from hpcdist.data.images.made_faces import Plan, make_faces
     from hpcdist.data.images.made_once import make_whole
-    from hpcdist.job.spec import Data
 
-    given = {"people": people, "images": images, "seed": seed}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    if folder is None:
-        if chosen:
-            names = ", ".join(f"--{name}" for name in chosen)
-            raise UserError(
-                f"{names} without --make", hint="name the folder for the images: --make DIR"
-            )
-        wanted = Data(name="faces")
-        note_unmade(wanted)
-        photographs.prepare(wanted)
-        print(photographs.stand_in_folder())
-        return
-    plan = Plan(**chosen)
-    if plan.images < plan.people:
+    if images < people:
         raise UserError(
-            f"--images is {plan.images:,}, for {plan.people:,} people",
-            hint="each of them has one image or more",
+            f"--images is {images:,}, for {people:,} people", hint="each has one image or more"
         )
     place = Path(folder)
     try:
@@ -115,6 +87,7 @@ def faces(*, folder: str | None, people: int | None, images: int | None, seed: i
                 f"{place} exists already, and is not an empty folder", hint="name a new one"
             )
         place.parent.mkdir(parents=True, exist_ok=True)
+        plan = Plan(people=people, images=images, seed=seed)
         make_whole(place.absolute(), lambda aside: make_faces(aside, plan))
     except OSError as error:
         raise UserError(
@@ -135,7 +108,6 @@ def check(*, name: str, root: str | None, as_json: bool) -> int:
     from hpcdist.data.catalog import check_data, find_images
 
     wanted = chosen_data(name, {"--root": root})
-    note_unmade(wanted)
     parts = find_images(wanted)
     if parts is None:  # held in memory, and read as a whole
         sizes = check_data(wanted)
@@ -147,12 +119,12 @@ def check(*, name: str, root: str | None, as_json: bool) -> int:
         return 0
     from hpcdist.data.images.decoding import check_files
 
-    has_bar = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    total = len(parts.train) + len(parts.test)
-    with click.progressbar(
-        length=total, label="reading", file=sys.stderr, hidden=not has_bar
-    ) as bar:
-        report = check_files(parts, lambda: bar.update(1))
+    advances = iter(track(range(len(parts.train) + len(parts.test)), "reading"))
+
+    def advance() -> None:
+        next(advances, None)
+
+    report = check_files(parts, advance)
     described = {
         "name": name,
         "root": str(parts.train.root),
@@ -203,37 +175,21 @@ def _print(checked: Mapping[str, Any]) -> None:
 @click.option(
     "--transform",
     metavar="T",
-    help=("As in data.transform of a job: none, light, heavy, or a list of transforms in YAML."),
+    help="As in data.transform of a job: none, light, heavy, or a list of transforms in YAML.",
 )
 @click.option("--size", metavar="PIXELS", help="Size of the images, as in data.size of a job.")
+@click.option("--out", metavar="FILE", help="Write the picture here, as PNG. [default: NAME.png]")
 @click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write the picture here, as PNG.  [default: NAME.png, in this folder]",
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, help="Seed, as in train.seed of a job."
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**32 - 1),
-    default=0,
-    metavar="N",
-    help="Seed, as in train.seed of a job.",
-)
-@click.option(
-    "--number",
-    type=click.IntRange(1, 1024),
-    default=16,
-    show_default=True,
-    metavar="N",
-    help="Number of images.",
-)
+@click.option("--number", type=click.IntRange(1, 1024), default=16, help="Number of images.")
 def show(
     *,
     name: str,
     root: str | None,
     transform: str | None,
     size: str | None,
-    out: Path | None,
+    out: str | None,
     seed: int,
     number: int,
 ) -> None:
@@ -248,20 +204,32 @@ def show(
         --out batch.png
     """
     from hpcdist.base.files import write_whole
+    from hpcdist.data.catalog import check_data, find_data_set
+    from hpcdist.data.images.preview import draw_grid, load_preview
     from hpcdist.data.images.transforms import notes_on_transform
+    from hpcdist.job.check import show as in_words
 
-    path = out or Path(f"{name}.png")
+    path = Path(out or f"{name}.png")
     if path.suffix.lower() != ".png" or not path.parent.is_dir():
         raise UserError(
             f"--out {path}: must be a .png in a folder that is there", hint="such as batch.png"
         )
-    wanted = chosen_data(name, {"--root": root, "--transform": transform, "--size": size})
+    flags = {"--root": root, "--transform": transform, "--size": size}
+    wanted = chosen_data(name, flags)
     if out is None and path.exists():
         raise UserError(f"{path} is already there", hint="name the file to write with --out")
-    note_unmade(wanted)
     note(*notes_on_transform(wanted.transform))
+    if find_data_set(wanted).images is None:
+        check_data(wanted)  # JobError where files are missing, before torchvision looks for them
+    samples = load_preview(wanted, seed=seed, number=number)
+    note(*(sample.problem for sample in samples if sample.problem))
+    title = f"{wanted.name}, seed {seed}"
+    if is_changed := wanted.transform != "none":
+        one = wanted.transform
+        words = one if isinstance(one, str) else in_words(one)
+        title = f"left as read, right as the model sees it: {title}, transform {words}"
     content = io.BytesIO()
-    _draw(wanted, seed=seed, number=number).save(content, "PNG")
+    draw_grid(samples, title=title, both=is_changed).save(content, "PNG")
     try:
         write_whole(path, content.getvalue())
     except OSError as error:
@@ -269,23 +237,3 @@ def show(
             f"{path} cannot be written: {error.strerror or error}", hint="name another with --out"
         ) from None
     note(f"the picture is {path}")
-
-
-def _draw(wanted: Data, *, seed: int, number: int) -> Image:
-    from hpcdist.data.catalog import check_data, find_data_set
-    from hpcdist.data.images.preview import draw_grid, load_preview
-    from hpcdist.job.check import show as in_words
-
-    if find_data_set(wanted).images is None:
-        check_data(wanted)  # JobError where files are missing, before torchvision looks for them
-    samples = load_preview(wanted, seed=seed, number=number)
-    for sample in samples:
-        if sample.problem:
-            note(sample.problem)
-    transform = wanted.transform
-    both = transform != "none"
-    title = f"{wanted.name}, seed {seed}"
-    if both:
-        words = transform if isinstance(transform, str) else in_words(transform)
-        title = f"left as read, right as the model sees it: {title}, transform {words}"
-    return draw_grid(samples, title=title, both=both)

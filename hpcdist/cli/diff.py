@@ -11,7 +11,7 @@ from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, UserError
 from hpcdist.base.text import number_of, one_line
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, runs_option
-from hpcdist.cli.printing import note, paged, print_columns, print_json, print_wrapped
+from hpcdist.cli.printing import note, print_columns, print_json, print_wrapped
 from hpcdist.runs.run import find_run
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ _WIDTH = 20
 @host_option
 @runs_option
 @json_option
-@paged
 def diff(*, first: str, second: str, runs: Path, as_json: bool) -> int:
     """Name the first step at which two runs part, and the settings, versions, code, devices,
     variables and hosts in which they differ.

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _FOLDER = ".drills"
 """In the folder of the runs: hidden, so that nothing takes a drill's runs for real ones."""
-_HEADER = ("DISTURBANCE", "VERDICT", "WENT ON FROM", "LOST", "DOWN")
 
 
 @click.command()
@@ -111,7 +110,7 @@ def drill(
     try:
         with interrupts.handled():
             interrupts.defer()
-            costs, (undisturbed, disturbed) = conduct(request)
+            costs, runs = conduct(request)
         is_kept = keep or any(cost.advice for cost in costs)
     except Interrupted:
         is_kept = False
@@ -124,18 +123,13 @@ def drill(
                 each.rmdir()
     code = EXIT_FAILED if any(cost.is_work_lost for cost in costs) else EXIT_DONE
     if as_json:
-        print_json(
-            {
-                "exit_code": code,
-                "undisturbed": str(undisturbed.path) if is_kept else None,
-                "disturbed": str(disturbed.path) if is_kept else None,
-                "disturbances": msgspec.to_builtins(costs),
-            }
-        )
-    else:
-        _print(costs)
-        if is_kept:
-            say(f"its runs are in {one_line(str(folder))}")
+        paths = [str(run.path) if is_kept else None for run in runs]
+        told = {"exit_code": code, "undisturbed": paths[0], "disturbed": paths[1]}
+        print_json(told | {"disturbances": msgspec.to_builtins(costs)})
+        return code
+    _print(costs)
+    if is_kept:
+        say(f"its runs are in {folder}")
     return code
 
 
@@ -153,16 +147,13 @@ def _changed(options: JobOptions, keys: Sequence[str], *, here: str) -> JobOptio
 
 
 def _print(costs: Sequence[Cost]) -> None:
-    print_columns(_HEADER, [_row(cost) for cost in costs])
-    advice = [(cost.name, cost.advice, cost.is_work_lost) for cost in costs if cost.advice]
-    if advice:
-        print()
-    for name, text, is_work_lost in advice:
-        lost = "WORK LOST: " if is_work_lost else ""
-        print_wrapped(f"{lost}{one_line(text)}", first=f"{name}: ", indent=2)
-
-
-def _row(cost: Cost) -> list[str]:
-    lost = "-" if cost.lost_steps is None else number_of(cost.lost_steps, "step")
-    down = "-" if cost.down_s is None else f"{cost.down_s:.1f} s"
-    return [cost.name, cost.verdict or "-", cost.went_on, lost, down]
+    rows = []
+    for cost in costs:
+        lost = "-" if cost.lost_steps is None else number_of(cost.lost_steps, "step")
+        down = "-" if cost.down_s is None else f"{cost.down_s:.1f} s"
+        rows.append((cost.name, cost.verdict or "-", cost.went_on, lost, down))
+    print_columns(("DISTURBANCE", "VERDICT", "WENT ON FROM", "LOST", "DOWN"), rows)
+    for cost in costs:
+        if cost.advice:
+            lost = "WORK LOST: " if cost.is_work_lost else ""
+            print_wrapped(f"{lost}{one_line(cost.advice)}", first=f"\n{cost.name}: ", indent=2)

@@ -13,8 +13,8 @@ from hpcdist.base.errors import SchedulerError
 from hpcdist.base.text import number_of, show_bytes
 from hpcdist.cli.options import json_option, named_runs, run_arguments, runs_option
 from hpcdist.cli.printing import note, print_json, say
-from hpcdist.runs.remote import Remote, read_remote
-from hpcdist.runs.run import Run, name_to_type
+from hpcdist.runs.remote import read_remote
+from hpcdist.runs.run import Run
 
 
 @click.command
@@ -30,8 +30,7 @@ def fetch(*, run_names: tuple[str, ...], checkpoints: bool, runs: Path, as_json:
     It is for runs of schedulers that share no file system with this machine, such as Azure;
     without RUN, for all of them. Only what is new is downloaded, so you can repeat the command
     while a run is active. After a run has ended, status, summary and the other commands download
-    what they need. For a run on a host that ssh reaches, the command downloads what summaries
-    need, and prints the command that copies the rest.
+    what they need. For a run on a host that ssh reaches, it prints the command that copies it.
     """
     described = []
     errors: list[SchedulerError] = []
@@ -59,13 +58,15 @@ def fetch_run(run: Run, *, is_named: bool, with_checkpoints: bool) -> dict[str, 
     from hpcdist.runs.publishing import fetch as bring
     from hpcdist.schedulers import load_scheduler
 
-    if (remote := read_remote(run)) is not None:
-        return _fetch_from_host(run, remote) if is_named else None
-    scheduler = run.read_scheduler()
+    scheduler, remote = run.read_scheduler(), read_remote(run)
     try:
-        source = load_scheduler(scheduler).source_of(run) if scheduler else None
+        source = load_scheduler(scheduler).source_of(run) if scheduler and not remote else None
         if source is None:
-            if is_named:
+            if is_named and remote:
+                there = shlex.quote(f"{remote.host}:{remote.runs}/{run.id}")
+                say(f"run {run.id} is at {remote.host}; summaries bring home what they need")
+                say(f"  rsync -a {there} .    # the whole directory, with its checkpoints")
+            elif is_named:
                 say(f"run {run.id} is here: there is nothing to download")
             return None
         fetched = bring(run, source, with_checkpoints=with_checkpoints)
@@ -81,18 +82,3 @@ def fetch_run(run: Run, *, is_named: bool, with_checkpoints: bool) -> dict[str, 
         left = f"; {what} ({size}), checkpoints and large files, are left out without --checkpoints"
     say(f"run {run.id}: {number_of(fetched.num_files, 'file')} downloaded{left}")
     return {"run": run.id, "path": str(run.path), **fetched._asdict()}
-
-
-def _fetch_from_host(run: Run, remote: Remote) -> dict[str, Any]:
-    """Bring what summaries need of a run at a host, and say how to get the rest."""
-    from hpcdist.remote.bring import refresh
-    from hpcdist.remote.ssh import Where
-
-    Where.of(run, remote)  # refuses a host that was never named
-    if not refresh([run], with_events=True, note=note):
-        raise SchedulerError(f"run {run.id} was not downloaded", hint="run the command again")
-    there = f"{remote.host}:{remote.runs or f'{remote.folder}/{remote.project}/runs'}/{run.id}"
-    say(f"run {run.id} is at {remote.host}; what summaries need of it is here")
-    say(f"  hpcdist logs {name_to_type(run.path)}")
-    say(f"  rsync -a {shlex.quote(there)} .    # the whole directory, with its checkpoints")
-    return {"run": run.id, "path": str(run.path), "source": there}

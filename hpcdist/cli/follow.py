@@ -1,4 +1,4 @@
-"""Following what `hpcdist submit` submitted to its end; Ctrl-C, SIGTERM and SIGHUP meanwhile."""
+"""Following what was submitted to its end; Ctrl-C, SIGTERM and SIGHUP meanwhile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from hpcdist.base.errors import EXIT_DONE, EXIT_INTERRUPTED
+from hpcdist.base.errors import EXIT_INTERRUPTED
 from hpcdist.base.text import one_line
 from hpcdist.cli.printing import note, print_json, say
 from hpcdist.cli.runs import states_in_words
@@ -21,13 +21,9 @@ from hpcdist.runs.run import Run, name_to_type
 
 if TYPE_CHECKING:
     from hpcdist.runs.verdict import Verdict
-    from hpcdist.submission.local import Follower, LocalSweep, PointEnd
-    from hpcdist.submission.plan import Places, PlannedSubmission
-    from hpcdist.submission.submit import Submission
+    from hpcdist.submission.local import LocalSweep, PointEnd
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
 _HURRY_S = 0.5
 """Time after which another Ctrl-C is meant as one: some programs pass on what their terminal sends
 to this one, too."""
@@ -98,13 +94,21 @@ class Interrupts:
                 say("the ranks have some time to save (launch.grace_s); Ctrl-C ends them at once")
             return self.is_urgent
 
-        scheduler = load_scheduler(runs[0].read_scheduler() or LOCAL)
-        scheduler.end(runs, number, is_urgent)
+        load_scheduler(runs[0].read_scheduler() or LOCAL).end(runs, number, is_urgent)
+        for run in runs:
+            verdict = run.read_verdict()
+            if verdict is not None and verdict.state == "cancelled":
+                _say_end(run, verdict)
+
+
+def _say_end(run: Run, verdict: Verdict) -> None:
+    from hpcdist.monitor.follow import end_sentence
+
+    say(one_line(end_sentence(run, verdict)))
 
 
 def follow_run(
     run: Run,
-    scheduler: str,
     interrupts: Interrupts,
     *,
     as_json: bool,
@@ -128,10 +132,8 @@ def follow_run(
             if owned:
                 interrupts.end([run], interrupted.signal)
                 verdict = run.read_verdict()
-                _tell_cancelled([run])
             else:
-                name = name_to_type(run.path)
-                say(f"run {run.id} continues; end it with: hpcdist cancel {name}")
+                say(f"run {run.id} continues; end it with: hpcdist cancel {name_to_type(run.path)}")
         except BaseException:  # such as a closed pipe: the run has lost its reader
             if owned:
                 interrupts.end([run], signal.SIGTERM)
@@ -140,66 +142,36 @@ def follow_run(
             screen.say(one_line(end_sentence(run, verdict)))
             code = verdict.exit_code_of_run
             if verdict.state == "done" and not (with_summary or as_json):
-                _name_summary(run.path)
+                name_summary(run.path)
     if with_summary and verdict is not None:
-        _print_summary([run], run.path, as_json=as_json)
+        print_summary([run], run.path, as_json=as_json)
     if as_json:
-        print_json(describe_end(run, scheduler, verdict, code))
+        print_json(describe_end(run, code))
     return code
 
 
-def describe_end(
-    run: Run, scheduler: str, verdict: Verdict | None = None, exit_code: int | None = None
-) -> dict[str, Any]:
+def describe_end(run: Run, exit_code: int | None = None) -> dict[str, Any]:
     """Return what --json prints of a run: as it ended, or as it is now."""
     import msgspec
 
     from hpcdist.monitor.states import run_states
 
+    verdict = run.read_verdict()
     return {
         "run": run.id,
         "path": str(run.path),
-        "scheduler": scheduler,
+        "scheduler": run.read_scheduler(),
         "job_id": run.read_job_id(),
-        "state": run_states([run])[run.id] if verdict is None else verdict.state,
+        "state": run_states([run])[run.id],
         "exit_code": exit_code,
-        "verdict": None if verdict is None else msgspec.to_builtins(verdict),
+        "verdict": msgspec.to_builtins(verdict),
     }
 
 
-def describe_sweep(
-    planned: PlannedSubmission, places: Places, verdicts: Mapping[str, Verdict]
-) -> dict[str, Any]:
-    """Return what --json prints of a sweep; `verdicts` are by the run's id."""
-    import msgspec
-
-    return {
-        "sweep": places.id,
-        "path": str(places.path),
-        "scheduler": planned.schedulers,
-        "runs": [
-            {
-                "run": run.id if run.path.exists() else None,
-                "path": str(run.path) if run.path.exists() else None,
-                "point": point.values,
-                "repeat": point.repeat,
-                "job_id": run.read_job_id(),
-                "verdict": msgspec.to_builtins(verdicts[run.id]) if run.id in verdicts else None,
-            }
-            for run, point in zip(places.runs, planned.points, strict=True)
-        ],
-    }
-
-
-def wait_for_sweep(
-    planned: PlannedSubmission, submitted: Submission, interrupts: Interrupts, *, as_json: bool
-) -> tuple[dict[str, Verdict], int]:
-    """Wait for all runs that a scheduler has; return their verdicts and the exit code."""
-    from hpcdist.monitor.follow import end_sentence
+def wait_for_sweep(runs: Sequence[Run], path: Path, interrupts: Interrupts) -> int:
+    """Wait for all runs of a sweep that a scheduler has; return the exit code."""
     from hpcdist.monitor.states import EndWatch, exit_code_of_all
 
-    name = submitted.id
-    runs = [run for run in submitted.runs if run.path.exists()]  # one may not have been started
     watch, said = EndWatch(runs), ""
 
     def check() -> None:
@@ -208,109 +180,31 @@ def wait_for_sweep(
         states = states_in_words(each.state for each in watch.conditions.values())
         if states != said:
             said = states
-            say(f"sweep {name}: {states}")
+            say(f"sweep {path.name}: {states}")
 
     try:
         verdicts = watch.wait(check)
     except Interrupted:
-        typed = name_to_type(submitted.places.path)
-        say(f"sweep {name} continues; end it with: hpcdist cancel {typed}")
-        return {}, EXIT_INTERRUPTED
+        say(f"sweep {path.name} continues; end it with: hpcdist cancel {name_to_type(path)}")
+        return EXIT_INTERRUPTED
     for run in runs:
         if verdicts[run.id].state != "done":
-            say(one_line(end_sentence(run, verdicts[run.id])))
-    if planned.comparison or submitted.summary_job_id is not None:
-        _print_summary(runs, submitted.places.path, as_json=as_json)
-    return verdicts, exit_code_of_all(verdicts.values())
+            _say_end(run, verdicts[run.id])
+    return exit_code_of_all(verdicts.values())
 
 
-def run_sweep_here(
-    planned: PlannedSubmission,
-    runs: Path,
-    interrupts: Interrupts,
-    *,
-    as_json: bool,
-    with_summary: bool,
-) -> int:
-    """Run all points of a sweep on this machine, and return the exit code."""
-    from hpcdist.monitor.states import exit_code_of_all
-    from hpcdist.submission.local import LocalSweep
+def run_points(local: LocalSweep, interrupts: Interrupts, *, as_json: bool) -> int:
+    """Run the points of a sweep that are for this machine, and return the exit code.
 
-    interrupts.defer()
-    local = LocalSweep.begin(planned, runs)
-    name = local.places.id
-    if not as_json:
-        print(name, flush=True)
-    ends: list[PointEnd] = []
-    try:
-        ends = local.run_points(_follower(local, interrupts, as_json=as_json))
-    except Interrupted:
-        _tell_cancelled(local.started)
-        say(f"sweep {name} interrupted; its runs are cancelled or were not started")
-    code = exit_code_of_all(end.verdict for end in ends) if ends else EXIT_INTERRUPTED
-    if ends:
-        states = [end.verdict.state if end.verdict else "not started" for end in ends]
-        say(f"sweep {name}: {states_in_words(states)}")
-    if (planned.comparison or with_summary) and local.started:
-        _print_summary(local.started, local.places.path, as_json=as_json)
-    elif code == EXIT_DONE and not as_json:
-        _name_summary(local.places.path)
-    if as_json:
-        verdicts = {run.id: verdict for run in local.started if (verdict := run.read_verdict())}
-        print_json(describe_sweep(planned, local.places, verdicts) | {"exit_code": code})
-    return code
-
-
-def run_points_here(submitted: Submission, interrupts: Interrupts, *, as_json: bool) -> int:
-    """Run the points of a sweep that are for this machine, where others have been submitted
-    elsewhere; return the exit code of these."""
-    from hpcdist.monitor.states import exit_code_of_all
-    from hpcdist.submission.local import LocalSweep
-
-    local = LocalSweep(submitted)
-    try:
-        ends = local.run_points(_follower(local, interrupts, as_json=as_json))
-    except Interrupted:
-        _tell_cancelled(local.started)
-        say(f"the runs of sweep {submitted.id} on this machine are cancelled or were not started")
-        return EXIT_INTERRUPTED
-    return exit_code_of_all(end.verdict for end in ends) if ends else EXIT_INTERRUPTED
-
-
-def _tell_cancelled(runs: Sequence[Run]) -> None:
-    """Tell of runs that this command has ended, and how they go on."""
-    from hpcdist.monitor.follow import end_sentence
-
-    for run in runs:
-        verdict = run.read_verdict()
-        if verdict is not None and verdict.state == "cancelled":
-            say(one_line(end_sentence(run, verdict)))
-
-
-def _name_summary(path: Path) -> None:
-    """Name the command that shows the figures of this run or sweep, the last one."""
-    name = name_to_type(path)
-    say(f"  hpcdist summary {'last' if name == path.name else name}")
-
-
-def _print_summary(runs: Sequence[Run], folder: Path, *, as_json: bool) -> None:
-    from hpcdist.summary.writing import PICTURE, write_summary
-
-    text = write_summary(runs, folder)
-    print(text, end="", file=sys.stderr if as_json else sys.stdout)
-    note(f"the summary is in {folder / 'summary.txt'}")
-    if (folder / PICTURE).exists():
-        note(f"its picture is in {folder / PICTURE}")
-
-
-def _follower(local: LocalSweep, interrupts: Interrupts, *, as_json: bool) -> Follower:
-    """Return what shows a sweep: a run at a time as `submit --local` does; of several at once only
-    beginnings and ends, as nobody could read their logs."""
-    from hpcdist.monitor.follow import end_sentence, follow
+    A run at a time is shown as `submit --local` shows it; of several at once only beginnings and
+    ends, as nobody could read their logs.
+    """
+    from hpcdist.monitor.follow import follow
     from hpcdist.monitor.logs import Screen
+    from hpcdist.monitor.states import exit_code_of_all
     from hpcdist.submission.local import Follower
 
-    points = local.planned.points
+    points, name = local.planned.points, local.places.id
     is_one_by_one = (local.planned.max_parallel or 1) == 1
 
     class Shown(Follower):
@@ -324,7 +218,7 @@ def _follower(local: LocalSweep, interrupts: Interrupts, *, as_json: bool) -> Fo
 
         def ended(self, end: PointEnd) -> None:
             if end.run is not None and end.verdict is not None:
-                say(one_line(end_sentence(Run(end.run), end.verdict)))
+                _say_end(Run(end.run), end.verdict)
             else:
                 label = one_line(points[end.index].label)
                 say(f"the run for {label} could not be started: {one_line(end.error or '')}")
@@ -336,4 +230,28 @@ def _follower(local: LocalSweep, interrupts: Interrupts, *, as_json: bool) -> Fo
             with closing(Screen(log=sys.stderr if as_json else sys.stdout)) as screen:
                 return {index: follow(run, screen, check=interrupts.check)}
 
-    return Shown(interrupts.check)
+    try:
+        ends = local.run_points(Shown(interrupts.check))
+    except Interrupted:
+        say(f"sweep {name} interrupted; its runs here are cancelled or were not started")
+        return EXIT_INTERRUPTED
+    if ends:
+        states = [end.verdict.state if end.verdict else "not started" for end in ends]
+        say(f"sweep {name}: {states_in_words(states)}")
+    return exit_code_of_all(end.verdict for end in ends) if ends else EXIT_INTERRUPTED
+
+
+def name_summary(path: Path) -> None:
+    """Name the command that shows the figures of this run or sweep, the last one."""
+    name = name_to_type(path)
+    say(f"  hpcdist summary {'last' if name == path.name else name}")
+
+
+def print_summary(runs: Sequence[Run], folder: Path, *, as_json: bool) -> None:
+    from hpcdist.summary.writing import PICTURE, write_summary
+
+    text = write_summary(runs, folder)
+    print(text, end="", file=sys.stderr if as_json else sys.stdout)
+    note(f"the summary is in {folder / 'summary.txt'}")
+    if (folder / PICTURE).exists():
+        note(f"its picture is in {folder / PICTURE}")

@@ -6,13 +6,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcdist.base.errors import EXIT_FAILED, RunNotFoundError
 from hpcdist.base.progress import track
-from hpcdist.base.text import one_line, show_bytes
+from hpcdist.base.text import show_bytes
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, named_runs, run_arguments, runs_option
 from hpcdist.cli.printing import note, print_columns, print_json
@@ -30,9 +30,7 @@ _DAY_S = 86400.0
     "--older-than",
     type=click.FloatRange(min=0),
     metavar="DAYS",
-    help=(
-        "Only runs that ended at least so many days ago. [default: 30; 0 for runs that are named]"
-    ),
+    help="Only runs that ended so many days ago. [default: 30; 0 for runs that are named]",
 )
 @click.option(
     "--keep-last",
@@ -92,13 +90,26 @@ def gc(
             removed = click.confirm("Remove it?", err=True)
         else:
             note("nothing was removed: add --yes to remove it")
-    removing = track(free if removed else [], "removing")
-    outcomes = {str(each.tree.path): remove(each) for each in removing}
-    problems = {path: problem for path, problem in outcomes.items() if problem is not None}
+    problems: dict[Path, str] = {}
+    for each in track(free if removed else [], "removing"):
+        if (problem := remove(each)) is not None:
+            problems[each.tree.path] = problem
+    freed = sum(each.tree.num_bytes for each in free if each.tree.path not in problems)
     if as_json:
-        print_json(_described(candidates, removed=removed, problems=problems))
+        reasons = [each.kept_because or problems.get(each.tree.path) for each in candidates]
+        items = [
+            {
+                "what": each.what,
+                "name": each.name,
+                "path": str(each.tree.path),
+                "bytes": each.tree.num_bytes,
+                "removed": removed and why is None,
+                "kept_because": why,
+            }
+            for each, why in zip(candidates, reasons, strict=True)
+        ]
+        print_json({"removed": removed, "bytes_free_to_remove": freed, "items": items})
     elif removed:
-        freed = sum(each.tree.num_bytes for each in free if str(each.tree.path) not in problems)
         print(f"freed {show_bytes(freed)}", file=sys.stderr)
     for path, problem in problems.items():
         note(f"{path} was kept: {problem}")
@@ -107,8 +118,12 @@ def gc(
 
 def _named(runs: Path, names: Sequence[str]) -> frozenset[Path]:
     """Return the run directories of these names; only those among the runs can be judged."""
-    here = {_place(run.path): run.path for run in all_runs(runs)}
-    paths = [_place(run.path) for run in named_runs(runs, names)]
+
+    def place(path: Path) -> str:  # a run that is a link is not its target
+        return os.path.join(os.path.realpath(path.parent), path.name)
+
+    here = {place(run.path): run.path for run in all_runs(runs)}
+    paths = [place(run.path) for run in named_runs(runs, names)]
     for path in paths:
         if path not in here:
             raise RunNotFoundError(
@@ -118,48 +133,19 @@ def _named(runs: Path, names: Sequence[str]) -> frozenset[Path]:
     return frozenset(here[path] for path in paths)
 
 
-def _place(path: Path) -> str:
-    """Return the path with the links above it resolved: a run that is a link is not its target."""
-    return os.path.join(os.path.realpath(path.parent), path.name)
-
-
 def _show(candidates: Sequence[Candidate], free: Sequence[Candidate]) -> None:
     if not candidates:
         note("there is nothing to remove: no checkpoints and no copies of code")
         return
-    sizes = [show_bytes(candidate.tree.num_bytes) for candidate in candidates]
-    width = max(map(len, sizes))
-    print_columns(
-        ("WHAT", "OF", "SIZE".rjust(width), "KEPT BECAUSE"),
-        [
-            (
-                candidate.what,
-                one_line(candidate.name),
-                size.rjust(width),
-                one_line(candidate.kept_because or "- (would be removed)"),
-            )
-            for candidate, size in zip(candidates, sizes, strict=True)
-        ],
-    )
+    rows = [
+        (
+            each.what,
+            show_bytes(each.tree.num_bytes),
+            each.name,
+            each.kept_because or "- (would be removed)",
+        )
+        for each in candidates
+    ]
+    print_columns(("WHAT", "SIZE", "OF", "KEPT BECAUSE"), rows, right=slice(1, 2))
     total = show_bytes(sum(candidate.tree.num_bytes for candidate in free))
     print(f"{len(free):,} of {len(candidates):,} can be removed, which frees {total}")
-
-
-def _described(
-    candidates: Sequence[Candidate], *, removed: bool, problems: dict[str, str]
-) -> dict[str, Any]:
-    items: list[dict[str, Any]] = []
-    for each in candidates:
-        reason = each.kept_because or problems.get(str(each.tree.path))
-        items.append(
-            {
-                "what": each.what,
-                "name": each.name,
-                "path": str(each.tree.path),
-                "bytes": each.tree.num_bytes,
-                "removed": removed and reason is None,
-                "kept_because": reason,
-            }
-        )
-    free = sum(item["bytes"] for item in items if item["kept_because"] is None)
-    return {"removed": removed, "bytes_free_to_remove": free, "items": items}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -18,19 +18,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdist.base import served
-from hpcdist.base.errors import HpcdistError, JobError, ProfileError, UserError
-from hpcdist.cli.options import HOST, named_runs
+from hpcdist.base.errors import HpcdistError, JobError, ProfileError, RunNotFoundError, UserError
+from hpcdist.cli.options import HOST, grouped, named_runs
 from hpcdist.cli.printing import note
-from hpcdist.runs.run import Run, all_runs, runs_folder, slug
+from hpcdist.runs.run import all_runs, runs_folder, slug
 
 if TYPE_CHECKING:
     from hpcdist.cluster.host import Host
-    from hpcdist.remote.ssh import Where
+    from hpcdist.remote.ssh import Connection, Where
     from hpcdist.runs.snapshot import SnapshotPlan
 
 _ARGS = "hpcdist.args"
 _HERE_ONLY = ("local", "here")
 """Options of jobs that run on this machine."""
+_READ_HERE = (["summary"], ["runs"], ["diff"])
+"""Verbs that show runs at hosts by what is brought here of them."""
 
 
 class HostCommand(click.Command):
@@ -51,20 +53,104 @@ class HostCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         if served.is_served():
             return super().invoke(ctx)
-        here = super().invoke
         if "cluster" in ctx.params or "scheduler" in ctx.params:
             host = _host_of_job(ctx)
-            return here(ctx) if host is None else _run_job(ctx, host)
+            return super().invoke(ctx) if host is None else _run_job(ctx, host)
         if (text := ctx.meta.get(HOST)) is not None:
-            return _run_at(ctx, _where(_parsed(text), _runs_text(ctx)), _argv(ctx))
-        return _run_where_runs_are(ctx, here)
+            there = _where(_parsed(text), ctx)
+            if _verb(ctx) != ["summary"]:
+                return _run_at(ctx, there, _typed(ctx)[0])
+            from hpcdist.remote.bring import bring
+            from hpcdist.remote.ssh import Connection
+
+            with Connection(there.host) as connection:
+                bring(connection, there, ctx.params["runs"], with_events=True, note=note)
+            return super().invoke(ctx)
+        key = "run_names" if "run_names" in ctx.params else "run_name"
+        names = _given_names(ctx, key)
+        groups = _places(ctx, names)
+        if len(groups) > 1 and (ctx.params.get("as_json") or _verb(ctx) == ["watch"]):
+            raise click.UsageError("these runs are at several places: name the runs of one place")
+        codes = []
+        for where, ids in groups.items():
+            if where is not None:
+                args = [word for word in _typed(ctx)[0] if word not in names]
+                codes.append(_run_at(ctx, where, [*args, *ids]))
+                continue
+            if len(groups) > 1 and names:
+                ctx.params[key] = tuple(ids)
+            codes.append(super().invoke(ctx) or 0)
+        return max(codes)
+
+
+class JobCommand(HostCommand):
+    """A verb that is about a job, whose help has its many options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        grouped(ctx, self, formatter)
+
+
+def _given_names(ctx: click.Context, key: str) -> Sequence[str]:
+    """Return the names of runs that a verb was given, in one parameter or, diff's, in two."""
+    if "first" in ctx.params:
+        return ctx.params["first"], ctx.params["second"]
+    given = ctx.params.get(key) or ()
+    return (given,) if isinstance(given, str) else given
+
+
+def _places(ctx: click.Context, names: Sequence[str]) -> dict[Where | None, list[str]]:
+    """Return where a verb goes, None being here, and the runs that it is about there; what is shown
+    here of runs at hosts is brought."""
+    from hpcdist.runs.remote import FILE, forget_ends, is_remote
+    from hpcdist.runs.sweep import find_runs
+
+    verb, runs = _verb(ctx), ctx.params["runs"]
+    here: dict[Where | None, list[str]] = {None: list(names)}
+    if not any(runs.glob(f"*/{FILE}")):
+        return here
+    from hpcdist.remote.bring import by_place, refresh
+
+    groups: dict[Where | None, list[str]] = {}
+    try:
+        if verb in _READ_HERE:
+            refresh(named_runs(runs, names), with_events=verb != ["runs"], note=note)
+            return here
+        for name in names:
+            found = find_runs(runs, name)
+            (where,) = by_place(found[:1])  # a sweep is at one place
+            sweep = found[0].read_sweep_place() if len(found) > 1 else None
+            id_ = found[0].id if sweep is None else str(sweep.id)
+            groups.setdefault(where, []).append(name if where is None else id_)
+            if verb == ["resume"]:
+                forget_ends(found)
+    except RunNotFoundError:  # the verb itself says what is wrong with a name
+        return here
+    if not names and verb in (["status"], ["watch"]):
+        listed = all_runs(runs)
+        going_on = [run for run in listed if is_remote(run) and run.read_verdict() is None]
+        if not all(map(is_remote, listed)):
+            groups[None] = []
+        elif not going_on:
+            going_on = listed[-1:]
+        for where, theirs in by_place(going_on).items():
+            groups[where] = [run.id for run in theirs]
+    return groups or here
+
+
+def _run_at(ctx: click.Context, where: Where, args: list[str]) -> int:
+    from hpcdist.remote.command import Verb
+
+    return Verb(where=where, argv=[*_verb(ctx), *args]).run(note)[0]
 
 
 # Jobs.
 
 
 def _host_of_job(ctx: click.Context) -> Host | None:
-    """Return the host that a job is for; None for this machine, or one that is the host itself."""
+    """Return the host that a job is for; None for this machine, or one that is the host itself.
+
+    Raises ProfileError for a host that others may have chosen.
+    """
     given = [f"--{name}" for name in _HERE_ONLY if ctx.params.get(name)]
     given += ["--scheduler local"] if ctx.params.get("scheduler") == "local" else []
     if (text := ctx.meta.get(HOST)) is not None:
@@ -76,15 +162,16 @@ def _host_of_job(ctx: click.Context) -> Host | None:
         return _parsed(text)
     if given:
         return None
-    hosts = {name: _host_of_cluster(name) for name in _clusters(ctx)}
-    texts = {text or "this machine": name for name, text in hosts.items()}
+    texts: dict[str | None, str | None] = {}
+    for name in _clusters(ctx):
+        texts[_host_of_cluster(name)] = name
     if len(texts) > 1:
-        places = "; ".join(f"{name} is at {text}" for text, name in texts.items())
+        places = "; ".join(f"{name} is at {text or 'this machine'}" for text, name in texts.items())
         raise click.UsageError(
             "--sweep cluster: its runs are for several places; submit to each of them "
             f"separately: {places}"
         )
-    text = next(iter(hosts.values()))
+    text = next(iter(texts))
     return None if text is None else _parsed(text, "host")
 
 
@@ -101,8 +188,7 @@ def _clusters(ctx: click.Context) -> list[str | None]:
 
 
 def _host_of_cluster(name: str | None) -> str | None:
-    """Return the host that jobs of a profile are submitted from; None: this machine. Raises
-    ProfileError for one that others may have chosen."""
+    """Return the host that jobs of a profile are submitted from; None: this machine."""
     from hpcdist.cluster.host import parse_host
     from hpcdist.cluster.load import load_profile, require_trusted_host
     from hpcdist.runs.remote import known_hosts
@@ -129,110 +215,90 @@ def _parsed(text: str, origin: str = "--host") -> Host:
 
 
 def _run_job(ctx: click.Context, host: Host) -> int:
-    tree = _work_tree(ctx) if "job_name" in ctx.params else None
-    where = _where(host, _runs_text(ctx))
-    from hpcdist.cli.remote_submit import call_at, submit_there
-    from hpcdist.remote.bring import request_to
+    """Run a verb that is about a job at its host, with the work tree and the profiles."""
+    from hpcdist.cluster.load import all_profiles, load_profile
+    from hpcdist.remote.bring import bring
+    from hpcdist.remote.command import Verb, submit_at
 
-    request = request_to(
-        where, argv=_argv_of_job(ctx, tree), profiles=_profiles(ctx.params["cluster"])
-    )
-    if _verb(ctx) == ["submit"]:
-        return submit_there(request, where, tree, wait=ctx.params["wait"])
-    return call_at(where, request, tree=tree)
+    default, clusters = all_profiles()
+    profiles = None
+    if clusters and ctx.params["cluster"] in (None, *clusters):
+        if (name := ctx.params["cluster"] or default) is not None:
+            load_profile(name)  # its mistakes are told by the names of the files here
+        profiles = json.dumps({"default": default, "clusters": clusters})  # JSON is YAML
+    args, job = _typed(ctx)[0], ctx.params.get("job_name")
+    tree = _work_tree(ctx, job) if job else None
+    if job and tree is not None and os.path.isabs(job) and os.path.exists(job):
+        args[args.index(job)] = os.path.relpath(os.path.realpath(job), tree.cwd)
+    where = _where(host, ctx)
+    verb = Verb(where=where, argv=[*_verb(ctx), *args], tree=tree, profiles=profiles)
+    if _verb(ctx) != ["submit"]:
+        return verb.run(note)[0]
+
+    def record(connection: Connection, out: str) -> None:
+        """Make records of the runs that were submitted, by which their names are known here."""
+        said = json.loads(out) if out.startswith("{") else {"run": out.partition("\n")[0]}
+        if wanted := {str(said[key]) for key in ("run", "sweep") if said.get(key)}:
+            bring(connection, where, runs_folder(), wanted, with_events=False, note=note)
+
+    return submit_at(verb, note, record)
 
 
-def _work_tree(ctx: click.Context) -> SnapshotPlan | None:
+def _work_tree(ctx: click.Context, job: str) -> SnapshotPlan | None:
     """Return the work tree that goes along; None where there is none, or is not to be taken."""
     from hpcdist.runs.snapshot import NoWorkTreeError, plan_snapshot
     from hpcdist.submission.workspace import limit_bytes_of
 
-    wanted, job = ctx.params["snapshot"], ctx.params["job_name"]
+    wanted = ctx.params["snapshot"]
     if wanted is False:
         return None
-    limit_bytes = limit_bytes_of(ctx.params["snapshot_limit"])
+    limit_bytes = limit_bytes_of(None)
     try:
         plan = plan_snapshot(Path.cwd(), runs=runs_folder(), limit_bytes=limit_bytes)
     except NoWorkTreeError as error:
         if wanted or os.path.exists(job):
             raise UserError(
                 f"{job} cannot be sent: {error.message}",
-                hint=(
-                    "only files of a git work tree are sent: make one with git init, or use "
-                    "--no-snapshot and name a file on the host"
-                ),
+                hint="only files of a git work tree are sent: make one with git init, or use "
+                "--no-snapshot and name a file on the host",
             ) from None
         return None
     if os.path.isfile(job) and plan.path_in(Path(plan.root), job) is None:
         raise UserError(
-            (f"{job} is not among the files that are sent, those of the git work tree {plan.root}"),
+            f"{job} is not among the files that are sent, those of the git work tree {plan.root}",
             hint="put it into the work tree, where git does not ignore it",
         )
     note(*plan.notes)
     return plan
 
 
-def _argv_of_job(ctx: click.Context, tree: SnapshotPlan | None) -> list[str]:
-    """Return the words of the verb, with the path of a file of the work tree as it is there."""
-    argv, job = _argv(ctx), ctx.params.get("job_name", "")
-    if tree is not None and os.path.isabs(job) and os.path.exists(job):
-        argv[argv.index(job)] = os.path.relpath(os.path.realpath(job), tree.cwd)
-    return argv
-
-
-def _profiles(cluster: str | None) -> str | None:
-    """Return the profiles of this machine, which count there; None where there are none."""
-    from hpcdist.base import files
-    from hpcdist.cluster.load import all_profiles, load_profile
-
-    default, clusters = all_profiles()
-    if not clusters or (cluster is not None and cluster not in clusters):
-        return None
-    if (name := cluster or default) is not None:
-        load_profile(name)  # its mistakes are told by the names of the files here
-    return files.to_json({"default": default, "clusters": clusters})  # JSON is YAML
-
-
 def detect_there(ctx: click.Context) -> str | None:
     """Return the profiles that `cluster detect` makes at a host, with its name in them; None where
-    it is to be done here."""
-    from hpcdist.cli.remote_submit import call_at
-    from hpcdist.remote.bring import request_to
-    from hpcdist.remote.call import Output
+    it is to be done here.
+
+    Raises HpcdistError where one would be for another place: it says what is run there.
+    """
+    from hpcdist.job.yaml_text import parse_keys
 
     host = None if served.is_served() else _host_of_job(ctx)
     if host is None:
         return None
-    argv = [
-        *_verb(ctx),
-        *(
-            f"--{name}={value}"
-            for name, value in ctx.params.items()
-            if name in ("name", "scheduler") and value
-        ),
-    ]
-    where = _where(host, None)
-    output = Output(captured=True)
-    if code := call_at(where, request_to(where, argv=argv), output):
+    from hpcdist.remote.command import Verb
+
+    values = {name: ctx.params[name] for name in ("name", "scheduler") if ctx.params[name]}
+    argv = [*_verb(ctx), *(f"--{name}={value}" for name, value in values.items())]
+    code, out = Verb(where=_where(host, ctx), argv=argv).run(note, is_captured=True)
+    if code:
         ctx.exit(code)
-    assert output.captured is not None
-    return _with_host(output.captured.decode(errors="replace"), host)
-
-
-def _with_host(text: str, host: Host) -> str:
-    """Return profiles that were made at a host, each with its name; HpcdistError where one would
-    be for another place: it says what is run there."""
-    from hpcdist.job.yaml_text import parse_keys
-
     named = str(host) if re.fullmatch(r"[\w@%+~:./-]+", str(host)) else json.dumps(str(host))
     text = re.sub(
         r"^( +)scheduler:.*$",
         lambda found: f"{found[0]}\n{found[1]}host: {named}",
-        text,
+        out.decode(errors="replace"),
         flags=re.MULTILINE,
     )
-    values = parse_keys(text.encode(), f"what {host.name} sent", hint="look at it there") or {}
-    clusters = values.get("clusters") or {}
+    keys = parse_keys(text.encode(), f"what {host.name} sent", hint="look at it there") or {}
+    clusters = keys.get("clusters") or {}
     profiles = clusters.values() if isinstance(clusters, dict) else [None]
     if not all(isinstance(one, dict) and one.get("host") == str(host) for one in profiles):
         raise HpcdistError(
@@ -242,122 +308,10 @@ def _with_host(text: str, host: Host) -> str:
     return text
 
 
-# Runs.
-
-
-def _run_where_runs_are(ctx: click.Context, here: Callable[[click.Context], Any]) -> Any:
-    """Run a verb on the runs of this machine here, and on others at their hosts."""
-    from hpcdist.runs.remote import FILE, forget_ends, is_remote
-    from hpcdist.runs.sweep import find_runs
-
-    verb, runs = _verb(ctx), ctx.params["runs"]
-    if not any(runs.glob(f"*/{FILE}")):
-        return here(ctx)
-    from hpcdist.remote.bring import by_place, refresh
-
-    key = "run_names" if "run_names" in ctx.params else "run_name"
-    names = _given_names(ctx, key)
-    if verb in (["summary"], ["runs"], ["diff"]):
-        refresh(_named(runs, names), with_events=verb != ["runs"], note=note)
-        return here(ctx)
-    if not names:
-        return _run_on_all(ctx, here)
-    found: dict[str, list[Run]] = {}
-    with suppress(HpcdistError):  # the verb itself says what is wrong with a name
-        found = {name: find_runs(runs, name) for name in names}
-    if not any(is_remote(run) for theirs in found.values() for run in theirs):
-        return here(ctx)
-    groups: dict[Where | None, list[str]] = {}
-    for theirs in found.values():
-        for where, part in by_place(theirs).items():
-            sweep = part[0].read_sweep_place() if len(part) > 1 else None
-            whole = sweep is not None and sweep.id and len(part) == len(theirs)
-            ids = [str(sweep.id)] if sweep and whole else [run.id for run in part]
-            groups.setdefault(where, []).extend(ids)
-    if len(groups) > 1 and ctx.params.get("as_json"):
-        raise click.UsageError(
-            "these runs are at several places: with --json, name the runs of one place"
-        )
-    forget_ends(chain.from_iterable(found.values() if verb == ["resume"] else ()))
-    codes = []
-    for where, ids in groups.items():
-        if where is None:
-            ctx.params[key] = tuple(ids)
-            codes.append(here(ctx) or 0)
-        else:
-            codes.append(_run_at(ctx, where, _argv(ctx, names, ids)))
-    return max(codes)
-
-
-def _run_on_all(ctx: click.Context, here: Callable[[click.Context], Any]) -> Any:
-    """Run a verb without names: on the runs here, and on those that go on at hosts."""
-    from hpcdist.remote.bring import by_place
-    from hpcdist.runs.remote import is_remote
-
-    runs = all_runs(ctx.params["runs"])
-    going_on = [run for run in runs if is_remote(run) and run.read_verdict() is None]
-    verb = _verb(ctx)
-    if verb not in (["status"], ["watch"]) or not any(map(is_remote, runs)):
-        return here(ctx)
-    if not going_on and is_remote(runs[-1]):
-        going_on = [runs[-1]]
-    groups = by_place(going_on)
-    has_own = not all(map(is_remote, runs))
-    if verb == ["watch"] and len(groups) + has_own > 1:
-        note(f"{len(going_on)} runs are at hosts: name them to watch them")
-        return here(ctx)
-    if ctx.params.get("as_json") and len(groups) + has_own > 1:
-        raise click.UsageError(
-            "runs are at several places: with --json, name the runs of one place"
-        )
-    codes = [here(ctx) or 0] if has_own else []
-    for where, theirs in groups.items():
-        assert where is not None
-        codes.append(_run_at(ctx, where, [*_argv(ctx), *(run.id for run in theirs)]))
-    return max(codes, default=0)
-
-
-def _given_names(ctx: click.Context, key: str) -> Sequence[str]:
-    """Return the names of runs that a verb was given, in one parameter or, diff's, in two."""
-    if "first" in ctx.params:
-        return ctx.params["first"], ctx.params["second"]
-    given = ctx.params.get(key) or ()
-    return (given,) if isinstance(given, str) else given
-
-
-def _named(runs: Path, names: Sequence[str]) -> list[Run]:
-    try:
-        return named_runs(runs, names)
-    except HpcdistError:  # a name may be a folder's; the verb says what is wrong
-        return []
-
-
-def _run_at(ctx: click.Context, where: Where, argv: list[str]) -> int:
-    """Run a verb on runs at a host."""
-    from hpcdist.cli.remote_submit import call_at
-    from hpcdist.remote.bring import request_to
-
-    verb = _verb(ctx)
-    if verb == ["summary"]:
-        return _summarize(ctx, where)
-    goes_on = verb == ["watch"] or (verb == ["logs"] and ctx.params["follow"])
-    return call_at(where, request_to(where, argv=argv), again=goes_on)
-
-
-def _summarize(ctx: click.Context, where: Where) -> int:
-    """Bring all runs of the project, and summarize them with those that are here."""
-    from hpcdist.remote.bring import bring_all
-
-    bring_all(where, ctx.params["runs"], note=note)
-    assert ctx.command.callback is not None
-    code: int | None = ctx.command.callback(**ctx.params)
-    return code or 0
-
-
 # Places and words.
 
 
-def _where(host: Host, runs: str | None) -> Where:
+def _where(host: Host, ctx: click.Context) -> Where:
     """Return the place at the host of the project of the current directory."""
     from hpcdist.remote.ssh import Where
     from hpcdist.runs.snapshot import NoWorkTreeError, find_work_tree
@@ -367,37 +321,25 @@ def _where(host: Host, runs: str | None) -> Where:
         root = find_work_tree(here)
     except NoWorkTreeError:
         root = here
-    return Where(host, slug(os.path.basename(root)), runs)
+    return Where(host, slug(os.path.basename(root)), _typed(ctx)[1])
 
 
 def _verb(ctx: click.Context) -> list[str]:
     return ctx.command_path.split()[1:]
 
 
-def _argv(ctx: click.Context, names: Sequence[str] = (), ids: Sequence[str] = ()) -> list[str]:
-    """Return the verb and its arguments as they were typed, but for what is about places; `ids`
-    stand in the place of the names."""
-    args, _ = _without(ctx.meta[_ARGS])
-    if names:
-        args = [word for word in args if word not in names] + list(ids)
-    return [*_verb(ctx), *args]
-
-
-def _runs_text(ctx: click.Context) -> str | None:
-    return _without(ctx.meta[_ARGS])[1]
-
-
-def _without(args: Sequence[str]) -> tuple[list[str], str | None]:
-    """Return the words without --host and --runs, and what --runs says."""
+def _typed(ctx: click.Context) -> tuple[list[str], str | None]:
+    """Return the words behind the verb without --host and --runs, and what --runs says."""
     kept: list[str] = []
-    values: dict[str, str] = {}
-    words = iter(args)
+    runs = None
+    words = iter(ctx.meta.get(_ARGS, ()))
     for word in words:
         option, equals, value = word.partition("=")
         if word == "--":
             kept += [word, *words]
         elif option in ("--host", "--runs"):
-            values[option] = value if equals else next(words, "")
+            value = value if equals else next(words, "")
+            runs = value if option == "--runs" else runs
         else:
             kept.append(word)
-    return kept, values.get("--runs")
+    return kept, runs

@@ -5,12 +5,11 @@ from __future__ import annotations
 import click
 
 from hpcdist.cli.options import json_option
-from hpcdist.cli.printing import paged, print_columns, print_json
+from hpcdist.cli.printing import print_columns, print_json
 
 
 @click.command
 @json_option
-@paged
 def jobs(*, as_json: bool) -> None:
     """List the jobs that can be submitted by name.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -11,8 +9,8 @@ import click
 
 from hpcdist.base.errors import UserError
 from hpcdist.cli.host import HostCommand
-from hpcdist.cli.options import host_option, run_argument, runs_option
-from hpcdist.cli.printing import note
+from hpcdist.cli.options import host_option, json_option, run_argument, runs_option
+from hpcdist.cli.printing import note, print_json
 from hpcdist.runs.run import Run, find_run
 
 _MOST_RANKS = 100
@@ -26,41 +24,35 @@ _MOST_RANKS = 100
     "--all", "shows_all", is_flag=True, help=f"Every rank, even of more than {_MOST_RANKS}."
 )
 @click.option("--follow", "-f", is_flag=True, help="Keep printing until the run has ended.")
-@click.option("--raw", is_flag=True, help="Print the raw bytes, one rank after the other.")
 @host_option
 @runs_option
+@json_option
 def logs(
-    *,
-    run_name: str,
-    rank: int | None,
-    shows_all: bool,
-    follow: bool,
-    raw: bool,
-    runs: Path,
+    *, run_name: str, rank: int | None, shows_all: bool, follow: bool, runs: Path, as_json: bool
 ) -> None:
     """Print what the ranks of a run printed, each line with its rank if there are several.
 
     For a run on more than 100 ranks, only the logs of rank 0 and of the rank that failed first are
-    printed; --all prints every one.
+    printed; --all prints every one. --json prints the names of the files, which have every byte.
 
     Lines are printed as a terminal would finally show them, with their colours. Other controls of
-    a terminal, such as those of its title or the clipboard, are left out; --raw prints everything.
+    a terminal, such as those of its title or the clipboard, are left out.
 
     \b
     hpcdist logs last --rank 0
     hpcdist logs last --follow
     """
-    from hpcdist.monitor.logs import Screen, whole_bytes, whole_log
+    from hpcdist.monitor.logs import Screen, whole_log
     from hpcdist.monitor.states import bring_home
 
-    if follow and raw:
-        raise click.UsageError("--follow and --raw contradict each other")
+    if follow and as_json:
+        raise click.UsageError("--follow and --json contradict each other")
     if shows_all and rank is not None:
         raise click.UsageError("--all and --rank contradict each other")
     run = find_run(runs, run_name)
     if not follow:
         bring_home(run, warn=note)
-    ranks = None if shows_all else _shown_ranks(run, rank)
+    ranks = None if shows_all or as_json else _shown_ranks(run, rank)
     if follow:
         from hpcdist.monitor.follow import end_sentence
         from hpcdist.monitor.follow import follow as follow_run
@@ -70,16 +62,23 @@ def logs(
             verdict = follow_run(run, screen, followed)
             screen.say(end_sentence(run, verdict))
         return
-    files = _log_files(run, ranks)
-    if not files:
+    files = [
+        (number, attempt, path)
+        for number, attempt, path in run.log_files()
+        if (rank is None or number == rank) and (ranks is None or number in ranks)
+    ]
+    if as_json:
+        print_json(
+            [
+                {"rank": number, "attempt": attempt, "path": str(path)}
+                for number, attempt, path in files
+            ]
+        )
+    elif not files:
         _say_there_is_none(run, rank)
-    elif raw:
-        for _, path in files:
-            for chunk in whole_bytes(path):
-                sys.stdout.buffer.write(chunk)
     else:
-        with closing(Screen(prefixed=len({number for number, _ in files}) > 1)) as screen:
-            for number, path in files:
+        with closing(Screen(prefixed=len({number for number, *_ in files}) > 1)) as screen:
+            for number, _, path in files:
                 screen.lines((number, line) for line in whole_log(path))
 
 
@@ -110,11 +109,3 @@ def _shown_ranks(run: Run, rank: int | None) -> list[int] | None:
         "another, and --all prints every one"
     )
     return [0, failed] if failed else [0]
-
-
-def _log_files(run: Run, ranks: Sequence[int] | None) -> list[tuple[int, Path]]:
-    if ranks is None:
-        return [(number, path) for number, _, path in run.log_files()]
-    attempts = sorted({0, *run.attempts()})
-    found = [(rank, run.log_file(rank, attempt)) for rank in ranks for attempt in attempts]
-    return [(rank, path) for rank, path in found if path.exists()]

@@ -41,7 +41,6 @@ VERBS = {
     "course": "List the exercises of a course on distributed training, or start one.",
     "data": "Make, check and show data sets.",
     "drill": "Try a job for two minutes while things go wrong, before a long run.",
-    "setup": "Install hpcdist on a host, for --host.",
     "cluster": "Show, detect and copy cluster profiles.",
     "doctor": "Check a cluster step by step, and say how to fix what fails.",
     "gc": "Remove checkpoints and copies of code of runs that ended long ago.",
@@ -50,6 +49,8 @@ VERBS = {
     "explain": "Say what a script, key, exit code, verdict or word means.",
 }
 """Verb -> its line in the help; hpcdist/cli/<verb>.py has a command of the same name."""
+_COMPLETE = "_HPCDIST_COMPLETE"
+"""Set where a shell asks what it may offer."""
 _OTHER_WORDS = {
     "list": "runs, or jobs",
     "ls": "runs, or jobs",
@@ -65,8 +66,6 @@ _OTHER_WORDS = {
     "clean": "gc",
 }
 """Verbs of other programs -> those that do the same here."""
-_UNLISTED_VERBS = ("serve",)
-"""A command for ssh, and not for people."""
 
 
 class LazyGroup(click.Group):
@@ -80,10 +79,15 @@ class LazyGroup(click.Group):
         ctx: click.Context,  # noqa: ARG002 - click's interface
         cmd_name: str,
     ) -> click.Command | None:
-        if cmd_name not in VERBS and cmd_name not in _UNLISTED_VERBS:
+        if cmd_name not in VERBS:
             return None
         module = importlib.import_module(f"hpcdist.cli.{cmd_name}")
         command: click.Command = getattr(module, cmd_name)
+        if _COMPLETE in os.environ:
+            from hpcdist.cli.completion import teach
+
+            for each in getattr(command, "commands", {"": command}).values():
+                teach(each)
         return command
 
     def format_commands(
@@ -116,13 +120,7 @@ def _short(meaning: str) -> str:
     epilog=f"Exit codes: {', '.join(f'{code} {_short(EXIT_CODES[code])}' for code in EXIT_CODES)}.",
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
-@click.option(
-    "--no-pager",
-    is_flag=True,
-    envvar="HPCDIST_NO_PAGER",
-    help="Print long output directly, without $PAGER. [env: HPCDIST_NO_PAGER=1]",
-)
-def hpcdist(*, no_pager: bool) -> None:  # noqa: ARG001 - read where pages are shown
+def hpcdist() -> None:
     """Take a PyTorch job from a laptop to Slurm, LSF or PBS with one command.
 
     \b
@@ -139,13 +137,6 @@ def hpcdist(*, no_pager: bool) -> None:  # noqa: ARG001 - read where pages are s
     show_progress()
 
 
-_NUMBERS = (
-    ("a valid integer range", "a whole number"),
-    ("a valid float range", "a number"),
-    ("a valid integer", "a whole number"),
-    ("a valid float", "a number"),
-)
-"""click's name of a kind of number -> the same in words."""
 _OF_OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT)
 """The reader of our output, such as `head`, has seen enough; or where it goes, the disk is full."""
 
@@ -157,18 +148,21 @@ def main(args: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files may hold what no encoding takes
             stream.reconfigure(errors="backslashreplace")
+    if "HPCDIST_SERVED" in os.environ:
+        from hpcdist.base import served
+
+        served.begin()
+    given = sys.argv[1:] if args is None else list(args)
+    as_json = "--json" in given[: given.index("--") if "--" in given else None]
     try:
-        code = _called(args)
+        code = _called(given)
         sys.stdout.flush()
     except HpcdistError as error:
-        return _report(error.message, error.hint, error.exit_code)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
-        return EXIT_USER
+        return _report(error.message, error.hint, error.exit_code, as_json=as_json)
     except click.UsageError as error:
-        return _report_usage(error, sys.argv[1:] if args is None else list(args))
+        return _report(*_usage(error, given), EXIT_USER, as_json=as_json)
     except (click.Abort, KeyboardInterrupt):
-        return _report("interrupted", "", EXIT_INTERRUPTED)
+        return _report("interrupted", "", EXIT_INTERRUPTED, as_json=as_json)
     except OSError as error:
         if error.errno not in _OF_OUTPUT or error.filename is not None:
             raise
@@ -180,19 +174,36 @@ def main(args: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _report_usage(error: click.UsageError, given: Sequence[str]) -> int:
-    command = error.ctx.command_path if error.ctx is not None else _verb_of(given)
+def _called(given: list[str]) -> object:
+    """Call the verb, or answer a shell whose user has pressed TAB."""
+    if _COMPLETE in os.environ:
+        from hpcdist.cli.completion import answer
+
+        return answer(hpcdist)
+    try:
+        return hpcdist.main(args=given, prog_name="hpcdist", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return EXIT_USER
+
+
+def _usage(error: click.UsageError, given: Sequence[str]) -> tuple[str, str]:
+    """Return what is wrong with the words of a command, and a hint."""
+    verb = next((f"hpcdist {word}" for word in given if word in VERBS), "hpcdist")
+    command = error.ctx.command_path if error.ctx is not None else verb
     hint = f"see {command} --help"
     message = error.format_message()
-    for of_click, plain in _NUMBERS:
-        message = message.replace(of_click, plain)
+    message = re.sub(r"a valid integer( range)?", "a whole number", message)
+    message = re.sub(r"a valid float( range)?", "a number", message)
     if isinstance(error, click.NoSuchOption):
-        option = _as_given(error.option_name, given)
+        # Of -get_timing, which scripts may have, click names -g alone.
+        short = [word for word in given if word.startswith(error.option_name)]
+        option = error.option_name if error.option_name.startswith("--") else short[0]
         near = _near_option(option, error.possibilities or (), given)
         message = f"No such option {option!r}"
         hint = f"did you mean {near}? {hint}" if near else hint
         hint += f"; options of a script go after --, as in: -- {option}"
-    return _report(message, hint, EXIT_USER)
+    return message, hint
 
 
 def _open_closed_streams() -> None:
@@ -203,34 +214,6 @@ def _open_closed_streams() -> None:
     os.close(descriptor)
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
-
-
-def _called(args: Sequence[str] | None) -> object:
-    """Call the verb, or answer a shell whose user has pressed TAB."""
-    if "_HPCDIST_COMPLETE" in os.environ:
-        from hpcdist.cli.completion import answer
-
-        return answer(hpcdist)
-    words = None if args is None else list(args)
-    return hpcdist.main(args=words, prog_name="hpcdist", standalone_mode=False)
-
-
-def _verb_of(arguments: Sequence[str]) -> str:
-    """Return the command whose help fits an error that click raised without its context."""
-    command: click.Command = hpcdist
-    path = ["hpcdist"]
-    for word in arguments:
-        if not isinstance(command, click.Group):
-            break
-        if (inner := command.get_command(click.Context(command), word)) is not None:
-            command, path = inner, [*path, word]
-    return " ".join(path)
-
-
-def _as_given(option: str, arguments: Sequence[str]) -> str:
-    """Return the whole option: of -get_timing, which scripts may have, click names -g alone."""
-    is_short = not option.startswith("--")
-    return next((word for word in arguments if is_short and word.startswith(option)), option)
 
 
 def _near_option(option: str, known: Sequence[str], arguments: Sequence[str]) -> str | None:
@@ -247,8 +230,12 @@ def _near_option(option: str, known: Sequence[str], arguments: Sequence[str]) ->
     return f"--{near}" if near else None
 
 
-def _report(message: str, hint: str, exit_code: int) -> int:
+def _report(message: str, hint: str, exit_code: int, *, as_json: bool = False) -> int:
     progress.end()
+    if as_json:
+        import json
+
+        print(json.dumps({"error": message, "hint": hint, "exit_code": exit_code}))
     is_plain = (
         not sys.stderr.isatty()
         or os.environ.get("NO_COLOR")

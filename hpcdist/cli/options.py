@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdist.base.errors import UserError
 from hpcdist.base.text import nearest
 from hpcdist.cluster.schedulers import LOCAL, scheduler_choices
 from hpcdist.runs.run import Run, all_runs, runs_folder
@@ -24,6 +26,18 @@ if TYPE_CHECKING:
     from hpcdist.submission.workspace import SnapshotRequest
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+HOST = "hpcdist.host"
+"""The option's place in click's context: verbs do not see where they run."""
+_JOB_FLAGS = {
+    "nodes": "resources.nodes",
+    "gpus": "resources.gpus",
+    "max_restarts": "launch.max_restarts",
+}
+"""Field of JobOptions -> the key of the job file that the option is short for."""
+_STARTERS = re.compile(r"python[\d.]*|torchrun|accelerate")
+_TIME_LIMIT = "resources.time_limit_min"
+_PROFILE_FLAGS = ("partition", "account", "qos")
+"""Fields of JobOptions that are keys of a cluster profile."""
 
 
 class Choice(click.Choice[str]):
@@ -46,22 +60,6 @@ def with_options(*options: _Decorator) -> _Decorator:
     return decorate
 
 
-_JOB_FLAGS = {
-    "nodes": "resources.nodes",
-    "gpus": "resources.gpus",
-    "max_restarts": "launch.max_restarts",
-    "accelerate_config": "accelerate",
-}
-"""Field of JobOptions -> the key of the job file that the option is short for."""
-
-_PROFILE_FLAGS = ("partition", "account", "qos")
-"""Fields of JobOptions that are keys of a cluster profile."""
-
-
-HOST = "hpcdist.host"
-"""The option's place in click's context: verbs do not see where they run."""
-
-
 def _keep_host(ctx: click.Context, _option: click.Parameter, value: str | None) -> None:
     ctx.meta[HOST] = value
 
@@ -71,19 +69,21 @@ host_option = click.option(
     metavar="HOST[:DIR]",
     expose_value=False,
     callback=_keep_host,
-    help=(
-        "Run the command on this login node, by ssh. [default: the profile's host, or where "
-        "the run is]"
-    ),
+    help="Run the command on this login node, by ssh. [default: the profile's host, or where the "
+    "run is]",
 )
-
-
 runs_option = click.option(
     "--runs",
     metavar="DIR",
     callback=lambda _context, _option, value: runs_folder(value),
     help="Folder of the runs. [default: HPCDIST_RUNS, else ./runs]",
 )
+detach_option = click.option(
+    "--detach", is_flag=True, help="Return at once; a run on this machine goes on by itself."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+run_argument = click.argument("run_name", metavar="RUN")
+run_arguments = click.argument("run_names", metavar="[RUN]...", nargs=-1)
 
 
 def parse_ranks(
@@ -102,16 +102,10 @@ def parse_ranks(
     return sorted(found)
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-run_argument = click.argument("run_name", metavar="RUN")
-run_arguments = click.argument("run_names", metavar="[RUN]...", nargs=-1)
-
-
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
     """The options that submit and render share, as they were typed: they name a job, change it and
-    say where it goes. A field is an option of `_PLACE_OPTIONS` or `_RUN_OPTIONS`, by its name
-    there."""
+    say where it goes. A field is an option of `_OPTIONS`, by its name there."""
 
     job_name: str
     is_module: bool = False
@@ -128,9 +122,7 @@ class JobOptions:
     time_limit: str | None
     overrides: tuple[str, ...]
     max_restarts: str | None = None
-    accelerate_config: str | None = None
     requeue: bool | None = None
-    force: bool = False
     sweeps: tuple[str, ...] = ()
     repeat: int | None = None
     max_parallel: int | None = None
@@ -138,7 +130,6 @@ class JobOptions:
     summary_after: bool = False
     notify: tuple[str, ...] = ()
     snapshot: bool | None = None
-    snapshot_limit: float | None = None
     runs: Path
 
     @property
@@ -151,7 +142,23 @@ class JobOptions:
         """The comparison that the job's name means, if it means one; raises JobError."""
         from hpcdist.job.comparison import find_comparison
 
+        self._check_name()
         return find_comparison(self.job_name) if self.kind == "job" else None
+
+    def _check_name(self) -> None:
+        """Raise UserError for what people type in the place of a script."""
+        name = self.job_name
+        if self.kind == "job" and _STARTERS.fullmatch(os.path.basename(name)):
+            scripts = [word for word in self.script_args if word.endswith(".py")]
+            raise UserError(
+                f"{name} is no job: hpcdist starts the ranks itself",
+                hint=f"name the script alone: hpcdist submit {(*scripts, 'train.py')[0]}",
+            )
+        if name.endswith(".ipynb"):
+            raise UserError(
+                f"{name} is a notebook, and a job is a script",
+                hint=f"make one of it: jupyter nbconvert --to script {name}",
+            )
 
     @property
     def kind(self) -> NameKind:
@@ -162,134 +169,119 @@ class JobOptions:
         return "program" if self.is_program else "job"
 
 
-_KIND_OPTIONS: tuple[_Decorator, ...] = (
-    click.option(
-        "-m", "is_module", is_flag=True, help="JOB is a module, run as `python -m` would run it."
-    ),
-    click.option(
-        "--no-python",
-        "is_program",
-        is_flag=True,
-        help="JOB is a program in any language: a name on PATH, or a path with a slash.",
-    ),
-    click.argument("script_args", metavar="[-- ARGS]...", nargs=-1, type=click.UNPROCESSED),
-)
-_PLACE_OPTIONS: tuple[_Decorator, ...] = (
-    click.option("--nodes", metavar="N", help="Number of nodes."),
-    click.option("--gpus", metavar="G", help="GPUs per node; without GPUs, ranks per node."),
-    click.option("--local", is_flag=True, help="Run on this machine, and follow it."),
-    click.option(
-        "--scheduler",
-        type=Choice(scheduler_choices()),
-        help="Where to run. [default: as the cluster's profile says, else what this machine has]",
-    ),
-    click.option(
-        "--cluster",
-        metavar="NAME",
-        help="Profile from hpcdist.yaml. [default: HPCDIST_CLUSTER, else the file's default]",
-    ),
-    click.option("--partition", metavar="P", help="Partition (Slurm) or queue (LSF, PBS)."),
-    click.option("--account", metavar="A", help="Account, or project, that is charged."),
-    click.option("--qos", metavar="Q", help="Quality of service (Slurm)."),
-    click.option(
-        "--time",
-        "time_limit",
-        metavar="T",
-        help="Time limit: minutes, H:MM:SS or D-HH:MM:SS.",
-    ),
-    click.option(
-        "--set",
-        "overrides",
-        metavar="KEY.PATH=VALUE",
-        multiple=True,
-        help="Set any key of the job file; may be given several times.",
-    ),
-)
-_RUN_OPTIONS: tuple[_Decorator, ...] = (
-    click.option("--max-restarts", metavar="R", help="Restarts after a failure."),
-    click.option(
-        "--accelerate-config",
-        metavar="FILE",
-        help="Give the ranks of a script what accelerate launch --config_file FILE would.",
-    ),
-    click.option(
-        "--requeue/--no-requeue",
-        default=None,
-        help=(
-            "Continue in a new job after the time limit, a preemption or the loss of a "
-            "node; with --no-requeue, end with exit code 75. [default: --requeue]"
+def _flag(name: str, metavar: str, text: str, *names: str, **more: Any) -> _Decorator:
+    return click.option(name, *names, metavar=metavar, help=text, **more)
+
+
+def _switch(name: str, text: str, *names: str) -> _Decorator:
+    return click.option(
+        name, *names, is_flag=True, default=None if "/" in name else False, help=text
+    )
+
+
+_ONE_OR_MORE = click.IntRange(min=1)
+_OPTIONS: dict[str, tuple[_Decorator, ...]] = {
+    "What to run": (
+        _flag("--set", "KEY=VALUE", "Set any key of the job file.", "overrides", multiple=True),
+        _switch("-m", "JOB is a module, as for python -m.", "is_module"),
+        _switch("--no-python", "JOB is a program: a name on PATH, or a path.", "is_program"),
+        _flag(
+            "--sweep",
+            "'KEY=V,V ...'",
+            "One run for each combination of these values: 'nodes=1,2 train.lr=0.1,0.01'.",
+            "sweeps",
+            multiple=True,
+        ),
+        _flag("--repeat", "N", "Run the job, or each point, N times.", type=_ONE_OR_MORE),
+        _switch(
+            "--snapshot/--no-snapshot",
+            "Run from a copy of the git work tree. [default: for scripts on clusters]",
         ),
     ),
-    click.option(
-        "--force", is_flag=True, help="Start a script although it starts ranks itself (mp.spawn)."
-    ),
-    click.option(
-        "--snapshot/--no-snapshot",
-        default=None,
-        help="Run from a copy of the git work tree as it is now. "
-        "[default: for scripts on clusters, not with --local]",
-    ),
-    click.option(
-        "--snapshot-limit",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="MB",
-        help="Largest work tree to copy. [default: HPCDIST_SNAPSHOT_LIMIT_MB, else 100]",
-    ),
-    click.option(
-        "--sweep",
-        "sweeps",
-        metavar="'KEY=V,V ...'",
-        multiple=True,
-        help="One run for each combination of these values, such as 'nodes=1,2 train.lr=0.1,0.01'.",
-    ),
-    click.option(
-        "--repeat",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help=(
-            "Run each point of the sweep, or the job, N times. [default: 1, or as a "
-            "comparison says]"
+    "Size": (
+        _flag("--nodes", "N", "Number of nodes."),
+        _flag("--gpus", "G", "GPUs per node; without GPUs, ranks per node."),
+        _flag("--time", "T", "Time limit: minutes, H:MM:SS or D-HH:MM:SS.", "time_limit"),
+        _flag(
+            "--max-parallel",
+            "K",
+            "Run at most K runs of the sweep at a time. [default: 1 on this machine, else all]",
+            type=_ONE_OR_MORE,
         ),
     ),
-    click.option(
-        "--max-parallel",
-        type=click.IntRange(min=1),
-        metavar="K",
-        help=(
-            "Run at most K runs of the sweep at the same time. [default: 1 on this machine, "
-            "else no limit]"
+    "Where": (
+        _switch("--local", "Run on this machine, and follow it."),
+        _flag(
+            "--cluster",
+            "NAME",
+            "Profile from hpcdist.yaml. [default: HPCDIST_CLUSTER, else the file's default]",
         ),
-    ),
-    click.option(
-        "--after",
-        metavar="[KIND:]RUN",
-        multiple=True,
-        help=(
-            "Start only after RUN, which may be a sweep, has ended: ok (with success, the "
-            "default), any, or notok (without success)."
+        _flag("--partition", "P", "Partition (Slurm) or queue (LSF, PBS)."),
+        _flag("--account", "A", "Account, or project, that is charged."),
+        _flag("--qos", "Q", "Quality of service (Slurm)."),
+        click.option(
+            "--scheduler",
+            type=Choice(scheduler_choices()),
+            help="[default: as the profile says, else what this machine has]",
         ),
+        host_option,
+        runs_option,
     ),
-    click.option(
-        "--summary-after",
-        is_flag=True,
-        help="Write the summary when all runs have ended, in a small job of its own.",
+    "Begin and end": (
+        _flag(
+            "--after",
+            "[KIND:]RUN",
+            "Start only after RUN, or a sweep, has ended: ok (with success, the default), any, or "
+            "notok (without success).",
+            multiple=True,
+        ),
+        _flag("--max-restarts", "R", "Restarts after a failure."),
+        _switch(
+            "--requeue/--no-requeue",
+            "Continue in a new job after the time limit, a preemption or the loss of a node; "
+            "with --no-requeue, end with exit code 75. [default: --requeue]",
+        ),
+        _flag(
+            "--notify",
+            "CHANNEL",
+            "Tell of the end by mail:ADDRESS, or of the end and a hang by command:PROGRAM, "
+            "apprise:env:VARIABLE or apprise:file:PATH; none: nobody.",
+            multiple=True,
+        ),
+        _switch("--summary-after", "Write the summary when all runs have ended, in a small job."),
     ),
-    click.option(
-        "--notify",
-        metavar="CHANNEL",
-        multiple=True,
-        help="Tell of the end by mail:ADDRESS, or of the end and a hang by command:PROGRAM, "
-        "apprise:env:VARIABLE or apprise:file:PATH; none: nobody. [default: as the profile says]",
-    ),
-)
+}
+"""Group in the help -> its options, the common ones first."""
+_OF_SIZE_AND_PLACE = (*_OPTIONS["Size"][:3], *_OPTIONS["Where"])
+
+
+def grouped(ctx: click.Context, command: click.Command, formatter: click.HelpFormatter) -> None:
+    """Write the options of a verb in the groups of `_OPTIONS`."""
+
+    @with_options(*(option for options in _OPTIONS.values() for option in options))
+    def all_options() -> None: ...
+
+    named = [param.name for param in reversed(getattr(all_options, "__click_params__", []))]
+    records = {
+        param.name: record
+        for param in command.get_params(ctx)
+        if isinstance(param, click.Option) and (record := param.get_help_record(ctx))
+    }
+    for group, options in _OPTIONS.items():
+        names, named = named[: len(options)], named[len(options) :]
+        with formatter.section(group):
+            formatter.write_dl([records.pop(name) for name in names if name in records])
+    with formatter.section("Other options"):
+        formatter.write_dl(list(records.values()))
+
+
+_rest = click.argument("script_args", metavar="[-- ARGS]...", nargs=-1, type=click.UNPROCESSED)
 
 
 def job_options(metavar: str = "JOB") -> _Decorator:
     """Give a verb the options of JobOptions; it gets them together, as its argument `options`."""
     name = click.argument("job_name", metavar=metavar)
-    options = with_options(
-        name, *_KIND_OPTIONS, *_PLACE_OPTIONS, *_RUN_OPTIONS, host_option, runs_option
-    )
+    options = with_options(name, _rest, *(one for group in _OPTIONS.values() for one in group))
     return lambda function: options(_taking_options(function))
 
 
@@ -297,13 +289,14 @@ def options_of_one_run(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a verb that runs any one job, here or on a cluster, the options that say which and
     where."""
     name = click.argument("job_name", metavar="JOB")
-    options = with_options(name, *_KIND_OPTIONS, *_PLACE_OPTIONS, runs_option)
+    places = [option for option in _OF_SIZE_AND_PLACE if option is not host_option]
+    options = with_options(name, _rest, *_OPTIONS["What to run"][:3], *places)
     return options(_taking_options(function))
 
 
 def options_of_job(job_name: str) -> _Decorator:
     """Give a verb that submits one and the same job, once, the options of its size and place."""
-    options = with_options(*_PLACE_OPTIONS, host_option, runs_option)
+    options = with_options(_OPTIONS["What to run"][0], *_OF_SIZE_AND_PLACE)
     return lambda function: options(_taking_options(function, job_name=job_name))
 
 
@@ -343,23 +336,17 @@ def load_from_options(
 def sweep_points(options: JobOptions) -> list[Point]:
     """Return the points of the options' sweep, checked against the other options."""
     from hpcdist.job.load import parse_override
-    from hpcdist.submission.points import (
-        CLUSTER,
-        check_given_once,
-        make_points,
-        parse_sweeps,
-        variant_points,
-    )
+    from hpcdist.submission import points
 
     given = _job_flags(options) | dict(parse_override(text) for text in options.overrides)
     comparison = options.comparison
-    axes = parse_sweeps(options.sweeps)
+    axes = points.parse_sweeps(options.sweeps)
     if comparison is None:
         names = {key: flag.name for key, flag in given.items()}
         if options.cluster is not None:
-            names[CLUSTER] = f"--cluster {options.cluster}"
-        check_given_once(axes, names)
-        return make_points(axes, num_repeats=options.repeat or 1)
+            names[points.CLUSTER] = f"--cluster {options.cluster}"
+        points.check_given_once(axes, names)
+        return points.make_points(axes, num_repeats=options.repeat or 1)
     if axes:
         if not comparison.axes:
             raise click.UsageError(
@@ -369,14 +356,12 @@ def sweep_points(options: JobOptions) -> list[Point]:
         for axis in axes:
             if axis.beside:
                 raise click.UsageError(
-                    f"--sweep {axis.name}:{axis.beside[0].name}: keys that change "
-                    f"together are for plain jobs; {comparison.name} sweeps each key by "
-                    "itself"
+                    f"--sweep {axis.name}:{axis.beside[0].name}: keys that change together are for "
+                    f"plain jobs; {comparison.name} sweeps each key by itself"
                 )
-        comparison = comparison.swept(
-            {axis.name: [flag.value for flag in axis.flags] for axis in axes}
-        )
-    return variant_points(comparison, given, num_repeats=options.repeat or comparison.repeat)
+        values = {axis.name: [flag.value for flag in axis.flags] for axis in axes}
+        comparison = comparison.swept(values)
+    return points.variant_points(comparison, given, num_repeats=options.repeat or comparison.repeat)
 
 
 def _job_flags(options: JobOptions) -> dict[str, Flag]:
@@ -391,12 +376,7 @@ def _job_flags(options: JobOptions) -> dict[str, Flag]:
     if options.requeue is not None:
         name = "--requeue" if options.requeue else "--no-requeue"
         flags["launch.requeue"] = Flag(name=name, value=options.requeue)
-    if options.force:
-        flags["force"] = Flag(name="--force", value=True)
     return flags
-
-
-_TIME_LIMIT = "resources.time_limit_min"
 
 
 def _time_flag(time_limit: str) -> Flag:
@@ -465,9 +445,7 @@ def _typed(options: JobOptions, names: Iterable[str]) -> dict[str, str]:
 def snapshot_from_options(options: JobOptions) -> SnapshotRequest:
     from hpcdist.submission.workspace import SnapshotRequest
 
-    return SnapshotRequest(
-        wanted=options.snapshot, limit_mb=options.snapshot_limit, runs=options.runs
-    )
+    return SnapshotRequest(wanted=options.snapshot, runs=options.runs)
 
 
 def named_runs(runs: Path, names: Sequence[str]) -> list[Run]:

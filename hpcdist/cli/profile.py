@@ -23,7 +23,7 @@ from hpcdist.base.text import (
 )
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, parse_ranks, run_argument, runs_option
-from hpcdist.cli.printing import Waiting, note, print_columns, print_json, print_wrapped
+from hpcdist.cli.printing import StatusLine, note, print_columns, print_json, print_wrapped
 from hpcdist.machine.command import announce_waits
 from hpcdist.runs.run import Run, find_run
 
@@ -90,8 +90,9 @@ def profile(
     if now is None or now.step is None:
         note("no step is recorded yet; a script that never calls record.step cannot be profiled")
     request = Request(limit_s=wait_s + _EXTRA_S, ranks=ranks, profiled_steps=steps, wait_s=wait_s)
-    with Waiting(f"{number_of(steps, 'step')} of the ranks") as waiting:
-        answer = ask(run, request, on_wait=waiting.show)
+    what = f"waiting for {number_of(steps, 'step')} of the ranks"
+    with StatusLine() as line:
+        answer = ask(run, request, on_wait=lambda s: line.show(f"{what}: {s:.0f} s"))
     nodes = [node.ranks for node in answer.reports.values() if isinstance(node, NodeProfiles)]
     reports = dict(sorted((rank, one) for ranks in nodes for rank, one in ranks.items()))
     errors = {rank: one.error for rank, one in reports.items() if one.error is not None}
@@ -130,20 +131,19 @@ def _print(run: Run, reports: Mapping[int, StepReport]) -> None:
         "several at once, counted above for each": busy_s - operations_s,
     }
     decimals = column_decimals([time_s / num_steps * 1e3 for _, time_s in shown])
-    rows = [
-        [
-            _cut(name),
-            format_number(calls[name] / num_steps, 1),
-            format_number(time_s / num_steps * 1e3, decimals),
-            format_percent(time_s / wall_s),
-        ]
-        for name, time_s in shown
-    ]
-    rows += [
-        [name, "", format_number(time_s / num_steps * 1e3, decimals), format_percent(share)]
-        for name, time_s in rest.items()
-        if abs(share := time_s / wall_s) >= _LEAST_SHARE
-    ]
+    rest_shown = [each for each in rest.items() if abs(each[1] / wall_s) >= _LEAST_SHARE]
+    rows = []
+    for name, time_s in [*shown, *rest_shown]:
+        # Kernels' names have hundreds of letters.
+        text = one_line(name)
+        rows.append(
+            [
+                text if len(text) <= _NAME_WIDTH else f"{text[: _NAME_WIDTH - 3]}...",
+                format_number(calls[name] / num_steps, 1) if name in calls else "",
+                format_number(time_s / num_steps * 1e3, decimals),
+                format_percent(time_s / wall_s),
+            ]
+        )
     print_columns(["OPERATION", "CALLS", "MS", "%"], rows, right=slice(1, None))
     traces = [one.trace for one in reports.values() if one.trace]
     print()
@@ -152,9 +152,3 @@ def _print(run: Run, reports: Mapping[int, StepReport]) -> None:
         print(f"  {one_line(shlex.quote(str(run.path / name)))}")
     if len(traces) > _SHOWN_FILES:
         print(f"  ... and {len(traces) - _SHOWN_FILES} more")
-
-
-def _cut(name: str) -> str:
-    """Return a name that leaves room for its figures: kernels' have hundreds of letters."""
-    text = one_line(name)
-    return text if len(text) <= _NAME_WIDTH else f"{text[: _NAME_WIDTH - 3]}..."

@@ -6,14 +6,16 @@ import sys
 
 import click
 
-from hpcdist.cli.host import HostCommand
-from hpcdist.cli.options import JobOptions, job_options
+from hpcdist.cli.host import JobCommand
+from hpcdist.cli.options import JobOptions, job_options, json_option
+from hpcdist.cli.printing import print_json
 from hpcdist.cli.submit import plan, settle_afters
 
 
-@click.command(cls=HostCommand)
+@click.command(cls=JobCommand)
 @job_options()
-def render(*, options: JobOptions) -> None:
+@json_option
+def render(*, options: JobOptions, as_json: bool) -> None:
     """Print the script that `hpcdist submit` with these options would give to the scheduler.
 
     Only the script is printed on stdout, byte for byte as it would be submitted. In it, RUN stands
@@ -33,6 +35,9 @@ def render(*, options: JobOptions) -> None:
     scripts = planned_scripts(
         planned, options.runs, dependencies, summary_after=options.summary_after
     )
+    if as_json:
+        print_json([{"script": script} for script in scripts])
+        return
     sys.stdout.flush()
     for number, script in enumerate(scripts, start=1):
         if len(scripts) > 1:

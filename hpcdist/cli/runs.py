@@ -10,11 +10,16 @@ from typing import Any
 
 import click
 
-from hpcdist.base.text import one_line
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, runs_option
-from hpcdist.cli.printing import local_time, note, paged, print_columns, print_json
-from hpcdist.monitor.states import OPEN_STATES, continuation, end_verdict, run_conditions
+from hpcdist.cli.printing import local_time, note, print_columns, print_json
+from hpcdist.monitor.states import (
+    OPEN_STATES,
+    continuation,
+    end_verdict,
+    run_accounting,
+    run_conditions,
+)
 from hpcdist.runs.remote import host_of_run
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import RunSpec
@@ -29,12 +34,18 @@ _PLACE_KEYS = ("id", "index", "num_points", "point", "repeat", "label", "compari
 @runs_option
 @click.option("--all", "every", is_flag=True, help="Print a line for every run of a sweep.")
 @json_option
-@paged
-def runs(*, runs: Path, every: bool, as_json: bool) -> None:
+@click.option("--accounting", is_flag=True, hidden=True)
+def runs(*, runs: Path, every: bool, as_json: bool, accounting: bool) -> None:
     """List all runs, the oldest first, with their states; a sweep is one line."""
     listed = all_runs(runs)
     conditions = run_conditions(listed, warn=note)
     described = [describe_run(run, conditions[run.id]) for run in listed]
+    if accounting:  # for a laptop that brings them home
+        import msgspec
+
+        books = run_accounting(listed, warn=note)
+        for run in described:
+            run["accounting"] = msgspec.to_builtins(books.get(run["run"]))
     if as_json:
         print_json(described)
         return
@@ -42,48 +53,37 @@ def runs(*, runs: Path, every: bool, as_json: bool) -> None:
         note(f"there are no runs in {runs}; submit one with: hpcdist submit ddp --local")
         return
     parts = [[run] for run in described] if every else by_sweep(described)
-    header: tuple[str, ...] = ("RUN", "STATE", "SCHEDULER", "NODES x GPUS", "SUBMITTED", "JOB")
-    rows = [_row(part[0]) if len(part) == 1 else _sweep_row(part) for part in parts]
-    if len({run["cluster"] for run in described}) > 1:
-        header = (*header[:3], "CLUSTER", *header[3:])
-        rows = [
-            (*row[:3], _joined(run["cluster"] for run in part), *row[3:])
-            for row, part in zip(rows, parts, strict=True)
-        ]
-    print_columns(header, rows)
+    has_clusters = len({run["cluster"] for run in described}) > 1
+    header = ["RUN", "STATE", "SCHEDULER", "NODES x GPUs", "SUBMITTED", "JOB"]
+    rows = []
+    for part in parts:
+        first, count = part[0], len(part)
+        sweep, name = first["sweep"], first["job"] or "-"
+        sizes = list(dict.fromkeys(map(size, part)))
+        states = states_in_words(run["state"] for run in part)
+        if count > 1:
+            comparison = sweep.get("comparison")
+            kind = "comparison" if comparison else "sweep"
+            job = f"{comparison or name}, {kind} of {count} runs"
+        else:
+            damage = f" ({first['damage']})" if first["damage"] else ""
+            job = name + (f": {sweep['label']}" if sweep else "") + damage
+        rows.append(
+            [
+                sweep["id"] if count > 1 else first["run"],
+                first["state"] if len({run["state"] for run in part}) == 1 else states,
+                _joined(run["scheduler"] for run in part),
+                *([_joined(run["cluster"] for run in part)] if has_clusters else []),
+                sizes[0] if len(sizes) == 1 else f"{len(sizes)} sizes",
+                local_time(first["created_s"]),
+                job,
+            ]
+        )
+    print_columns([*header[:3], *(["CLUSTER"] if has_clusters else []), *header[3:]], rows)
 
 
 def _joined(names: Iterable[str | None]) -> str:
-    return one_line(", ".join(dict.fromkeys(name or "-" for name in names)))
-
-
-def _row(run: Mapping[str, Any]) -> tuple[str, ...]:
-    sweep = run["sweep"]
-    point = f": {sweep['label']}" if sweep else ""
-    damage = f" ({run['damage']})" if run["damage"] else ""
-    return (
-        one_line(run["run"]),
-        run["state"],
-        run["scheduler"] or "-",
-        size(run),
-        local_time(run["created_s"]),
-        one_line(f"{run['job'] or '-'}{point}{damage}"),
-    )
-
-
-def _sweep_row(runs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    sizes = list(dict.fromkeys(size(run) for run in runs))
-    states = list(dict.fromkeys(run["state"] for run in runs))
-    comparison = runs[0]["sweep"].get("comparison")
-    name = one_line(str(comparison or runs[0]["job"] or "-"))
-    return (
-        one_line(runs[0]["sweep"]["id"]),
-        states[0] if len(states) == 1 else states_in_words(run["state"] for run in runs),
-        _joined(run["scheduler"] for run in runs),
-        sizes[0] if len(sizes) == 1 else f"{len(sizes)} sizes",
-        local_time(runs[0]["created_s"]),
-        f"{name}, {'comparison' if comparison else 'sweep'} of {len(runs)} runs",
-    )
+    return ", ".join(dict.fromkeys(name or "-" for name in names))
 
 
 def describe_run(run: Run, condition: Condition) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED
 from hpcdist.base.text import UNDEFINED, format_ranges, one_line
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, parse_ranks, run_argument, runs_option
-from hpcdist.cli.printing import Waiting, note, paged, print_columns, print_json, print_wrapped
+from hpcdist.cli.printing import StatusLine, note, print_columns, print_json, print_wrapped
 from hpcdist.machine.command import announce_waits
 from hpcdist.runs.run import find_run
 
@@ -25,16 +26,7 @@ _LIMIT_S = 4.0
 _SHOWN_ROWS = 50
 _SHOWN_OF_OTHERS = 3
 """Frames of threads beside the main one."""
-_STATES = {
-    "R": "runs",
-    "S": "sleeps",
-    "D": "in I/O",
-    "T": "stopped",
-    "t": "traced",
-    "Z": "ended",
-    "I": "idle",
-}
-_LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")
+_STATES = {"R": "runs", "S": "sleeps", "D": "in I/O", "T": "stopped", "t": "traced", "Z": "ended"}
 _FRAME_WIDTH = 34
 
 
@@ -50,7 +42,6 @@ _FRAME_WIDTH = 34
 @host_option
 @runs_option
 @json_option
-@paged
 def stacks(*, run_name: str, ranks: list[int] | None, runs: Path, as_json: bool) -> int:
     """Show where the ranks of a living run are, and who waits for whom.
 
@@ -65,8 +56,10 @@ def stacks(*, run_name: str, ranks: list[int] | None, runs: Path, as_json: bool)
     announce_waits(note)
     run = find_run(runs, run_name)
     request = Request(limit_s=_LIMIT_S, ranks=ranks)
-    with Waiting("the agents") as waiting:
-        answer = ask(run, request, on_wait=waiting.show)
+    with StatusLine() as line:
+        answer = ask(
+            run, request, on_wait=lambda s: line.show(f"waiting for the agents: {s:.0f} s")
+        )
     view = view_stacks(answer, ranks)
     if as_json:
         import msgspec
@@ -86,53 +79,44 @@ def _print(name: str, view: StacksView) -> None:
         print()
         print_wrapped(one_line(view.finding))
     for group in view.groups:
-        print()
         share = f" ({len(group.ranks)} of {view.world_size})" if len(group.ranks) > 1 else ""
         why = f": {one_line(group.note)}" if group.note else ""
         beside = f", beside it: {one_line(group.thread)}" if group.thread else ""
+        print()
         print_wrapped(f"{_who(group.ranks)}{share}{beside}{why}")
         most = _SHOWN_OF_OTHERS if group.thread else len(group.frames)
-        _print_frames(group.frames[:most], len(group.frames))
+        for frame in group.frames[:most]:
+            place = one_line(_place(frame))
+            print(f"    {place:<{_FRAME_WIDTH}}  {one_line(frame.function)}".rstrip())
+        if len(group.frames) > most:
+            print(f"    ... and {len(group.frames) - most} more")
     if view.ranks:
+        # A line for each rank; of many, for those whose stacks are printed first.
+        ranks = {rank.of.rank: rank for rank in view.ranks}
+        order = sorted(ranks)
+        if len(order) > _SHOWN_ROWS:
+            order = [rank for group in view.groups for rank in group.ranks]
+        header = ("RANK", "NODE", "STEP", "STATE", "RSS (GB)", "NEWEST COLLECTIVE")
+        rows = [_row(ranks[rank], view) for rank in order[:_SHOWN_ROWS]]
         print()
-        _print_ranks(view)
+        print_columns(header, rows, right=slice(-1))
+        if len(order) > _SHOWN_ROWS:
+            print(f"... and {len(order) - _SHOWN_ROWS} more: --rank R shows others, --json each")
     if view.absent:
         print()
         print_wrapped(f"{_who(view.absent)}: no process: it has ended or not started")
 
 
+def _place(frame: Frame) -> str:
+    """Return the name of a file, for one of a library with its package, and the line."""
+    name = re.split("/(?:site|dist)-packages/", frame.file)[-1]
+    parts = name.split("/") if name != frame.file else [name.rsplit("/", 1)[-1]]
+    parts = [parts[0], "..", parts[-1]] if len(parts) > 2 else parts
+    return f"{'/'.join(parts)}:{frame.line}"
+
+
 def _who(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {format_ranges(ranks)}"
-
-
-def _print_frames(frames: Sequence[Frame], num_frames: int) -> None:
-    for frame in frames:
-        place = f"{_short(frame.file)}:{frame.line}"
-        print(f"    {one_line(place):<{_FRAME_WIDTH}}  {one_line(frame.function)}".rstrip())
-    if num_frames > len(frames):
-        print(f"    ... and {num_frames - len(frames)} more")
-
-
-def _short(path: str) -> str:
-    """Return the name of a file, for one of a library with its package."""
-    for folder in _LIBRARY_FOLDERS:
-        if folder in path:
-            parts = path.rsplit(folder, maxsplit=1)[-1].split("/")
-            return "/".join(parts if len(parts) < 3 else [parts[0], "..", parts[-1]])
-    return path.rsplit("/", 1)[-1]
-
-
-def _print_ranks(view: StacksView) -> None:
-    """Print a line for each rank; of many, for those whose stacks are printed first."""
-    ranks = {rank.of.rank: rank for rank in view.ranks}
-    order = sorted(ranks)
-    if len(order) > _SHOWN_ROWS:
-        order = [rank for group in view.groups for rank in group.ranks]
-    shown = [ranks[rank] for rank in order[:_SHOWN_ROWS]]
-    header = ("RANK", "NODE", "STEP", "STATE", "RSS (GB)", "NEWEST COLLECTIVE")
-    print_columns(header, [_row(rank, view) for rank in shown], right=slice(-1))
-    if left := len(order) - len(shown):
-        print(f"... and {left} more: --rank R shows others, --json each")
 
 
 def _row(rank: RankView, view: StacksView) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ import click
 from hpcdist.base.text import one_line
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, named_runs, run_arguments, runs_option
-from hpcdist.cli.printing import local_time, note, paged, print_json, print_wrapped
+from hpcdist.cli.printing import local_time, note, print_json, print_wrapped
 from hpcdist.cli.runs import by_sweep, describe_run, size, states_in_words
 from hpcdist.machine.command import announce_waits
 from hpcdist.monitor.states import OPEN_STATES, jobs_left, run_conditions, setup_problem
@@ -36,7 +35,6 @@ _SHOWN_RUNS = 10
 @host_option
 @runs_option
 @json_option
-@paged
 def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     """Show the state of runs, and how far they have come.
 
@@ -55,56 +53,27 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
         listed = [run for run in listed if conditions[run.id].state in OPEN_STATES] or listed[-1:]
     progress = {run.id: RunningRun(run).look(conditions[run.id]) for run in listed}
     described = [describe_run(run, conditions[run.id]) for run in listed]
-    hangs = {run.id: _hang(run, conditions[run.id]) for run in listed}
     if as_json:
-        print_json(
-            [
-                values
-                | {
-                    "hang": msgspec.to_builtins(hangs[run.id]),
-                    "progress": msgspec.to_builtins(progress[run.id]),
-                    "expected_start_s": conditions[run.id].expected_start_s,
-                    "hosts": []
-                    if conditions[run.id].state == "pending"
-                    else msgspec.to_builtins(seen_nodes(run)),
-                }
-                for run, values in zip(listed, described, strict=True)
-            ]
-        )
+        for run, told in zip(listed, described, strict=True):
+            condition = conditions[run.id]
+            is_running = condition.state == "running"
+            told["hang"] = msgspec.to_builtins(_read_hang(run)) if is_running else None
+            told["progress"] = msgspec.to_builtins(progress[run.id])
+            told["expected_start_s"] = condition.expected_start_s
+            nodes = [] if condition.state == "pending" else seen_nodes(run)
+            told["hosts"] = msgspec.to_builtins(nodes)
+        print_json(described)
         return
     if not listed:
         note(f"there are no runs in {runs}; submit one with: hpcdist submit ddp --local")
-    from hpcdist.notify import read_last
-
     left = jobs_left(listed)
     by_id = {run.id: run for run in listed}
     for part in by_sweep(described):
-        if len(part) == 1:
-            name = part[0]["run"]
-            _print(part[0], progress[name])
-            _print_line("hang", hang.message if (hang := hangs[name]) else None)
-            _print_line("notify", read_last(by_id[name]))
-            if name in left and left[name].state == "pending":
-                _print_line("job left", _job_left(by_id[name], left[name]))
-            _print_place(by_id[name], conditions[name])
-        else:
+        if len(part) > 1:
             _print_sweep(part, progress)
-
-
-def _hang(run: Run, condition: Condition) -> Hang | None:
-    """Return what is said of a run that seems to hang."""
-    with suppress(OSError):  # the folder is damaged
-        return run.read_hang(run.newest_attempt()) if condition.state == "running" else None
-    return None
-
-
-def _job_left(run: Run, condition: Condition) -> str:
-    """Say of a job that it has outlived its run."""
-    from hpcdist.schedulers import load_scheduler
-
-    why = f" ({condition.reason})" if condition.reason else ""
-    title = load_scheduler(str(run.read_scheduler())).title
-    return f"{title} still has its job{why}: hpcdist cancel {name_to_type(run.path)} ends it"
+        else:
+            name = part[0]["run"]
+            _print(by_id[name], part[0], conditions[name], left.get(name), progress[name])
 
 
 def _print_sweep(
@@ -132,53 +101,69 @@ def _print_sweep(
             print(f"  ... and {len(theirs) - _SHOWN_RUNS} more {state}")
 
 
-def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
+def _print(
+    run: Run,
+    described: Mapping[str, Any],
+    condition: Condition,
+    left: Condition | None,
+    progress: Progress | None,
+) -> None:
+    """Print a run's state, why it waits or ended, its nodes, and the way to the first one; `left`
+    is a job that has outlived it."""
+    from hpcdist.monitor.progress import awaited_nodes, describe_nodes, waiting_sentence
+    from hpcdist.notify import read_last
     from hpcdist.schedulers import runs_here
 
-    whose = run["scheduler"] or "-"
-    if run["job_id"] and not runs_here(whose):  # by the name that the scheduler's commands take
-        whose += f" job {run['job_id']}"
-    has_ended = run["state"] not in OPEN_STATES
-    explains_end = has_ended and not run["message"]
+    state = described["state"]
+    whose = described["scheduler"] or "-"
+    if described["job_id"] and not runs_here(whose):  # by the name that its commands take
+        whose += f" job {described['job_id']}"
+    has_ended, is_running = state not in OPEN_STATES, state == "running"
+    explains_end = has_ended and not described["message"]
+    nodes, reached = ([], None) if state == "pending" else describe_nodes(run)
+    num_nodes = run.read_outline().resources.nodes or 1
+    problem = setup_problem(run) if is_running else None
+    has_log = has_ended and run.read_verdict() is None
+    hang = _read_hang(run) if is_running else None
     lines = {
-        "job": f"{run['job'] or '-'}, {size(run)} (nodes x GPUs), {whose}",
-        "submitted": local_time(run["created_s"]),
+        "job": f"{described['job'] or '-'}, {size(described)} (nodes x GPUs), {whose}",
+        "submitted": local_time(described["created_s"]),
         "progress": (progress and progress.sentence(with_pace=not has_ended)) or None,
-        "directory": run["path"],
-        "damaged": run["damage"],
-        "so far": run["last_attempt"],
-        "verdict": run["message"],
-        "go on": run["continue_with"],
+        "directory": described["path"],
+        "damaged": described["damage"],
+        "so far": described["last_attempt"],
+        "verdict": described["message"],
+        "go on": described["continue_with"],
         # Of one that runs it is what keeps it from running on, such as a suspension.
-        "reason": run["reason"] if run["state"] in _REASONED or explains_end else None,
+        "reason": described["reason"] if state in _REASONED or explains_end else None,
+        "hang": hang and hang.message,
+        "notify": read_last(run),
+        "job left": _job_left(run, left) if left and left.state == "pending" else None,
+        "pending": waiting_sentence(condition),
+        "job's log": next((str(path) for path in run.job_logs()), None) if has_log else None,
+        "setup": problem and f"a line of the profile's setup failed: {problem}",
+        "nodes": nodes[0] if nodes else None,
+        **dict(zip((" " * number for number in range(1, len(nodes))), nodes[1:], strict=False)),
+        "waits for": awaited_nodes(run, num_nodes=num_nodes) if is_running else None,
+        "node 0 at": reached and f"{reached}, where the ranks meet (MASTER_ADDR)",
     }
-    print(f"{one_line(run['run'])}: {run['state']}")
+    print(f"{one_line(described['run'])}: {state}")
     for name, value in lines.items():
-        _print_line(name, value)
+        if value is not None:
+            before = f"  {name:<10} "
+            print_wrapped(one_line(value), first=before, indent=len(before))
 
 
-def _print_place(run: Run, condition: Condition) -> None:
-    """Print why the run waits, or its nodes and the way by which they reach the first one."""
-    from hpcdist.monitor.progress import awaited_nodes, describe_nodes, waiting_sentence
+def _job_left(run: Run, left: Condition) -> str:
+    """Say of a job that it has outlived its run."""
+    from hpcdist.schedulers import load_scheduler
 
-    _print_line("pending", waiting_sentence(condition))
-    if condition.state not in OPEN_STATES and run.read_verdict() is None:
-        _print_line("job's log", next((str(path) for path in run.job_logs()), None))
-    if condition.state == "pending":
-        return  # the nodes that are known are those of its life before
-    if condition.state == "running" and (problem := setup_problem(run)):
-        _print_line("setup", f"a line of the profile's setup failed: {problem}")
-    nodes, reached = describe_nodes(run)
-    for name, line in zip_longest(["nodes"], nodes, fillvalue=""):
-        _print_line(name, line or None)
-    if condition.state == "running":
-        _print_line(
-            "waits for", awaited_nodes(run, num_nodes=run.read_outline().resources.nodes or 1)
-        )
-    _print_line("node 0 at", reached and f"{reached}, where the ranks meet (MASTER_ADDR)")
+    why = f" ({left.reason})" if left.reason else ""
+    title = load_scheduler(str(run.read_scheduler())).title
+    return f"{title} still has its job{why}: hpcdist cancel {name_to_type(run.path)} ends it"
 
 
-def _print_line(name: str, value: str | None) -> None:
-    if value is not None:
-        before = f"  {name:<10} "
-        print_wrapped(one_line(value), first=before, indent=len(before))
+def _read_hang(run: Run) -> Hang | None:
+    with suppress(OSError):  # the folder is damaged
+        return run.read_hang(run.newest_attempt())
+    return None

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
-from hpcdist.base.errors import EXIT_INTERRUPTED, SchedulerError
-from hpcdist.base.text import one_line
+from hpcdist.base.errors import EXIT_DONE, EXIT_INTERRUPTED, SchedulerError
+from hpcdist.base.text import number_of, one_line
 from hpcdist.cli.follow import (
     Interrupts,
     describe_end,
-    describe_sweep,
     follow_run,
-    run_points_here,
-    run_sweep_here,
+    name_summary,
+    print_summary,
+    run_points,
     wait_for_sweep,
 )
-from hpcdist.cli.host import HostCommand
+from hpcdist.cli.host import JobCommand
 from hpcdist.cli.options import (
     JobOptions,
     cluster_from_options,
     cluster_here,
+    detach_option,
     job_options,
     json_option,
     load_from_options,
@@ -39,31 +40,27 @@ from hpcdist.submission.once import submitted_before
 
 if TYPE_CHECKING:
     from hpcdist.job import LoadedJob
-    from hpcdist.runs.verdict import Verdict
     from hpcdist.schedulers.base import Dependency
+    from hpcdist.submission.local import LocalSweep
     from hpcdist.submission.plan import PlannedRun, PlannedSubmission
+    from hpcdist.submission.points import Point
     from hpcdist.submission.submit import Submission
 
 _LISTED_POINTS = 40
 """A longer table would push what comes before it off the screen."""
 
 
-@click.command(cls=HostCommand)
+@click.command(cls=JobCommand)
 @job_options()
 @click.option("--wait", is_flag=True, help="Follow the run, and end with its exit code.")
+@detach_option
 @click.option(
     "--here",
     is_flag=True,
     help="Run in the allocation of this shell (salloc, qsub -I), and follow it.",
 )
 @json_option
-def submit(
-    *,
-    options: JobOptions,
-    wait: bool,
-    here: bool,
-    as_json: bool,
-) -> int:
+def submit(*, options: JobOptions, wait: bool, detach: bool, here: bool, as_json: bool) -> int:
     """Submit a job: a name from `hpcdist jobs`, a job file (.yaml), a Python script, or a folder or
     zip file with a __main__.py; with -m, a module; with --no-python, any program.
 
@@ -89,27 +86,20 @@ def submit(
     On a cluster, a script runs from a copy of the git work tree, including changes that are not
     committed, so what you edit after submitting does not change queued jobs.
 
-    Ctrl-C ends a run that was started with --local or --here. A run on a cluster continues;
-    `hpcdist cancel` ends it.
+    Ctrl-C ends a run that was started with --local or --here; with --detach it goes on by itself.
+    A run on a cluster continues; `hpcdist cancel` ends it.
     """
     announce_waits(note)
     if (earlier := submitted_before(options.runs)) is not None:
         return _report_earlier(earlier, wait=wait, as_json=as_json)
+    _check_options(options, wait=wait, detach=detach, here=here)
     if here:
         return _submit_here(options, as_json=as_json)
-    if options.max_parallel is not None and not options.is_sweep:
-        raise click.UsageError("--max-parallel is for the runs of a --sweep or --repeat")
-    return _submit_job(options, wait=wait, as_json=as_json)
-
-
-def _submit_job(options: JobOptions, *, wait: bool, as_json: bool) -> int:
-    """Submit a run or a sweep, and follow it where the user wants to."""
-    follows = options.local or wait
+    follows = (options.local and not detach) or wait
     interrupts = Interrupts()
     with interrupts.handled():
         planned = plan(options)
-        has_queue = planned.has_queue
-        if not has_queue and options.summary_after and not (follows or planned.is_sweep):
+        if not planned.has_queue and options.summary_after and not (follows or planned.is_sweep):
             raise click.UsageError("--summary-after on this machine needs --local or --wait")
         dependencies = settle_afters(options, planned)
         if options.summary_after:
@@ -117,31 +107,38 @@ def _submit_job(options: JobOptions, *, wait: bool, as_json: bool) -> int:
         if options.after:
             planned = planned.now()  # this machine may look otherwise after the waiting
         planned.prepare()  # may be interrupted
-        if planned.is_sweep and not has_queue:
-            return run_sweep_here(
-                planned,
-                options.runs,
-                interrupts,
-                as_json=as_json,
-                with_summary=options.summary_after,
+        if planned.is_sweep:
+            return _submit_sweep(
+                planned, options, interrupts, dependencies, wait=wait, as_json=as_json
             )
         submitted = _submit(planned, options, interrupts, dependencies)
-        if planned.is_sweep:
-            return _report_sweep(planned, submitted, interrupts, wait=wait, as_json=as_json)
         (run,) = submitted.runs
-        _note_summary(submitted)
         if not follows:
-            _report_run(run, planned.scheduler.name, as_json=as_json)
+            report_run(run, as_json=as_json)
             interrupts.check()
-            return 0
+            return EXIT_DONE
         return follow_run(
             run,
-            planned.scheduler.name,
             interrupts,
             as_json=as_json,
-            owned=options.local,
+            owned=options.local and not detach,
             with_summary=options.summary_after,
         )
+
+
+def _check_options(options: JobOptions, *, wait: bool, detach: bool, here: bool) -> None:
+    others = (options.is_sweep, options.max_parallel, options.after, options.summary_after, detach)
+    if here and any(others):
+        raise click.UsageError(
+            "--here runs one job at once, without --sweep, --repeat, --max-parallel, --after, "
+            "--summary-after and --detach"
+        )
+    if detach and wait:
+        raise click.UsageError("--detach and --wait contradict each other")
+    if detach and options.is_sweep and options.local:
+        raise click.UsageError("--detach is for one run: this command starts the runs of a sweep")
+    if options.max_parallel and not options.is_sweep:
+        raise click.UsageError("--max-parallel is for the runs of a --sweep or --repeat")
 
 
 def plan(options: JobOptions) -> PlannedSubmission:
@@ -184,11 +181,6 @@ def _submit_here(options: JobOptions, *, as_json: bool) -> int:
     from hpcdist.schedulers import find_allocation
     from hpcdist.submission.plan import PlannedSubmission, plan_run
 
-    if options.is_sweep or options.max_parallel or options.after or options.summary_after:
-        raise click.UsageError(
-            "--here runs one job at once, without --sweep, --repeat, --max-parallel, --after and "
-            "--summary-after"
-        )
     cluster = cluster_here(options)
     scheduler, allocation = find_allocation(os.environ)
     loaded = load_from_options(options, defaults={"resources.nodes": allocation.num_nodes})
@@ -205,7 +197,7 @@ def _submit_here(options: JobOptions, *, as_json: bool) -> int:
         note(*planned.notes)
         planned.prepare()
         (started,) = _submit(planned, options, interrupts).runs
-        return follow_run(started, scheduler.name, interrupts, as_json=as_json, owned=True)
+        return follow_run(started, interrupts, as_json=as_json, owned=True)
 
 
 def _submit(
@@ -224,118 +216,138 @@ def _submit(
         summary_after=options.summary_after,
     )
     note(*submitted.messages)
-    return submitted
-
-
-def _report_earlier(submitted: Sequence[Run], *, wait: bool, as_json: bool) -> int:
-    """Report what was submitted before a laptop's connection broke, and on request its end."""
-    from hpcdist.monitor.states import EndWatch, exit_code_of_all
-
-    if unclear := [run for run in submitted if run.read_submission() is None]:
-        raise SchedulerError(
-            (
-                f"run {unclear[0].id} was being submitted when this host stopped: its "
-                "scheduler may or may not have it"
-            ),
-            hint=f"check with: hpcdist status {name_to_type(unclear[0].path)}",
-        )
-    interrupts = Interrupts()
-    place = submitted[0].read_sweep_place()
-    name = submitted[0].id if place is None else str(place.id)
-    with interrupts.handled():
-        interrupts.defer()
-        scheduler = submitted[0].read_scheduler() or ""
-        if place is None and wait:
-            return follow_run(submitted[0], scheduler, interrupts, as_json=as_json, owned=False)
-        if place is None:
-            _report_run(submitted[0], scheduler, as_json=as_json)
-            return 0
-        if as_json:
-            print_json({"sweep": name, "runs": [describe_end(run, scheduler) for run in submitted]})
-        else:
-            print(name, flush=True)
-        if not wait:
-            return 0
-        verdicts = EndWatch(submitted).wait(check=interrupts.check)
-    return exit_code_of_all(verdicts.values())
-
-
-def _note_summary(submitted: Submission) -> None:
     if submitted.summary_job_id is not None:
         file = submitted.places.path / "summary.txt"
         note(f"job {submitted.summary_job_id} will write {file}")
+    return submitted
 
 
-def _report_run(run: Run, scheduler: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json(describe_end(run, scheduler))
-        return
-    from hpcdist.schedulers import runs_here
-
-    print(run.id)
-    job_id = run.read_job_id()
-    job = f" as job {job_id}" if job_id and not runs_here(scheduler) else ""
-    where = one_line(str(run.path))
-    print(f"submitted to {scheduler}{job}; its directory is {where}", file=sys.stderr)
-    for verb in ("status", "logs --follow", "cancel"):
-        print(f"  hpcdist {verb} {name_to_type(run.path)}", file=sys.stderr)
-
-
-def _report_sweep(
+def _submit_sweep(
     planned: PlannedSubmission,
-    submitted: Submission,
+    options: JobOptions,
     interrupts: Interrupts,
+    dependencies: Sequence[Dependency],
     *,
     wait: bool,
     as_json: bool,
 ) -> int:
+    """Submit a sweep, run the points that are for this machine, and wait where the user wants
+    to."""
+    from hpcdist.submission import local as here
+
+    submitted: Submission | None = None
+    interrupts.defer()
+    if planned.has_queue:
+        submitted = _submit(planned, options, interrupts, dependencies)
+        local = here.LocalSweep(submitted)
+    else:
+        local = here.LocalSweep.begin(planned, options.runs)
+    places = local.places
     if not as_json:
-        print(submitted.id, flush=True)
-        _print_sweep(planned, submitted)
-    verdicts: dict[str, Verdict] = {}
+        print(places.id, flush=True)
+        if submitted is not None:
+            _print_sweep(planned, submitted)
     code: int | None = None
     if planned.points_here():
-        code = run_points_here(submitted, interrupts, as_json=as_json)
-    if wait and code != EXIT_INTERRUPTED:
-        verdicts, code_of_all = wait_for_sweep(planned, submitted, interrupts, as_json=as_json)
-        code = code or code_of_all
+        code = run_points(local, interrupts, as_json=as_json)
+    begun = [run for run in places.runs if run.path.exists()]
+    if submitted is not None and wait and code != EXIT_INTERRUPTED:
+        waited = wait_for_sweep(begun, places.path, interrupts)
+        code = code or waited
+    has_ended = begun and (submitted is None or (wait and code != EXIT_INTERRUPTED))
+    if has_ended and (planned.comparison or options.summary_after):
+        print_summary(begun, places.path, as_json=as_json)
+    elif has_ended and code == EXIT_DONE and not as_json:
+        name_summary(places.path)
     if as_json:
-        print_json(
-            describe_sweep(planned, submitted.places, verdicts)
-            | {
-                "exit_code": code,
-                "jobs": [{"name": job.name, "job_id": job.job_id} for job in submitted.jobs],
-                "summary_job_id": submitted.summary_job_id,
-            }
-        )
-    if not wait:
+        print_json(_describe_sweep(local, submitted) | {"exit_code": code})
+    if submitted is not None and not wait:
         interrupts.check()
-    return code or 0
+    return code or EXIT_DONE
+
+
+def _describe_sweep(local: LocalSweep, submitted: Submission | None) -> dict[str, Any]:
+    """Return what --json prints of a sweep."""
+    places = local.places
+    jobs = [] if submitted is None else submitted.jobs
+    return {
+        "sweep": places.id,
+        "path": str(places.path),
+        "scheduler": local.planned.schedulers,
+        "runs": [
+            {
+                "run": run.id if run.path.exists() else None,
+                "path": str(run.path) if run.path.exists() else None,
+                "point": point.values,
+                "repeat": point.repeat,
+                "job_id": run.read_job_id(),
+                "verdict": msgspec.to_builtins(run.read_verdict()),
+            }
+            for run, point in zip(places.runs, local.planned.points, strict=True)
+        ],
+        "jobs": [{"name": job.name, "job_id": job.job_id} for job in jobs],
+        "summary_job_id": None if submitted is None else submitted.summary_job_id,
+    }
 
 
 def _print_sweep(planned: PlannedSubmission, submitted: Submission) -> None:
     here = set(planned.points_here())
-    listed = [
-        (run, point)
-        for run, point in zip(submitted.runs, planned.points, strict=True)
-        if point.index not in here
-    ]
-    num_runs, num_jobs = len(listed), len(submitted.jobs)
-    jobs = "1 job" if num_jobs == 1 else f"{num_jobs} jobs"
+    pairs = zip(submitted.runs, planned.points, strict=True)
+    listed = [(run, point) for run, point in pairs if point.index not in here]
+    num_jobs = len(submitted.jobs)
     queues = dict.fromkeys(run.scheduler.name for run in planned.runs if run.scheduler.has_queue)
-    say(f"{num_runs} runs submitted to {', '.join(queues)}, as {jobs}:")
+    jobs = number_of(num_jobs, "job")
+    say(f"{len(listed)} runs submitted to {', '.join(queues)}, as {jobs}:")
     rows = [
         (run.id, str(run.read_job_id()), one_line(point.label))
         for run, point in listed[:_LISTED_POINTS]
     ]
-    print_columns(("RUN", "JOB ID", "POINT"), rows, file=sys.stderr)
-    if num_runs > _LISTED_POINTS:
-        say(f"... and {num_runs - _LISTED_POINTS} more")
+    print_columns(("RUN", "JOB ID", "POINT"), rows, is_error=True)
+    if len(listed) > _LISTED_POINTS:
+        say(f"... and {len(listed) - _LISTED_POINTS} more")
     if planned.max_parallel is not None and planned.max_parallel < num_jobs:
         note(
             f"--max-parallel {planned.max_parallel}: jobs of different sizes wait for "
             "each other, because the limit applies to all of them together"
         )
-    _note_summary(submitted)
     for verb in ("status", "summary", "cancel"):
         say(f"  hpcdist {verb} {name_to_type(submitted.places.path)}")
+
+
+def _report_earlier(submitted: Sequence[Run], *, wait: bool, as_json: bool) -> int:
+    """Report what was submitted before a laptop's connection broke, and on request its end."""
+    if unclear := [run for run in submitted if run.read_submission() is None]:
+        raise SchedulerError(
+            f"run {unclear[0].id} was being submitted when this host stopped: its "
+            "scheduler may or may not have it",
+            hint=f"check with: hpcdist status {name_to_type(unclear[0].path)}",
+        )
+    interrupts = Interrupts()
+    place = submitted[0].read_sweep_place()
+    with interrupts.handled():
+        interrupts.defer()
+        if place is None and wait:
+            return follow_run(submitted[0], interrupts, as_json=as_json, owned=False)
+        if place is None:
+            report_run(submitted[0], as_json=as_json)
+        elif as_json:
+            print_json({"sweep": place.id, "runs": [describe_end(run) for run in submitted]})
+        else:
+            print(place.id, flush=True)
+        path = submitted[0].path.parent / str(place and place.id)
+        return wait_for_sweep(submitted, path, interrupts) if wait else EXIT_DONE
+
+
+def report_run(run: Run, *, as_json: bool) -> None:
+    """Print the id of a run that goes on by itself, and the commands for it."""
+    if as_json:
+        print_json(describe_end(run))
+        return
+    from hpcdist.schedulers import runs_here
+
+    print(run.id, flush=True)
+    scheduler, job_id = run.read_scheduler() or "", run.read_job_id()
+    job = f" as job {job_id}" if job_id and not runs_here(scheduler) else ""
+    say(f"submitted to {scheduler}{job}; its directory is {run.path}")
+    for verb in ("status", "logs --follow", "cancel"):
+        say(f"  hpcdist {verb} {name_to_type(run.path)}")

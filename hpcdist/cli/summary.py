@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdist.base import files
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, RunNotFoundError, UserError
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, run_arguments, runs_option
-from hpcdist.cli.printing import note, paged, print_json
+from hpcdist.cli.printing import note, print_json
 
 if TYPE_CHECKING:
     from hpcdist.job.goal import Goal
     from hpcdist.summary import Summary
-    from hpcdist.summary.read.search import Found
     from hpcdist.summary.values import RunSummary
 
 _NAMES = {
     "csv": "the CSV",
-    "csv-benchmarks": "the CSV of benchmarks",
+    "csv_benchmarks": "the CSV of benchmarks",
     "markdown": "the Markdown",
     "html": "the page",
 }
+_PICTURES = (".png", ".svg", ".pdf", ".jpg")
 
 
 def _share(_context: click.Context, _option: click.Parameter, value: str | None) -> float | None:
@@ -54,16 +55,10 @@ def _goal(_context: click.Context, _option: click.Parameter, value: str | None) 
         raise click.BadParameter(f"{value!r} {error}") from None
 
 
-def _accuracy(_context: click.Context, _option: click.Parameter, value: str | None) -> Goal | None:
-    """`0.97`, `97%` or `97`."""
-    if value is None:
-        return None
-    from hpcdist.job.goal import parse_goal
-
-    try:
-        return parse_goal(f"accuracy={value}")
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is not an accuracy, such as 0.97 or 97%") from None
+def _folder(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    if value is not None and Path(value).suffix in _PICTURES and not Path(value).is_dir():
+        raise click.BadParameter(f"{value!r} is the name of a picture: name a folder for them all")
+    return value
 
 
 def _explain(context: click.Context, _option: click.Parameter, value: bool) -> None:  # noqa: FBT001
@@ -75,51 +70,29 @@ def _explain(context: click.Context, _option: click.Parameter, value: bool) -> N
         context.exit()
 
 
-def _only_goal(goal: Goal | None, target_accuracy: Goal | None) -> Goal | None:
-    if goal is not None and target_accuracy is not None:
-        raise click.UsageError("--goal and --target-accuracy contradict each other")
-    return goal or target_accuracy
-
-
 @click.command(cls=HostCommand)
 @run_arguments
 @host_option
 @runs_option
 @json_option
 @click.option("--details", is_flag=True, help="Print every table, as --markdown and --html do.")
-@click.option(
-    "--csv",
-    "csv_file",
-    metavar="FILE",
-    help="Write one line per run to this CSV file; - means stdout.",
-)
+@click.option("--csv", metavar="FILE", help="Write one line per run to this CSV file; - is stdout.")
 @click.option(
     "--csv-benchmarks",
-    "benchmarks_file",
     metavar="FILE",
     help="Write one line per size, batch size or way of loading that benchmarks measured.",
 )
+@click.option("--markdown", metavar="FILE", help="Write the tables as Markdown; - is stdout.")
+@click.option("--html", metavar="FILE", help="Write one HTML page, to send to others.")
 @click.option(
-    "--markdown",
-    "markdown_file",
-    metavar="FILE",
-    help="Write the tables as Markdown; - means stdout.",
-)
-@click.option("--html", "html_file", metavar="FILE", help="Write one HTML page, to send to others.")
-@click.option(
-    "--plot", "plot_folder", metavar="DIR", help="Draw pictures into this folder, as PNG and SVG."
-)
-@click.option(
-    "--target-accuracy",
-    metavar="SHARE",
-    callback=_accuracy,
-    help="Show when each run reached this test accuracy. [default: what all runs of a job reach]",
+    "--plot", metavar="DIR", callback=_folder, help="Draw pictures into this folder: PNG, SVG."
 )
 @click.option(
     "--goal",
     metavar="KEY=VALUE",
     callback=_goal,
-    help="Show the time and samples to loss=0.5 or accuracy=97% (test data), or train_loss=0.5.",
+    help="Show the time and samples to loss=0.5 or accuracy=97% (test data), or train_loss=0.5. "
+    "[default: the accuracy that all runs of a job reach]",
 )
 @click.option(
     "--explain",
@@ -146,25 +119,20 @@ def _only_goal(goal: Goal | None, target_accuracy: Goal | None) -> Goal | None:
     callback=_share,
     help="Slow-down that --against allows. [default: 5%]",
 )
-@paged
 def summary(
     *,
     run_names: tuple[str, ...],
     runs: Path,
     as_json: bool,
     details: bool,
-    csv_file: str | None,
-    benchmarks_file: str | None,
-    markdown_file: str | None,
-    html_file: str | None,
-    plot_folder: str | None,
-    target_accuracy: Goal | None,
+    plot: str | None,
     goal: Goal | None,
     with_disturbed: bool,
     no_cache: bool,
     against: str | None,
     threshold: float | None,
-) -> int | None:
+    **files_by_form: Any,
+) -> int:
     """Compare runs: throughput, speed-up, efficiency, and where the time went.
 
     Without RUN, all runs are read, including those in subfolders; RUN may also be a folder with
@@ -178,125 +146,104 @@ def summary(
     With --against, the exit code is 1 if a figure is slower by more than the threshold and this is
     not chance, or if the runs for it failed.
     """
-    from hpcdist.summary.read.search import search_named
+    from hpcdist.summary import print_summary
+    from hpcdist.summary.writing import write_comparisons
 
-    files = {
-        "csv": csv_file,
-        "csv-benchmarks": benchmarks_file,
-        "markdown": markdown_file,
-        "html": html_file,
-    }
+    wanted = {form: file for form in _NAMES if (file := files_by_form[form]) is not None}
+    read = functools.partial(
+        _summarize, runs=runs, goal=goal, uses_kept=not no_cache, with_disturbed=with_disturbed
+    )
     if against is not None:
-        goals = {"target-accuracy": target_accuracy, "goal": goal}
-        others: dict[str, object] = {**files, "plot": plot_folder, **goals}
-        if given := [f"--{name}" for name, value in others.items() if value is not None]:
+        others = {**wanted, "plot": plot, "goal": goal}
+        if given := [name.replace("_", "-") for name, value in others.items() if value]:
             raise click.UsageError(
-                f"{given[0]} and --against contradict each other: --against has no other "
-                "form than --json"
+                f"--{given[0]} and --against contradict each other: --against has no other form "
+                "than --json"
             )
-        allowed = 0.05 if threshold is None else threshold
         return _compare(
             run_names,
-            runs,
+            read,
             against=against,
-            threshold=allowed,
+            threshold=0.05 if threshold is None else threshold,
             with_disturbed=with_disturbed,
             as_json=as_json,
-            uses_kept=not no_cache,
         )
     if threshold is not None:
         raise click.UsageError("--threshold needs --against")
-    goal = _only_goal(goal, target_accuracy)
-    form_on_stdout = _form_on_stdout(files, as_json=as_json)
-    found = search_named(runs, run_names)
-    result = _summarize(
-        found,
-        uses_kept=not no_cache,
-        goal=goal,
-        compares_disturbed=with_disturbed,
-        asks_accounting=True,
-    )
-    texts = _write(result, files, plot_folder)
-    if form_on_stdout is not None:
-        note(*result.skipped)
-        sys.stdout.write(texts[form_on_stdout]())
-        return None
-    from hpcdist.summary import print_summary
-
+    on_stdout = [f"--{form} -" for form, file in wanted.items() if file == "-"]
+    on_stdout += ["--json"] if as_json else []
+    if len(on_stdout) > 1:
+        raise click.UsageError(
+            f"{' and '.join(on_stdout)} contradict each other: only one of them can be on stdout"
+        )
+    result = read(run_names, asks_accounting=True)
+    _write(result, wanted | ({"json": "-"} if as_json else {}), plot)
+    if on_stdout:
+        return EXIT_DONE
     print_summary(result, details=details)
-    _write_comparisons(result, found)
-    return None
-
-
-def _write_comparisons(result: Summary, found: Found) -> None:
-    from hpcdist.summary.writing import write_comparisons
-
-    folder = found.runs[0].path.parent if found.runs else Path()
+    if not result.comparisons:
+        return EXIT_DONE
     try:
-        for path in write_comparisons(result, folder) if result.comparisons else ():
-            note(f"the picture is in {path}")
+        path = result.runs[0].path if result.runs else None
+        folder = Path(path).parent if path else runs
+        for picture in write_comparisons(result, folder):
+            note(f"the picture is in {picture}")
     except OSError as error:
         note(f"the picture cannot be written: {error.strerror}")
+    return EXIT_DONE
 
 
-def _form_on_stdout(files: Mapping[str, str | None], *, as_json: bool) -> str | None:
-    """Return what stands on stdout instead of the tables: json, a form of file, or None."""
-    forms = [form for form, file in files.items() if file == "-"]
-    forms += ["json"] if as_json else []
-    if len(forms) > 1:
-        options = " and ".join("--json" if form == "json" else f"--{form} -" for form in forms)
-        raise click.UsageError(
-            f"{options} contradict each other: only one of them can be on stdout"
-        )
-    return forms[0] if forms else None
-
-
-def _write(
-    result: Summary, files: Mapping[str, str | None], plot_folder: str | None
-) -> dict[str, Callable[[], str]]:
-    """Write what has a file; return what makes each form."""
+def _write(result: Summary, wanted: Mapping[str, str], plot: str | None) -> None:
+    """Write each form of the summary into its file, and the pictures that the page, the folder or
+    both are to have."""
+    from hpcdist.summary import to_json
+    from hpcdist.summary.report import csv, report, text
     from hpcdist.summary.writing import write_output
 
-    texts = _texts(result, _draw(result, files["html"], plot_folder))
-    for form, file in files.items():
-        if file is not None and file != "-":
-            write_output(Path(file), texts[form](), what=_NAMES[form])
-            if form == "html":
-                note(f"the page is in {Path(file).absolute()}")
-    return texts
+    page = ""
+    if "html" in wanted or plot is not None:
+        from hpcdist.summary.report.page import to_html
+        from hpcdist.summary.writing import draw_pictures
 
-
-def _draw(result: Summary, html_file: str | None, plot_folder: str | None) -> str | None:
-    """Draw the pictures that the page, the folder or both are to have; return the page."""
-    if html_file is None and plot_folder is None:
-        return None
-    from hpcdist.summary.report.page import to_html
-    from hpcdist.summary.report.report import make_report
-    from hpcdist.summary.writing import draw_pictures
-
-    report = make_report(result)
-    folder = None if plot_folder is None else Path(plot_folder)
-    drawn = draw_pictures(report.sections, folder)
-    if folder is not None:
+        made = report.make_report(result)
+        drawn = draw_pictures(made.sections, None if plot is None else Path(plot))
         number = sum(map(len, drawn.values()))
-        if number:
-            note(f"{number} pictures, each as PNG and SVG, are in {folder}")
-        else:
-            note(f"there is nothing to draw yet, so {folder} has no pictures")
-    return None if html_file is None else to_html(report, drawn)
+        if plot is not None and number:
+            note(f"{number} pictures, each as PNG and SVG, are in {plot}")
+        elif plot is not None:
+            note(f"there is nothing to draw yet, so {plot} has no pictures")
+        page = to_html(made, drawn) if "html" in wanted else ""
+    texts = {
+        "json": lambda: files.to_json(to_json(result)),
+        "csv": lambda: csv.to_csv(result),
+        "csv_benchmarks": lambda: csv.to_benchmarks_csv(result),
+        "markdown": lambda: text.to_markdown(report.make_report(result)),
+        "html": lambda: page,
+    }
+    for form, file in wanted.items():
+        if file == "-":
+            note(*result.skipped)
+            sys.stdout.write(texts[form]())
+            continue
+        write_output(Path(file), texts[form](), what=_NAMES[form])
+        if form == "html":
+            note(f"the page is in {Path(file).absolute()}")
 
 
 def _summarize(
-    found: Found,
+    names: tuple[str, ...],
     *,
+    runs: Path,
+    goal: Goal | None,
     uses_kept: bool,
-    goal: Goal | None = None,
-    compares_disturbed: bool = False,
+    with_disturbed: bool,
     asks_accounting: bool = False,
 ) -> Summary:
     from hpcdist.monitor.states import run_accounting, run_states
     from hpcdist.summary import summarize
+    from hpcdist.summary.read.search import search_named
 
+    found = search_named(runs, names)
     return summarize(
         [*found.runs, *found.foreign],
         functools.partial(run_states, warn=note),
@@ -304,44 +251,27 @@ def _summarize(
         uses_kept=uses_kept,
         num_workers=None,
         goal=goal,
-        compares_disturbed=compares_disturbed,
+        compares_disturbed=with_disturbed,
     )
 
 
-def _texts(result: Summary, page: str | None) -> dict[str, Callable[[], str]]:
-    """Return what makes each form of the summary; the page is there already, if it is wanted."""
-    from hpcdist.base import files
-    from hpcdist.summary import to_json
-    from hpcdist.summary.report import csv, report, text
-
-    return {
-        "json": lambda: files.to_json(to_json(result)),
-        "csv": lambda: csv.to_csv(result),
-        "csv-benchmarks": lambda: csv.to_benchmarks_csv(result),
-        "markdown": lambda: text.to_markdown(report.make_report(result)),
-        "html": lambda: page or "",
-    }
-
-
 def _compare(
-    names: Sequence[str],
-    runs: Path,
+    names: tuple[str, ...],
+    read: Callable[[tuple[str, ...]], Summary],
     *,
     against: str,
     threshold: float,
     with_disturbed: bool,
     as_json: bool,
-    uses_kept: bool,
 ) -> int:
     """Print how runs compare with a baseline; return the exit code.
 
     Without names, runs of the baseline are not compared with themselves.
     """
     from hpcdist.summary.compare import against as comparing
-    from hpcdist.summary.read.search import search_named
 
-    def summaries(some: Sequence[str]) -> list[RunSummary]:
-        result = _summarize(search_named(runs, some), uses_kept=uses_kept)
+    def summaries(some: tuple[str, ...]) -> list[RunSummary]:
+        result = read(some)
         note(*result.skipped)
         return result.runs
 
@@ -349,7 +279,7 @@ def _compare(
         baseline = comparing.read_saved(Path(against))
     else:
         try:
-            baseline = summaries([against])
+            baseline = summaries((against,))
         except RunNotFoundError as error:
             message = f"there is no baseline {against}: {error.message}"
             hint = f"{error.hint}; {comparing.BASELINE_HINT}"

@@ -158,7 +158,7 @@ def data_notes(data: Data) -> list[str]:
     unmade = entry.unmade(data)
     notes = [unmade] if unmade else []
     if _to_download(data):
-        notes.append(f"{data.name} is downloaded to {data.root}")
+        notes.append(f"the job downloads {data.name} to {data.root}")
     return notes + notes_on_transform(data.transform)
 
 

@@ -6,10 +6,11 @@ that a command does there.
 
 from __future__ import annotations
 
+import base64
+import gzip
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,17 +23,20 @@ from hpcdist.runs.remote import FILE, Remote, known_hosts
 from hpcdist.runs.run import Run
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from typing_extensions import Self
 
 SSH_VARIABLE = "HPCDIST_SSH"
-START_FILE = "${XDG_DATA_HOME:-$HOME/.local/share}/hpcdist/start"
-"""The script at the host that starts hpcdist, which `hpcdist setup` writes."""
-LOST = 255
+NONE_THERE = 127
+"""Exit code of a script where the host has no hpcdist."""
+_LOST = 255
 """Exit code of ssh where it does not reach the host, or not any more."""
 _PERSIST_S = 60
 """So long a login is kept where this process is killed."""
+_MOST_BYTES = 64_000_000
+_LOGIN = 'exec 3>&1 4>&2; exec bash -lc "$0" >/dev/null 2>&1'
+"""Start a login shell whose profile's output is no part of the answer; for bash."""
+_START = 'exec >&3 2>&4 3>&- 4>&-; eval "$(printf %s SCRIPT | base64 -d | gzip -d)"'
+"""Both stand in single quotes, which all shells read alike if there is none of ' ! \\ in them."""
 _DEFAULTS = {
     "connecttimeout": ("none", "ConnectTimeout=20"),
     "serveraliveinterval": ("0", "ServerAliveInterval=15"),
@@ -73,29 +77,22 @@ class Where(NamedTuple):
         return cls(Host(remote.host, remote.folder), remote.project, remote.runs)
 
 
-def ssh_words() -> list[str]:
-    """Return the command ssh: that of HPCDIST_SSH, else the one on PATH."""
-    try:
-        return shlex.split(os.environ.get(SSH_VARIABLE, "")) or ["ssh"]
-    except ValueError as error:
-        raise UserError(
-            f"{SSH_VARIABLE} cannot be read: {error}", hint="write it as in a shell: ssh -F FILE"
-        ) from None
-
-
 class Connection:
-    """A login at a host, from `with` to its end: every command that is started with `words` uses
-    it, and nothing is asked twice."""
+    """A login at a host, from `with` to its end: all that is called meanwhile shares it, and the
+    user is asked for nothing twice."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
+        self._ssh = shlex.split(os.environ.get(SSH_VARIABLE, "")) or ["ssh"]
         options = ["ClearAllForwardings=yes", *([] if _can_ask() else ["BatchMode=yes"])]
-        settings = self._settings()
-        options += [
-            option
-            for name, (unset, option) in _DEFAULTS.items()
-            if settings.get(name, unset) == unset
-        ]
+        argv = [*self._ssh, "-G", "--", host.name]
+        try:
+            said = subprocess.check_output(argv, stderr=subprocess.DEVNULL, timeout=10, text=True)
+        except (OSError, subprocess.SubprocessError):  # the connection says why
+            said = ""
+        settings = dict(line.split(" ", 1) for line in said.splitlines() if " " in line)
+        for name, (unset, option) in _DEFAULTS.items():
+            options += [option] if settings.get(name, unset) == unset else []
         # One that the user shares is theirs to begin and to end.
         self._is_own = settings.get("controlpath", "none") == "none"
         self._folder = tempfile.mkdtemp(prefix="hpcdist-")
@@ -103,103 +100,86 @@ class Connection:
             options.append(f"ControlPath={self._folder}/socket")
         self._options = [word for option in options for word in ("-o", option)]
 
-    def words(self, *options: str) -> list[str]:
-        """Return the words of an ssh that shares this login; the host, and a command, follow."""
-        return [*ssh_words(), "-T", *self._options, *options]
-
-    def command(self, command: str) -> list[str]:
-        """Return the words that run a command at the host."""
-        return [*self.words(), "--", self.host.name, command]
-
     def __enter__(self) -> Self:
-        try:
-            if self._is_own:
-                self._log_in()
-        except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            raise
-        return self
-
-    def _log_in(self) -> None:
         master = ["-o", "ControlMaster=yes", "-o", f"ControlPersist={_PERSIST_S}", "-fN"]
-        with tempfile.TemporaryFile() as said:
-            code = self._run([*self.words(*master), "--", self.host.name], said.fileno())
-            said.seek(0)
-            text = said.read().decode(errors="replace")
-        if code:
-            print(text, end="", file=sys.stderr)
-            raise self.unreached(text)
-
-    def __exit__(self, *_: object) -> None:
-        if self._is_own:
-            self._run([*self.words("-O", "exit"), "--", self.host.name], subprocess.DEVNULL)
+        argv = [*self._words(*(master if self._is_own else ())), "--", self.host.name]
+        argv += [] if self._is_own else ["true"]
+        quiet = subprocess.DEVNULL
+        with tempfile.TemporaryFile() as errors:
+            try:
+                code = subprocess.call(argv, stdin=quiet, stdout=quiet, stderr=errors)
+            except OSError as error:
+                raise SchedulerError(f"{argv[0]} cannot be run: {error.strerror}") from None
+            errors.seek(0)
+            said = errors.read().decode(errors="replace")
+        if code == 0:
+            return self
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    def unreached(self, said: str = "") -> SchedulerError:
-        """Return the error for a host that is not reached, with what ssh said."""
+        print(said, end="", file=sys.stderr)
         lines = [line.strip() for line in said.splitlines() if line.strip()]
         last = f": {one_line(lines[-1])}" if lines else ""
         hint = next((hint for words, hint in _HINTS.items() if words in said), "")
         hint = hint or f"try it by hand: ssh {self.host.name} true"
-        return SchedulerError(f"ssh does not reach {self.host.name}{last}", hint=hint)
+        raise SchedulerError(f"ssh does not reach {self.host.name}{last}", hint=hint)
 
-    def _settings(self) -> dict[str, str]:
-        """Return the user's settings of ssh for the host."""
-        try:
-            done = subprocess.run(
-                [*ssh_words(), "-G", "--", self.host.name],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=10,
-                check=False,
+    def __exit__(self, *_: object) -> None:
+        if self._is_own:
+            argv = [*self._words("-O", "exit"), "--", self.host.name]
+            subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def call(self, script: str, *, is_captured: bool = False) -> tuple[int, bytes]:
+        """Run a script of bash at the host, in a login shell; return its exit code, and what it
+        printed where that is captured. On a terminal it has one there, too.
+
+        Raises ConnectionLostError, and SchedulerError where there is no hpcdist.
+        """
+        streams = (sys.stdin, sys.stdout, sys.stderr)
+        is_terminal = not is_captured and all(stream.isatty() for stream in streams)
+        packed = base64.b64encode(gzip.compress(script.encode(errors="surrogateescape")))
+        start = _START.replace("SCRIPT", packed.decode())
+        argv = self._words(terminal="-tt" if is_terminal else "-T")
+        argv += ["--", self.host.name, f"exec bash -c '{_LOGIN}' '{start}'"]
+        sys.stdout.flush()
+        with subprocess.Popen(
+            argv,
+            stdin=None if is_terminal else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if is_captured else None,
+        ) as process:
+            out = process.stdout.read(_MOST_BYTES) if process.stdout is not None else b""
+            if len(out) == _MOST_BYTES:
+                process.kill()
+                raise SchedulerError(f"{self.host.name} prints without an end")
+        if process.returncode == _LOST or process.returncode < 0:
+            raise ConnectionLostError(
+                f"the connection to {self.host.name} broke",
+                hint="what was submitted continues there: look with hpcdist status",
             )
-        except (OSError, subprocess.TimeoutExpired):  # the connection says why
-            return {}
-        lines = done.stdout.decode(errors="replace").splitlines()
-        return dict(line.split(" ", 1) for line in lines if " " in line)
-
-    def _run(self, words: list[str], stderr: int) -> int:
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            return subprocess.run(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                check=False,
-            ).returncode
-        except OSError as error:
+        if process.returncode == NONE_THERE:
             raise SchedulerError(
-                f"{words[0]} cannot be run: {error.strerror}",
-                hint="install OpenSSH, or set HPCDIST_SSH",
-            ) from None
-        finally:
-            signal.signal(signal.SIGINT, before)
+                f"there is no hpcdist at {self.host.name}",
+                hint="install it there, where your login shell finds it: docs/laptop.md says how",
+            )
+        return process.returncode, out
 
+    def copy(self, words: list[str], *, given: bytes = b"") -> None:
+        """Copy by rsync over the connection, with `given` on stdin; UserError where it cannot."""
+        argv = ["rsync", "-sz", "-e", shlex.join(self._words()), *words]
+        try:
+            done = subprocess.run(argv, input=given, capture_output=True, check=False)
+        except FileNotFoundError:
+            raise UserError("rsync is not installed here", hint="install it, and there") from None
+        if done.returncode == _LOST:
+            raise ConnectionLostError(f"the connection to {self.host.name} broke")
+        if done.returncode:
+            said = "; ".join(done.stderr.decode(errors="replace").strip().splitlines()[:3])
+            raise UserError(
+                f"rsync cannot copy between here and {self.host.name}: {one_line(said)}",
+                hint="see whether the disk there has room, and whether rsync is installed there",
+            )
 
-def copy(
-    connection: Connection, words: list[str], *, given: bytes, folder: Path | str | None = None
-) -> None:
-    """Copy by rsync over the connection, with `given` on stdin; UserError where it cannot."""
-    shell = ["rsync", "-sz", "-e", shlex.join(connection.words())]
-    try:
-        done = subprocess.run(
-            [*shell, *words], input=given, cwd=folder, capture_output=True, check=False
-        )
-    except FileNotFoundError:
-        raise UserError(
-            "rsync is not installed here: it copies files to and from hosts",
-            hint="install it, here and at the host",
-        ) from None
-    if done.returncode == LOST:
-        raise ConnectionLostError(f"the connection to {connection.host.name} broke")
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        shown = "; ".join(map(one_line, said[:3]))
-        raise UserError(
-            f"rsync cannot copy between here and {connection.host.name}: {shown}",
-            hint="see whether the disk there has room, and whether rsync is installed there",
-        )
+    def _words(self, *options: str, terminal: str = "-T") -> list[str]:
+        return [*self._ssh, terminal, *self._options, *options]
 
 
 def _can_ask() -> bool:

@@ -160,7 +160,7 @@ def _check_size(root: str, sizes: dict[str, int], limit_bytes: float) -> None:
             f"the work tree {root} has {show_bytes(total)} in {len(sizes):,} files, more than the "
             f"{show_bytes(limit_bytes)} that a snapshot may have; the largest: {listed}",
             hint="list what the job does not change in .gitignore (it is then linked to), raise "
-            "the limit with --snapshot-limit MB, or use --no-snapshot",
+            "the limit with HPCDIST_SNAPSHOT_LIMIT_MB, or use --no-snapshot",
         )
 
 

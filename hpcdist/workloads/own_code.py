@@ -69,8 +69,8 @@ class ScriptWorkload(Workload[ScriptJob]):
             f"{path.name}, line {line} starts ranks by {call[1].decode()}, as hpcdist does: each "
             "rank would start all of them again, and these would wait for each other forever",
             hint="call the function that it starts once in each rank, with RANK and LOCAL_RANK of "
-            "the environment as its numbers, and do not set MASTER_ADDR and MASTER_PORT; --force "
-            "starts it as it is",
+            "the environment as its numbers, and do not set MASTER_ADDR and MASTER_PORT; --set "
+            "force=true starts it as it is",
         )
 
     def preload(self) -> list[str]:

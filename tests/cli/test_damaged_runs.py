@@ -45,7 +45,7 @@ VERBS = (
     ["gc"],
     ["logs", "hurt"],
     ["logs", "hurt", "--follow"],
-    ["logs", "hurt", "--raw"],
+    ["logs", "hurt", "--json"],
     ["cancel", "hurt"],
 )
 
@@ -342,19 +342,17 @@ def write_evil_run(runs, *, verdict):
     return run
 
 
-def test_logs_give_every_byte_only_where_that_is_asked(runs, capfdbinary):
+def test_logs_name_their_files_as_json(runs, capfd):
     run = write_evil_run(runs, verdict=True)
-    assert main(["logs", "evil", "--raw"]) == 0
-    assert capfdbinary.readouterr().out == run.log_file(0).read_bytes()
-    assert main(["logs", "evil", "--raw", "--follow"]) == 2
-    assert b"--follow and --raw contradict each other" in capfdbinary.readouterr().err
+    assert main(["logs", "evil", "--json"]) == 0
+    (told,) = json.loads(capfd.readouterr().out)
+    assert told == {"rank": 0, "attempt": 0, "path": str(run.log_file(0))}
 
 
 @pytest.mark.parametrize("verdict", [True, False], ids=["ended", "goes on"])
 def test_no_text_of_a_run_acts_on_the_terminal(runs, capsys, verdict):
     write_evil_run(runs, verdict=verdict)
     verbs = [["evil" if word == "hurt" else word for word in verb] for verb in VERBS]
-    verbs.remove(["logs", "evil", "--raw"])
     for verb in (*verbs, ["summary", "--details"], ["runs", "--all"]):
         main(verb)
         out, err = capsys.readouterr()

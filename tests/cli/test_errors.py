@@ -39,6 +39,14 @@ def assert_refused(done, exit_code, message, hint=""):
         (["submit", "dpd", "--local"], 2, "there is no job called 'dpd'", "did you mean ddp?"),
         (["submit", "ddp", "--local", "--nodes", "0"], 2, "--nodes: resources.nodes is 0", ""),
         (["submit", "ddp", "--local", "--scheduler", "slurm"], 2, "contradict each other", ""),
+        (["submit", "python", "t.py"], 2, "python is no job", "hpcdist submit t.py"),
+        (
+            ["submit", "a.ipynb"],
+            2,
+            "is a notebook",
+            "nbconvert --to script a.ipynb",
+        ),
+        (["submit", "t.py", "--detach", "--wait"], 2, "--detach and --wait contradict", ""),
         (["submit", "t.py", "--local", "--set", "launch.device=cuda"], 2, "shows no GPU", "cpu"),
         (["submit", "t.py", "--local", "--set", "launch.backend=nccl"], 2, "needs GPUs", "gloo"),
         (["submit", "ddp", "--scheduler", "slrum"], 2, "did you mean slurm?", "submit --help"),
@@ -68,7 +76,7 @@ def assert_refused(done, exit_code, message, hint=""):
         (["cluster", "find"], 2, "No such command 'find'", "hpcdist cluster --help"),
         (["submit", "ddp"], 3, "no scheduler was found", "--local"),
         (["render", "ddp"], 3, "no scheduler was found", "--local"),
-        (["submit", "ddp", "--scheduler", "slurm"], 3, "sbatch was not found", "--local"),
+        (["submit", "ddp", "--scheduler", "slurm"], 3, "sbatch cannot be run", "--local"),
         (["status", "last"], 2, "there are no runs in", "hpcdist submit"),
         (["cancel"], 2, "Missing argument 'RUN...'", "hpcdist cancel --help"),
         (["runs", "--runs", "bad.py"], 2, "the runs cannot be read", "--runs"),
@@ -213,3 +221,12 @@ def test_a_full_disk_under_the_output_is_an_error_and_no_traceback(hpcdist, verb
     assert command.returncode == 1
     assert "error: the output cannot be written: No space left on device" in error
     assert "Traceback" not in error
+
+
+def test_with_json_an_error_is_json_too(hpcdist):
+    for words in (["status", "gone"], ["gc", "--older-than", "0d"], ["submit", "gone.py"]):
+        done = hpcdist(*words, "--json")
+        told = json.loads(done.stdout)
+        assert told["exit_code"] == done.returncode == 2
+        assert f"error: {told['error']}\nhint: {told['hint']}\n" == done.stderr
+    assert hpcdist("submit", "gone.py", "--", "--json").stdout == ""

@@ -136,45 +136,54 @@ def explained(capsys, *words):
     return json.loads(capsys.readouterr().out)
 
 
-def test_names_are_told_in_the_order_of_the_help_and_by_kind(capsys):
+def test_a_name_is_told_with_all_that_it_means(capsys):
     def told(*words):
-        found = explained(capsys, *words)
-        return found["kind"], found["name"], found["text"][0]
+        return [(one["kind"], one["name"], one["text"][0]) for one in explained(capsys, *words)]
 
-    assert told("75") == ("code", "75", EXIT_CODES[75])
-    assert told("137")[2].endswith("SIGKILL ended")
-    assert told("hang") == ("verdict", "hang", meanings("kind")["hang"])
-    assert told("pending")[2] == meanings("state")["pending"]
-    assert told("accumulate")[:2] == ("key", "train.accumulate")
-    assert told("gpu_request")[0] == "key"
-    assert told("exposed", "communication")[:2] == ("word", "exposed communication (exposed comm.)")
-    assert told("Exposed comm.")[0] == "word"
-    assert told("rank")[2].startswith("One process of a training, and its number")
-    assert told("launch")[0] == "key"
-    assert told("launch", "--as", "verdict") == ("verdict", "launch", meanings("kind")["launch"])
-    assert main(["explain", "launch"]) == 0
-    also = "note: launch is also a kind of verdict: hpcdist explain launch --as verdict"
-    assert also in capsys.readouterr().err
-    facts = explained(capsys, "train.accumulate")["facts"]
+    assert told("75") == [("an exit code", "75", EXIT_CODES[75])]
+    assert told("137")[0][2].endswith("SIGKILL ended")
+    assert told("hang") == [("a kind of verdict", "hang", meanings("kind")["hang"])]
+    assert told("pending")[0][2] == meanings("state")["pending"]
+    assert told("accumulate")[0][:2] == ("a key of a job file", "train.accumulate")
+    assert told("gpu_request")[0][0] == "a key of hpcdist.yaml"
+    assert told("exposed", "communication")[0][1] == "exposed communication (exposed comm.)"
+    assert told("Exposed comm.") == told("exposed", "communication")
+    assert told("rank")[0][2].startswith("One process of a training, and its number")
+    assert [kind for kind, *_ in told("launch")] == ["a section of a job file", "a kind of verdict"]
+    facts = explained(capsys, "train.accumulate")[0]["facts"]
     assert "train" in facts["workloads"]
-    assert facts["example"] == "hpcdist submit ddp --set train.accumulate=2"
-    assert explained(capsys, "launch.grace_s")["facts"]["unit"] == "seconds"
+    assert facts["example"] == "--set train.accumulate=2"
+    assert explained(capsys, "launch.grace_s")[0]["facts"]["unit"] == "seconds"
+
+
+@pytest.mark.parametrize("word", ["oom", "OOM", "out-of-memory", "out_of_memory"])
+def test_a_verdict_is_found_by_the_usual_names(capsys, word):
+    (found,) = explained(capsys, word)
+    assert found["name"] == "out_of_memory"
 
 
 @pytest.mark.parametrize(
-    ("words", "message", "hint"),
+    "word",
+    ["memory", "barrier", "DistributedSampler", "sigkill", "rendezvous", "epoch", "NCCL"],
+)
+def test_words_of_the_field_come_before_runs_of_such_a_name(capsys, tmp_path, word):
+    Run.create(tmp_path, word.lower())
+    assert explained(capsys, word, "--runs", str(tmp_path))[0]["kind"].startswith("a word")
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
     [
-        (["hnag"], "'hnag' is not", "did you mean hang, a kind of verdict"),
-        (["train.acumulate"], "is not", "did you mean train.accumulate, a key"),
-        (["9", "--as", "code"], "'9' is not an exit code", ""),
-        (["gone.py", "--as", "job"], "no such file", ""),
+        ("hnag", "did you mean hang? "),
+        ("train.acumulate", "did you mean train.accumulate? "),
+        ("nonsense", "jobs are listed by"),
     ],
 )
-def test_a_name_that_is_nothing_is_refused_with_what_is_near(words, message, hint, capsys):
-    assert main(["explain", *words]) == 2
+def test_a_name_that_is_nothing_is_refused_with_what_is_near(word, hint, capsys, tmp_path):
+    assert main(["explain", word, "--runs", str(tmp_path)]) == 2
     error, hinted = capsys.readouterr().err.splitlines()
-    assert message in error
-    assert hint in hinted
+    assert f"{word!r} is not anything" in error
+    assert hinted.startswith(f"hint: {hint}")
 
 
 def test_a_run_is_told_by_its_verdict_with_what_to_do(tmp_path, capsys):
@@ -189,8 +198,8 @@ def test_a_run_is_told_by_its_verdict_with_what_to_do(tmp_path, capsys):
             log="logs/rank-00001.log",
         )
     )
-    found = explained(capsys, "last", "--runs", str(tmp_path))
-    assert (found["kind"], found["name"]) == ("run", run.id)
+    (found,) = explained(capsys, "last", "--runs", str(tmp_path))
+    assert (found["kind"], found["name"]) == ("a run", run.id)
     assert found["text"][0] == "rank 1 (node 0, host n1) has no memory"
     assert f"hpcdist summary {run.path} --details" in " ".join(found["text"])
     assert "train.batch_size" in " ".join(found["text"])

@@ -20,7 +20,7 @@ def test_printed_commands_work_as_they_are_where_the_user_stands(hpcdist, option
     failed = hpcdist("submit", "fails.py", "--local", *CPU, *options)
     assert failed.returncode == 1, failed.stderr
     explained = hpcdist("explain", "last", *options)
-    resumed = hpcdist("resume", "last", *options)
+    resumed = hpcdist("resume", "last", "--detach", *options)
     lists = [hpcdist(verb, *options) for verb in ("runs", "status", "summary")]
     assert "hpcdist summary --" not in lists[2].stdout
     commands = [*printed(explained), *printed(resumed), *printed(lists[0])]

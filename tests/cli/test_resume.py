@@ -20,7 +20,7 @@ def test_a_failed_run_goes_on_where_its_program_stopped_and_is_one_run(hpcdist):
     assert hpcdist("submit", "job.py", "--local", *CPU).returncode == 1
     failed = Run(*hpcdist.runs)
     assert_refused(hpcdist, failed)
-    again = hpcdist("resume", "last", "--local")
+    again = hpcdist("resume", "last")
     assert again.returncode == 1, again.stderr
     assert "from 7" in again.stdout
     assert "from the start" not in again.stdout  # it was shown before

@@ -58,7 +58,7 @@ def test_a_warned_training_ends_with_75_and_goes_on_exactly(hpcdist):
     hpcdist.write("released", "")
     two_nodes = ("submit", "job.yaml", "--local", "--nodes", "2", "--gpus", "1")
     assert f"continue with: hpcdist resume {run.name}" in said
-    resumed = hpcdist("resume", run.name, "--local")
+    resumed = hpcdist("resume", run.name)
     assert resumed.returncode == 0, resumed.stderr
     assert f"continues from its checkpoint of step {verdict['step']}" in resumed.stderr
     assert hpcdist(*two_nodes, "--set", "data.workers=0").returncode == 0

@@ -60,7 +60,7 @@ def test_a_script_sees_the_same_state_as_under_accelerate_launch(text, tmp_path)
     commands = {
         "theirs": "-m accelerate.commands.launch --config_file config.yaml "
         "--main_process_port 0 train.py",
-        "ours": "-m hpcdist submit train.py --local --accelerate-config config.yaml",
+        "ours": "-m hpcdist submit train.py --local --set accelerate=config.yaml",
     }
     for name, command in commands.items():
         folder = tmp_path / name

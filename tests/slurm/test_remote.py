@@ -137,11 +137,10 @@ def test_a_laptop_does_with_runs_what_the_login_node_does(laptop, slurm, login):
     assert found["state"] == "done"
     assert "done" in laptop("runs", "--host", "login")[0]
     assert f"rsync -a login:{laptop.there / first} ." in laptop("fetch", first)[1]
-    assert laptop("fetch")[1] == ""
 
 
 def test_a_submission_whose_connection_breaks_is_made_once(laptop, slurm, login):
-    """It breaks while sbatch is at work, and again when all is done but nobody has heard of it."""
+    """It breaks while sbatch is at work, and again when the laptop is gone."""
     gate = login.folder / "gate"
     sbatch = subprocess.check_output(["which", "sbatch"], text=True, env=slurm.environment).strip()
     wrapper = login.home / "bin" / "sbatch"
@@ -158,13 +157,12 @@ def test_a_submission_whose_connection_breaks_is_made_once(laptop, slurm, login)
     process = laptop.start(*words)
     slurm.wait_for((gate.with_suffix(".came")).exists)
     login.break_connections()
-    line = process.stderr.readline()
-    while "asking login again" not in line:
-        assert line, process.communicate()
-        line = process.stderr.readline()
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 3
+    assert "it is not known whether the job was submitted" in err
     gate.touch()
-    out, err = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 0, err
+    out, err = laptop(*words)
+    assert "it is not submitted again" in err
     assert len(slurm.queue()) == 1
     assert read_remote(Run(laptop.runs / out.strip())).host == "login"
 
@@ -185,36 +183,6 @@ def test_a_submission_whose_connection_breaks_is_made_once(laptop, slurm, login)
     assert third != out.strip()
     assert len(slurm.queue()) == 3
     laptop("cancel", *(path.name for path in laptop.there.glob("program-*")), "--host", "login")
-
-
-def test_a_followed_log_goes_on_after_a_break_without_a_line_lost_or_doubled(laptop, slurm, login):
-    gates = [login.folder / f"gate-{number}" for number in range(3)]
-    waits = "\n".join(
-        f"while [ ! -e {gate} ]; do sleep 0.05; done; for i in $(seq 200); do echo {name} $i; done"
-        for name, gate in enumerate(gates)
-    )
-    laptop.write("program", f"#!/bin/bash\n{waits}\nfalse\n")
-    waiting = laptop.start(
-        *("submit", "--wait", "--host", "login", "--no-python", "./program", "--gpus", "1")
-    )
-    slurm.wait_for(lambda: list(laptop.runs.glob("program-*/remote.json")))
-    (run,) = (path.parent.name for path in laptop.runs.glob("program-*/remote.json"))
-    process = laptop.start("logs", run, "--follow", "--rank", "0")
-    lines = []
-    for gate in gates:
-        gate.touch()
-        lines += [process.stdout.readline().strip() for _ in range(200)]
-        login.break_connections()
-    out, err = process.communicate(timeout=LIMIT_S)
-    wanted = [f"{name} {i}" for name in range(3) for i in range(1, 201)]
-    assert [re.sub(r"^\[rank 0\] ", "", line) for line in [*lines, *out.splitlines()]] == wanted
-    assert err.count("connected to login again") >= 1
-    assert f"run {run} failed" in err
-    out, err = waiting.communicate(timeout=LIMIT_S)
-    assert [line.removeprefix("[rank 0] ") for line in out.splitlines()] == wanted
-    assert "asking login again" in err
-    assert f"run {run} failed" in err
-    assert waiting.returncode == 1
 
 
 def test_sweeps_profiles_and_checks_work_from_a_laptop(laptop, slurm, login):

@@ -97,7 +97,7 @@ class LoginNode:
         (self.home / ".bash_profile").write_text(f"{text}\n")
 
     def install(self):
-        """hpcdist is there, as `hpcdist setup` leaves it."""
+        """hpcdist is there, by the script that starts it."""
         start = self.home / ".local/share/hpcdist/start"
         start.parent.mkdir(parents=True, exist_ok=True)
         start.write_text(f'#!/bin/sh\nexec {sys.executable} -m hpcdist "$@"\n')

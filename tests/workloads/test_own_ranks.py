@@ -60,4 +60,4 @@ def test_a_script_that_starts_its_ranks_itself_is_refused_unless_forced(tmp_path
     with pytest.raises(JobError) as error:
         check()
     assert call in error.value.message
-    assert "--force" in error.value.hint
+    assert "--set force=true" in error.value.hint

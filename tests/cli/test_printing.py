@@ -1,7 +1,6 @@
-"""Output on a terminal of 80 columns, whose words are whole, and in a pager where it is long."""
+"""Output on a terminal of 80 columns, whose words are whole, and the progress of long work."""
 
 import json
-import signal
 import sys
 
 import pytest
@@ -12,13 +11,11 @@ from hpcdist.base.terminal_lines import terminal_lines
 from hpcdist.cli import printing
 from hpcdist.cli.printing import print_columns
 
-MARKS = "sed s/^/paged:/"
-
 
 @pytest.fixture(autouse=True)
 def _usual_terminal(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
-    for name in ("COLUMNS", "LINES", "PAGER"):
+    for name in ("COLUMNS", "LINES"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -49,7 +46,6 @@ def runs(hpcdist):
 
 
 def test_words_are_whole_in_80_columns(runs):
-    runs.environment["HPCDIST_NO_PAGER"] = "1"
     for verb in ("runs", "status", "jobs", "summary"):
         lines = [line for line in shown(runs, verb) if "directory" not in line]
         assert max(map(len, lines)) <= 80, lines
@@ -61,38 +57,9 @@ def test_words_are_whole_in_80_columns(runs):
     assert any(name in line for line in shown(runs, "summary"))
 
 
-def test_long_output_on_a_terminal_goes_through_the_pager(hpcdist):
-    hpcdist.environment["PAGER"] = MARKS
-    assert all(line.startswith("paged:") for line in shown(hpcdist, "jobs", rows=8))
-    assert not any("paged:" in line for line in shown(hpcdist, "jobs", rows=60))
-    assert not any("paged:" in line for line in shown(hpcdist, "jobs", "--json", rows=8))
-    assert not any("paged:" in line for line in shown(hpcdist, "--no-pager", "jobs", rows=8))
-    assert "paged:" not in hpcdist("jobs").stdout
-    hpcdist.environment["PAGER"] = ""
-    assert shown(hpcdist, "jobs", rows=8)[0].startswith("JOB")
-
-
-def test_a_pager_may_be_left_early_or_interrupted(hpcdist):
-    hpcdist.environment["PAGER"] = "head -1"
-    (line,) = shown(hpcdist, "jobs", rows=8)
-    assert line.startswith("JOB")
-    waiting = hpcdist.write(
-        # No `read`: a signal just before it begins would be heard after the key that never comes.
-        "waiting",
-        "#!/bin/sh\ntrap 'exit 0' INT\ncat\necho waits\nwhile :; do sleep 0.05; done\n",
-    )
-    waiting.chmod(0o755)
-    hpcdist.environment["PAGER"] = str(waiting)
-    terminal = Terminal(hpcdist, "jobs", rows=8)
-    terminal.wait_for("waits")
-    terminal.press_ctrl_c()
-    assert terminal.finish() == 128 + signal.SIGINT, terminal.shown
-    assert "Traceback" not in terminal.shown
-
-
-def test_long_work_has_a_progress_bar_on_a_terminal_and_nowhere_else(capsys, monkeypatch):
+def test_long_work_is_shown_on_a_terminal_and_nowhere_else(capsys, monkeypatch):
     monkeypatch.setattr(printing, "_SHOWN_AFTER_S", 0.0)
-    monkeypatch.setattr(printing, "_SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(printing, "_BETWEEN_S", 0.0)
     for name in ("_show", "_end"):
         monkeypatch.setattr(progress, name, getattr(progress, name))
     printing.show_progress()
@@ -102,7 +69,7 @@ def test_long_work_has_a_progress_bar_on_a_terminal_and_nowhere_else(capsys, mon
     monkeypatch.setenv("TERM", "xterm")
     printing.show_progress()
     for number in progress.track(iter([1, 2, 3]), "drawing", total=3):
-        assert number < 3 or "2/3" in capsys.readouterr().err
+        assert number < 3 or "drawing: 2 of 3" in capsys.readouterr().err
     # What is left in the middle is taken away before an error is printed.
     left = progress.track([1, 2, 3], "drawing")
     assert [next(left), next(left)] == [1, 2]
