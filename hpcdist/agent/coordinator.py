@@ -341,21 +341,20 @@ class Coordinator:
                 self._broadcast(each)
 
     def _on_ended(self, end: RankEnd) -> None:
-        attempt, now = self.attempt, self._now.now
-        attempt.ends[end.rank] = end
+        self.attempt.ends[end.rank] = end
         if self.stage is Stage.ENDING and self.deadline is not None:
             # Its agent closes one rank's files after the other, on whatever file system.
-            self.deadline = max(self.deadline, now + _GONE_S)
+            self.deadline = max(self.deadline, self._now.now + _GONE_S)
         if self.stage not in {Stage.RUNNING, Stage.SETTLING}:
             return
         if self.stage is Stage.RUNNING and _is_due_to(self._notice, end):
-            self.deadline = self.deadline or now + STOP_TOGETHER_S
+            self.deadline = self.deadline or self._now.now + STOP_TOGETHER_S
         elif failure.is_failure(end):
-            due = now + (CAUSE_S if failure.is_victim(end) else SETTLE_S)
+            due = self._now.now + (CAUSE_S if failure.is_victim(end) else SETTLE_S)
             if self.stage is Stage.SETTLING and self.deadline is not None:
                 due = min(due, self.deadline)
             self.stage, self.deadline = Stage.SETTLING, due
-        if len(attempt.ends) == self.node.world_size:
+        if len(self.attempt.ends) == self.node.world_size:
             self._end_attempt(None)
 
     def _on_warned(self, signal_name: str | None) -> None:
