@@ -138,7 +138,7 @@ def test_outside_of_a_job_and_in_one_that_has_ended_it_is_refused(user, monkeypa
     user.write("count.py", COUNT)
     refused = user(*here())
     assert refused.returncode == 2
-    assert "neither SLURM_JOB_ID nor PBS_JOBID is set" in refused.stderr
+    assert "neither SLURM_JOB_ID nor LSB_JOBID nor PBS_JOBID is set" in refused.stderr
     monkeypatch.setenv("PBS_JOBID", "4711.pbs")
     refused = user(*here())
     assert refused.returncode == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
 import socket
@@ -448,13 +447,11 @@ def idx(folder: Path) -> list[Sample]:
         contents[f"{part}-labels-idx1-ubyte"] = struct.pack(">2I", 0x801, number) + labels
     data = Data(name="mnist", root=str(folder))
 
-    def look(name: str, *, is_packed: bool) -> Callable[[bytes], bool]:
+    def look(name: str) -> Callable[[bytes], bool]:
         def read(content: bytes) -> bool:
             for other, right in contents.items():
-                (raw / f"{other}.gz").unlink(missing_ok=True)
                 (raw / other).write_bytes(right)
-            (raw / name).unlink()
-            (raw / (f"{name}.gz" if is_packed else name)).write_bytes(content)
+            (raw / name).write_bytes(content)
             try:
                 sizes = check_data(data)
                 loaded = load_data(data)
@@ -466,12 +463,7 @@ def idx(folder: Path) -> list[Sample]:
 
         return read
 
-    plain = [Sample(content, look(name, is_packed=False)) for name, content in contents.items()]
-    packed = [
-        Sample(gzip.compress(content, mtime=0), look(name, is_packed=True))
-        for name, content in contents.items()
-    ]
-    return plain + packed
+    return [Sample(content, look(name)) for name, content in contents.items()]
 
 
 # Messages.
