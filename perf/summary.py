@@ -32,7 +32,6 @@ class Reading(NamedTuple):
 
     wall_s: float
     cpu_s: float
-    """With its workers."""
 
 
 def main() -> None:
@@ -82,7 +81,7 @@ def summarize(runs: Path) -> Reading:
 
 
 def row(kind: str, readings: list[Reading], num_runs: int, num_bytes: int) -> str:
-    """A line of the table; the memory is the largest so far of any process, workers included."""
+    """A line of the table; the memory is the largest so far of any process."""
     least_s, largest_s = (found(reading.wall_s for reading in readings) for found in (min, max))
     peak_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6
     has_target = num_runs == 1000 and kind in _TARGETS_S

@@ -249,7 +249,6 @@ def _summarize(
         functools.partial(run_states, warn=note),
         accounting=functools.partial(run_accounting, warn=note) if asks_accounting else None,
         uses_kept=uses_kept,
-        num_workers=None,
         goal=goal,
         compares_disturbed=with_disturbed,
     )

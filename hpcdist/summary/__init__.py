@@ -1,7 +1,7 @@
 """From the events of runs to figures, and from these to tables, pages, pictures and files.
 
-    read      the files of a run directory, as typed records (`measuring` spreads this over
-              processes, and takes what has not changed from the cache)
+    read      the files of a run directory, as typed records (`measuring` takes what has not
+              changed from the figures that are kept)
     figures   what one run came to: `RunFigures`
     compare   which runs can be compared, and what they came to beside each other: `RunSummary`
     report    a `Summary` as text, page, Markdown, CSV and pictures

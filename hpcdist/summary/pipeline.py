@@ -48,7 +48,6 @@ def summarize(
     *,
     accounting: Mapping[str, Accounting] | Ask[Accounting] | None = None,
     uses_kept: bool = False,
-    num_workers: int | None = 1,
     goal: Goal | None = None,
     compares_disturbed: bool = False,
 ) -> Summary:
@@ -58,10 +57,9 @@ def summarize(
     `accounting` what it has on jobs; or they are asked for that, for the runs that may have it.
     With `uses_kept`, figures that are kept beside runs which have not changed since are taken, and
     those of the user's other runs are kept.
-    `num_workers` processes are forked where there is much to read; None is one per CPU. `goal` is
-    the accuracy or loss that times are for; None is that of the jobs' `record.goal`, or else the
-    largest accuracy that all done runs of a job came to. With `compares_disturbed` runs are
-    compared though something else used their CPUs.
+    `goal` is the accuracy or loss that times are for; None is that of the jobs' `record.goal`, or
+    else the largest accuracy that all done runs of a job came to. With `compares_disturbed` runs
+    are compared though something else used their CPUs.
     """
     measured: list[MeasuredRun] = []
     skipped: list[str] = []
@@ -71,7 +69,7 @@ def summarize(
         skipped.append(sentence(copy, Fault(path=".", text=text)))
     # Before anything is read: what is asked may bring files of runs here.
     known = _ask_states(runs, states)
-    measurements = find_measurements(runs, uses_kept=uses_kept, num_workers=num_workers)
+    measurements = find_measurements(runs, uses_kept=uses_kept)
     known, accounting = _ask(runs, measurements, states, accounting, known=known)
     for run, measurement in zip(runs, measurements, strict=True):
         skipped += [sentence(run, fault) for fault in measurement.faults]

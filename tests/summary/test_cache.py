@@ -1,4 +1,4 @@
-"""Figures with and without workers and those that are kept, and when these must not be used."""
+"""Figures that are kept, and when these must not be used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from hpcdist.base import files
 from hpcdist.summary import search_runs, summarize, to_json
-from hpcdist.summary.read.cache import code_version, read_kept, take_fingerprint
+from hpcdist.summary.measuring import code_version, read_kept, take_fingerprint
 
 
 @pytest.fixture
@@ -53,24 +53,19 @@ def figures(runs, **options):
     return to_json(summary), msgspec.to_builtins(summary.groups), summary.skipped
 
 
-def test_figures_are_the_same_with_workers_and_with_those_that_are_kept(varied, clock):
+def test_figures_are_the_same_with_those_that_are_kept(varied, clock):
     clock(10)
     plain = figures(varied)
     assert plain[2]  # torn lines and foreign files are told each time
-    assert figures(varied, num_workers=2) == plain
     for _ in range(2):
         assert figures(varied, uses_kept=True) == plain
     assert kept(varied) == ["odd", "one", "two"]
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_a_large_run_gives_the_same_figures_though_its_ranks_are_divided_among_workers(
-    varied, monkeypatch, num_workers
-):
+def test_a_large_run_gives_the_same_figures_with_less_of_each_rank_in_memory(varied, monkeypatch):
     plain = figures(varied)
     monkeypatch.setattr("hpcdist.summary.measuring._LARGE_RUN_BYTES", 0)
-    monkeypatch.setattr("hpcdist.summary.measuring._RANKS_AT_ONCE", 1)
-    assert figures(varied, num_workers=num_workers) == plain
+    assert figures(varied) == plain
 
 
 def kept(runs):
@@ -214,11 +209,11 @@ def test_damaged_or_foreign_figures_are_ignored_and_written_anew(cached, content
     assert job_of(cached) == "kept"
 
 
-def test_a_run_whose_name_is_no_text_is_measured_by_workers_too(make_run, events, clock):
+def test_a_run_whose_name_is_no_text_is_measured_and_not_kept(make_run, events, clock):
     clock(10)
     run = make_run(os.fsdecode(b"run-\xff"))
     events.write(run, 0, [events.start(0, world_size=1), *events.steady([100.0] * 4)])
-    for options in ({}, {"num_workers": 2}, {"uses_kept": True}):
+    for options in ({}, {"uses_kept": True}):
         (found,) = summarize([run], {}, **options).runs
         assert found.samples_per_s.mean == pytest.approx(100)
 

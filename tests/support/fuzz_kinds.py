@@ -358,19 +358,21 @@ def profile(folder: Path) -> list[Sample]:
 
 
 def cache(folder: Path) -> list[Sample]:
-    from hpcdist.summary.read.cache import Fingerprint, read_kept, write_kept
+    from hpcdist.summary.measuring import Fingerprint, Measurement, read_kept, write_kept
+    from hpcdist.summary.read.records import Fault
 
     run = Run(folder / "runs" / "a")
     run.path.mkdir(parents=True)
     fingerprint = Fingerprint(b"x" * 16, 10, 1.0)
-    measured = msgspec.msgpack.encode({"samples_per_s": 100.0, "steps": list(range(50))})
+    faults = [Fault(path=f"events/{number}", text="torn") for number in range(50)]
+    measured = Measurement(run=None, faults=faults)
     write_kept(run, fingerprint, measured, version="1")
     content = run.figures_file.read_bytes()
 
     def read(content: bytes) -> bool:
         run.figures_file.write_bytes(content)
         found = read_kept(run, fingerprint, version="1")
-        assert found is None or bytes(found) == measured
+        assert found is None or found == measured
         return found is not None
 
     return [Sample(content, read)]
