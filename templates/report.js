@@ -53,25 +53,6 @@ for (const block of document.querySelectorAll(".again")) {
   block.append(button);
 }
 
-// Values at the pointer: at once, where a browser shows a title late, and not at all on a phone.
-const tip = document.createElement("div");
-tip.className = "tip-text";
-tip.hidden = true;
-document.body.append(tip);
-for (const title of document.querySelectorAll(".tip > title")) {
-  title.parentNode.dataset.tip = title.textContent;
-  title.remove();
-}
-document.addEventListener("pointerover", (event) => {
-  const place = event.target.closest("[data-tip]");
-  tip.hidden = !place;
-  if (!place) return;
-  tip.textContent = place.dataset.tip;
-  const width = document.documentElement.clientWidth;
-  tip.style.left = `${Math.max(4, Math.min(event.clientX + 12, width - tip.offsetWidth - 4))}px`;
-  tip.style.top = `${Math.max(4, event.clientY - tip.offsetHeight - 12)}px`;
-});
-
 // One run alone, in all tables of its group.
 const chosen = document.createElement("div");
 chosen.className = "chosen";
@@ -89,12 +70,9 @@ function choose(run) {
   if (run === null) return;
   const entry = document.getElementById(`run-${run}`);
   const group = entry.closest("section");
-  const overview = [...document.querySelectorAll(".bars")].filter((bars) => bars.querySelector(`[data-runs="${run}"]`));
-  for (const within of [group, ...overview]) {
-    for (const element of within.querySelectorAll("[data-runs]")) {
-      const runs = runsOf(element);
-      element.classList.toggle("other", runs.length > 0 && !runs.includes(run));
-    }
+  for (const element of group.querySelectorAll("[data-runs]")) {
+    const runs = runsOf(element);
+    element.classList.toggle("other", runs.length > 0 && !runs.includes(run));
   }
   const link = document.createElement("a");
   link.href = `#run-${run}`;

@@ -226,8 +226,6 @@ def test_the_overview_has_what_failed_in_red_and_a_line_for_each_job(browser, pa
     assert lines[0].text.splitlines()[0] == "ddp"
     assert "4 ranks (1 x 4) are" in lines[0].text
     assert lines[0].rect["height"] < 70
-    bars = "return [...document.querySelectorAll('.bars')].map(b => b.querySelectorAll('g').length)"
-    assert browser.execute_script(bars) == [3, 1]
     red, *_ = map(int, re.findall(r"\d+", colours(browser, "#overview .failed")[0]))
     assert red > 150
     failure.find_element(By.TAG_NAME, "a").click()
@@ -235,24 +233,18 @@ def test_the_overview_has_what_failed_in_red_and_a_line_for_each_job(browser, pa
     side = browser.find_element(By.CLASS_NAME, "side")
     assert side.rect["x"] == 0
     assert browser.execute_script("return scrollY") > 0
-    assert (
-        browser.execute_script("return document.querySelector('.side').getBoundingClientRect().top")
-        == 0
-    )  # it has stayed
+    top = "return document.querySelector('.side').getBoundingClientRect().top"
+    assert abs(browser.execute_script(top)) < 1  # it has stayed
 
 
-def test_the_pointer_shows_values_and_a_click_one_run_alone(browser, page):
+def test_a_click_shows_one_run_alone(browser, page):
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 
     show(browser, page)
-    bars = browser.find_elements(By.CSS_SELECTOR, "#overview .bars .tip")
-    ActionChains(browser, duration=0).move_to_element(bars[1]).perform()
-    shown = browser.find_element(By.CLASS_NAME, "tip-text")
-    assert shown.text == "2: ddp-2, done, 120 samples/s"
     unfold(browser)
-    bars[1].click()
+    browser.execute_script(f"{RUNS}.tBodies[0].rows[1].click()")
     rows = (
         f"return [...{RUNS}.tBodies[0].rows]"
         ".filter(row => row.offsetHeight).map(row => row.innerText)"
@@ -260,8 +252,6 @@ def test_the_pointer_shows_values_and_a_click_one_run_alone(browser, page):
     (row,) = browser.execute_script(rows)
     assert "ddp-2" in row
     assert "ddp-2" in browser.find_element(By.CLASS_NAME, "chosen").text
-    pale = browser.find_elements(By.CSS_SELECTOR, "#overview .bars .other")
-    assert {part.get_attribute("data-runs") for part in pale} == {"1", "3"}
     ActionChains(browser, duration=0).send_keys(Keys.ESCAPE).perform()
     assert len(browser.execute_script(rows)) == 3
     assert not browser.find_elements(By.CLASS_NAME, "other")
@@ -293,9 +283,7 @@ def test_without_scripts_all_is_there(browser, page):
     try:
         show(browser, page)
         assert browser.find_element(By.CSS_SELECTOR, "#overview .line").is_displayed()
-        assert not browser.find_elements(By.CSS_SELECTOR, "th button, .tip-text")
-        titles = browser.find_elements(By.CSS_SELECTOR, "#overview .tip > title")
-        assert titles
+        assert not browser.find_elements(By.CSS_SELECTOR, "th button")
         topic = browser.find_element(By.CSS_SELECTOR, ".topic")
         topic.find_element(By.TAG_NAME, "summary").click()
         assert topic.get_attribute("open") is not None

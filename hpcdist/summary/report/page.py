@@ -20,7 +20,7 @@ from hpcdist.base.files import shipped_folder
 from hpcdist.base.plotting import INK, Drawing
 from hpcdist.base.secrets import Stars, starred_args
 from hpcdist.base.table import Cell, Column, Table
-from hpcdist.base.text import decimals_for, format_number, harmless, shown
+from hpcdist.base.text import harmless, shown
 from hpcdist.base.version import __version__
 from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.runs.run import Run
@@ -41,9 +41,6 @@ _MOST_FAILURES = 6
 """Failed runs that stand above all."""
 _MOST_OPEN = 3
 """Failed runs of a job whose tracebacks are unfolded."""
-_BAR_HEIGHT = 30.0
-_NO_RATE = 0.4
-"""Height of the bar of a run without a speed."""
 
 _OPTION = re.compile(r"--[a-z][a-z-]*")
 _ID = re.compile(r'(\bid="|href="#|url\(#)')
@@ -127,16 +124,6 @@ class PageTopic(NamedTuple):
     tables: list[PageTable]
 
 
-class PageBar(NamedTuple):
-    """One run in the small picture of the overview."""
-
-    run: int
-    kind: str
-    """done, bad or other."""
-    height: float
-    text: str
-
-
 class PageRun(NamedTuple):
     """One run below the tables."""
 
@@ -160,8 +147,6 @@ class PageSection(NamedTuple):
     section: Section
     name: str
     answer: str
-    bars: list[PageBar]
-    bars_label: str
     key: PageDrawing | None
     """The picture that carries the answer."""
     table: PageTable | None
@@ -193,13 +178,10 @@ def _section(section: Section, drawings: Sequence[Drawing]) -> PageSection:
         if theirs or of_topic:
             shown_tables = [_table(each, name) for each in of_topic]
             topics.append(PageTopic(topic.value, [*map(_inline, theirs)], shown_tables))
-    bars = _bars(section.rows)
     return PageSection(
         section=section,
         name=name,
         answer=section.conclusions[0] if section.conclusions else f"{name}: no answer yet",
-        bars=bars,
-        bars_label=f"Samples/s of the runs of {name}" if len(bars) > 1 else f"The run of {name}",
         key=None if key is None else _inline(key),
         table=None if first is None else _table(first, name),
         topics=topics,
@@ -240,22 +222,6 @@ def _table(table: Table[Any], name: str) -> PageTable:
         footnote=table.footnote,
         num_staying=2 if has_ids else 1,
     )
-
-
-def _bars(rows: Sequence[Row]) -> list[PageBar]:
-    """Return a bar for each run, as high as it is fast among those of its section."""
-    rates = [row.run.samples_per_s.mean if row.run.samples_per_s else 0.0 for row in rows]
-    fastest = max(rates, default=0.0)
-    bars = []
-    for row, rate in zip(rows, rates, strict=True):
-        state = row.run.state or "unknown"
-        kind = "bad" if _is_failed(row.run) else "done" if state == "done" else "other"
-        words = [f"{row.number}: {shown(row.run.run)}", state]
-        if rate:
-            words.append(f"{format_number(rate, decimals_for([rate]))} samples/s")
-        height = _BAR_HEIGHT * (rate / fastest if rate else _NO_RATE)
-        bars.append(PageBar(row.number, kind, round(max(height, 1.0), 1), ", ".join(words)))
-    return bars
 
 
 def _is_failed(run: RunSummary) -> bool:
