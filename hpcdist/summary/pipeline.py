@@ -14,15 +14,14 @@ from hpcdist.job.goal import Goal
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import State
-from hpcdist.summary.compare.forecast import forecasts_by_run
 from hpcdist.summary.compare.groups import (
     Compared,
+    cells_by_run,
     compare_runs,
     configurations,
     differing_settings,
 )
-from hpcdist.summary.compare.places import compare_places
-from hpcdist.summary.compare.sizes import repeats_by_run, sizes_by_run
+from hpcdist.summary.compare.variants import compare_places
 from hpcdist.summary.figures.disturbance import find_left_out
 from hpcdist.summary.figures.goals import list_train_losses, time_to_goal, wanted_goals
 from hpcdist.summary.figures.rank import Tested
@@ -84,7 +83,7 @@ def summarize(
         runs=summaries,
         groups=compared.groups,
         comparisons=compared.comparisons,
-        places=compare_places(summaries),
+        places=compare_places(measured, [run.settings or "" for run in summaries]),
         skipped=skipped,
     )
 
@@ -143,12 +142,7 @@ def _beside_each_other(
     measured: Sequence[MeasuredRun], compared: Compared, *, goal: Goal | None
 ) -> list[RunSummary]:
     """Return each run with all that only the others show."""
-    figures = {run.figures.run: run.figures for run in measured}
-    sized = [*compared.groups, *compared.within]
-    sizes = sizes_by_run(figures, sized)
-    repeats = repeats_by_run(figures, compared.groups, sizes)
-    forecasts = forecasts_by_run(figures, sized)
-    losses = {run: loss for group in compared.groups for loss in group.losses for run in loss.runs}
+    cells = cells_by_run(compared)
     differing = differing_settings(measured, compared.groups)
     digests = configurations([run.conditions for run in measured])
     accuracies = _times_to_goal(measured, goal=goal)
@@ -157,10 +151,7 @@ def _beside_each_other(
             **msgspec.structs.asdict(run.figures),
             **msgspec.structs.asdict(speedup),
             **digest._asdict(),
-            of_size=sizes.get(run.figures.run),
-            repeats=repeats.get(run.figures.run),
-            forecast=forecasts.get(run.figures.run),
-            losses=losses.get(run.figures.run),
+            cell=cells.get(run.figures.run),
             time_to_accuracy=accuracy,
             differs_in=differing.get(run.figures.run, {}),
         )

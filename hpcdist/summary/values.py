@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from hpcdist.base.statistics import Interval, Measure, Ratio
+from hpcdist.base.statistics import Measure, Ratio
 from hpcdist.bench.allreduce.figures import AllreduceSummary
 from hpcdist.bench.benchmark import Benchmark
 from hpcdist.bench.dataload.figures import DataloadSummary
@@ -29,34 +29,6 @@ step."""
 
 
 _SHOWN_SETTINGS = 2
-
-
-class Repeats(Measure, frozen=True, kw_only=True):
-    """Samples/s over two or more runs that are alike in all, size included."""
-
-    num_runs: int
-    differs_from_baseline: bool | None = None
-    """As for all runs of its size; None for the baseline, and where there is none."""
-
-
-class SizeSummary(Struct, frozen=True, kw_only=True):
-    """All runs of one size, against those of the smallest."""
-
-    num_runs: int
-    scaling: Scaling | None = None
-    """None where it is neither."""
-    strategy: str | None = None
-    """Strategy of the larger sizes that it is compared with; None where the job has none."""
-    samples_per_step: float | None = None
-    """Mean over the steps, all GPUs together: the last step of an epoch may be smaller."""
-    samples_per_s: Measure
-    step_time_s: float | None = None
-    speedup: Ratio
-    efficiency: Measure
-    """Speed-up for each GPU that it has for one of the smallest size: 1.0 is ideal."""
-    differs_from_baseline: bool | None = None
-    """The interval of the speed-up leaves out 1; None for the smallest size, and where no spread is
-    known."""
 
 
 class ForecastSize(Struct, frozen=True, kw_only=True):
@@ -165,31 +137,6 @@ class Straggler(Struct, frozen=True, kw_only=True):
     """Stretches of steps in which it was the slowest; of several, in which each was slow."""
     stretches: int
     """Stretches that were compared."""
-
-
-class Losses(Struct, frozen=True, kw_only=True):
-    """The time that the runs of one size lost, over their repeats."""
-
-    runs: list[str]
-    nodes: int
-    gpus_per_node: int
-    against: list[str] = []
-    """The baseline, which is the ideal; empty where there is one size only. Then all that is not
-    computing counts as lost: what could be won at most."""
-    efficiency: float
-    """Efficiency over all the time, with checkpoints and restarts: 1 - the sum of `lost`."""
-    lost: dict[str, float]
-    """Share of the time that each part lost."""
-    shares: dict[str, float]
-    """Share of the time by part; together 1."""
-    computing_has_communication: bool = False
-    """Nothing told the communication of its passes from their computing: they are one share."""
-    largest: str | None = None
-    """The part that lost most; None where none lost as much as counts."""
-    straggler: Straggler | None = None
-    """The rank or node that held the others up in each of the runs."""
-    advice: list[str] = []
-    """Changes that are worth most, with the figures behind them; the largest first."""
 
 
 class GpuUsage(Struct, frozen=True, kw_only=True):
@@ -430,11 +377,86 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     """None where no time is known."""
 
 
+class Cell(Struct, frozen=True, kw_only=True):
+    """Runs that are alike, as one: those of one size, of a variant or on a cluster; beside those of
+    the baseline, where there is one."""
+
+    name: str = ""
+    """Name of the variant or the cluster; empty for a size."""
+    job: str
+    workload: str | None = None
+    """train or lightning, which are two loops; None: not known."""
+    runs: list[str]
+    num_measured: int
+    """Runs that are done and have samples/s: those that count."""
+    why_none: str | None = None
+    """Why none counts though some are done."""
+    nodes: int
+    gpus_per_node: int
+    world_size: int
+    num_cpus: int | None = None
+    ran_with: RanWith = RanWith()
+    disturbed: str | None = None
+    """Other work on the CPUs of a run that counts, in words."""
+    scaling: Scaling | None = None
+    """How it scales against the baseline; None where it is neither."""
+    strategy: str | None = None
+    """Strategy of the larger sizes that it is compared with; None where the job has none."""
+    samples_per_step: float | None = None
+    """Mean over the steps, all GPUs together: the last step of an epoch may be smaller."""
+    samples_per_s: Measure | None = None
+    """Over the runs; of a single one over its windows."""
+    step_time_s: float | None = None
+    price: float | None = None
+    """Mean of the runs; None where one has none."""
+    speedup: Ratio | None = None
+    """Against the baseline, which itself has 1; None where there is none."""
+    is_baseline: bool = False
+    """Its runs are those that others are compared with."""
+    ideal: float = 1.0
+    """Speed-up that as many GPUs could bring at most."""
+    efficiency: Measure | None = None
+    """Speed-up for each GPU that it has for one of the baseline's: 1.0 is ideal; None where it has
+    none of those that it is for, and so no ideal."""
+    differs_from_baseline: bool | None = None
+    """The interval of the speed-up leaves out 1; None for the baseline, and where no spread is
+    known."""
+    against: list[str] = []
+    """The baseline, which is the ideal; empty where there is none. Then all that is not computing
+    counts as lost: what could be won at most."""
+    shares: dict[str, float] | None = None
+    """Share of the time by part; together 1."""
+    lost: dict[str, float] | None = None
+    """Share of the time that each part lost; together 1 - `overall`."""
+    overall: float | None = None
+    """Efficiency of all the time, with checkpoints between steps and restarts."""
+    computing_has_communication: bool = False
+    """Nothing told the communication of its passes from their computing: they are one share."""
+    largest: str | None = None
+    """The part that lost most; None where none lost as much as counts."""
+    straggler: Straggler | None = None
+    """The rank or node that held the others up in each of the runs."""
+    advice: list[str] = []
+    """Changes that are worth most, with the figures behind them; the largest first."""
+    forecast: Forecast | None = None
+    """Speed with more GPUs; for the largest size only."""
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs in all; without GPUs, what stands for them."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def is_without_its_gpus(self) -> bool:
+        """DataParallel on CPUs is a single process like any other."""
+        return self.world_size < self.num_gpus and self.num_cpus is not None
+
+
 class RunSummary(RunFigures, frozen=True, kw_only=True):
     """One run in figures, among the runs that it is compared with."""
 
-    losses: Losses | None = None
-    """Losses of this run and its repeats; None where it is not done, or recorded no steps."""
+    cell: Cell | None = None
+    """This run and its repeats; None where it is not done, or recorded no steps."""
     speedup: float | None = None
     """Samples/s against the mean of the runs in `compared_with`."""
     efficiency: float | None = None
@@ -442,14 +464,8 @@ class RunSummary(RunFigures, frozen=True, kw_only=True):
     compared_with: list[str] = []
     """The baseline: the runs of the smallest size among those like this one."""
     not_compared_because: str | None = None
-    of_size: SizeSummary | None = None
-    """All runs of this size that it is compared as one of; None where there is no comparison."""
-    forecast: Forecast | None = None
-    """Speed with more GPUs; on the runs of the largest size only."""
     time_to_accuracy: TimeToAccuracy | None = None
     """None where no accuracy was recorded."""
-    repeats: Repeats | None = None
-    """Its repeats, itself included; None where there is no other run like it."""
     configuration: str | None = None
     """Digest of all settings but resources, seed and place: runs with equal ones, of one size,
     measure the same."""
@@ -486,58 +502,9 @@ class Group(Struct, frozen=True, kw_only=True):
     """Strategy of the largest runs: one GPU needs none."""
     scaling: Scaling | None = None
     """None where it is neither."""
-    losses: list[Losses] = []
-    """One for each size, smallest first."""
-
-
-class VariantSummary(Struct, frozen=True, kw_only=True):
-    """One variant of a comparison, over its repeats."""
-
-    name: str
-    job: str
-    workload: str | None = None
-    """train or lightning, which are two loops; None: not known."""
-    runs: list[str]
-    num_measured: int
-    """Runs that are done and have samples/s: those that count."""
-    why_none: str | None = None
-    """Why none counts though some are done."""
-    num_devices: int
-    """GPUs; without GPUs, what stands for them."""
-    nodes: int
-    world_size: int
-    num_cpus: int | None = None
-    ran_with: RanWith = RanWith()
-    disturbed: str | None = None
-    """Other work on the CPUs of a run that counts, in words."""
-    samples_per_s: Measure | None = None
-    """Over the runs; of a single one the mean alone."""
-    interval: Interval | None = None
-    """Interval of the mean in `samples_per_s`."""
-    parts_s: dict[str, float] | None = None
-    """Mean seconds per step by part, with what checkpoints between steps and restarts add."""
-    straggler: Straggler | None = None
-    """The rank or node that held the others up in each of the runs."""
-    computing_has_communication: bool = False
-    """Nothing told the communication of its passes from their computing: they are one share."""
-    speedup: Ratio | None = None
-    """Against the first variant; the sd has both variants' spread in it."""
-    ideal: float = 1.0
-    """Speed-up that as many GPUs could bring at most."""
-    efficiency: float | None = None
-    """Speed-up for each GPU that it has for one of the first variant's; None where it has none of
-    those that it is for, and so no ideal."""
-    lost: dict[str, float] | None = None
-    """Share of the time that each part lost against the ideal; together 1 - `overall`."""
-    overall: float | None = None
-    """Efficiency of all the time, with checkpoints between steps and restarts."""
-    advice: list[str] = []
-    """Changes that are worth most, with the figures behind them; the largest first."""
-
-    @property
-    def is_without_its_gpus(self) -> bool:
-        """DataParallel on CPUs is a single process like any other."""
-        return self.world_size < self.num_devices and self.num_cpus is not None
+    cells: list[Cell]
+    """One for each size, smallest first; that of the baseline, too, where it is of another
+    group."""
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
@@ -547,21 +514,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     """Id of the sweep."""
     baseline: str
     """The first variant."""
-    variants: list[VariantSummary]
-
-
-class PlaceSummary(Struct, frozen=True, kw_only=True):
-    """Runs of one kind on one cluster."""
-
-    name: str
-    """Name of the profile, or else of the scheduler."""
-    has_gpus: bool
-    runs: list[str]
-    samples_per_s: Measure
-    price: float | None = None
-    """Mean of the runs; None where one has none."""
-    speedup: Ratio | None = None
-    """Against the first place; None for that."""
+    variants: list[Cell]
 
 
 class PlaceComparison(Struct, frozen=True, kw_only=True):
@@ -570,7 +523,7 @@ class PlaceComparison(Struct, frozen=True, kw_only=True):
     job: str
     nodes: int
     gpus_per_node: int
-    places: list[PlaceSummary]
+    places: list[Cell]
 
 
 class Summary(Struct, frozen=True, kw_only=True):

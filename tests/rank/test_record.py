@@ -184,7 +184,7 @@ def test_ranks_that_train_apart_have_no_shares_of_communication_and_no_speedup(
     (summary,) = summarize([launched.run], {}).runs
     together = why is None
     assert summary.together is together
-    assert (summary.losses is None) == (not together)
+    assert (summary.cell is None) == (not together)
     assert ("exposed_communication" in summary.phase_s) == together
     assert (summary.parts_s["communication"] > 0) == together
     if why is not None:

@@ -42,8 +42,11 @@ def laptop(tmp_path, monkeypatch, call_laptop):
 def figures(text):
     """What a summary says of runs, without where they are, and whether they are alike by that."""
     where = ("path", "cluster", "ran_with", "configuration")
+    runs = json.loads(text)
     return [
-        {key: value for key, value in run.items() if key not in where} for run in json.loads(text)
+        {key: value for key, value in part.items() if key not in (*where, "cell")}
+        for run in runs
+        for part in (run, run["cell"] or {})
     ]
 
 

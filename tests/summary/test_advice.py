@@ -5,7 +5,7 @@ import pytest
 
 from hpcdist.summary.compare.advice import Case, advise
 from hpcdist.summary.figures.shares import SHARES as PARTS
-from hpcdist.summary.values import AttemptSummary, Losses, RunSummary, Straggler
+from hpcdist.summary.values import AttemptSummary, Cell, RunSummary, Straggler
 
 PHOTOS = {
     "workload": "train",
@@ -25,18 +25,21 @@ def advice(
 ):
     found = dict.fromkeys(PARTS, 0.0) | shares
     found["computing"] = 1 - sum(shares.values())
-    losses = Losses(
+    cell = Cell(
+        job="ddp",
         runs=["a"],
+        num_measured=1,
+        world_size=world_size,
         nodes=nodes,
         gpus_per_node=world_size // nodes,
-        efficiency=1 - sum(shares.values()),
+        overall=1 - sum(shares.values()),
         lost=found | {"computing": 0.0} | (lost or {}),
         shares=found,
         straggler=straggler,
     )
     facts = {"run": "a", "job": "ddp", "nodes": 1, "gpus_per_node": world_size}
     runs = [RunSummary(**facts | {"world_size": world_size, "steps": 400} | (run or {}))]
-    return advise(Case(job=PHOTOS | (job or {}), losses=losses, runs=runs, cpus_per_rank=cpus))
+    return advise(Case(job=PHOTOS | (job or {}), cell=cell, runs=runs, cpus_per_rank=cpus))
 
 
 def test_more_workers_are_advised_as_far_as_there_are_cpus():

@@ -54,8 +54,8 @@ def test_what_differs_is_a_column_and_no_repeat(add, key, first, other):
     summary = summarize(runs, {})
     one, two, three, _ = summary.runs
     assert [run.differs_in.keys() for run in summary.runs] == [{key}] * 4
-    assert one.repeats.num_runs == 2
-    assert three.repeats is None
+    assert one.cell.num_measured == 2
+    assert three.cell.num_measured == 1
     assert one.speedup is None
     assert key in one.not_compared_because
     assert three.compared_with == [three.run]
@@ -65,7 +65,7 @@ def test_what_differs_is_a_column_and_no_repeat(add, key, first, other):
 def test_what_is_not_known_of_a_run_is_taken_as_that_of_the_others(add):
     runs = [add(100, gpu="A100"), add(101, gpu="A100")]
     runs[1].usage_file(0).write_text("")
-    assert [run.repeats.num_runs for run in summarize(runs, {}).runs] == [2, 2]
+    assert [run.cell.num_measured for run in summarize(runs, {}).runs] == [2, 2]
 
 
 def test_a_comparison_with_a_baseline_says_what_differs(add):

@@ -83,7 +83,7 @@ def told(runs):
 
 def assert_named_first(row, text, part):
     """The part is the largest loss, in the figures, the sentence and the advice."""
-    losses = row["losses"]
+    losses = row["cell"]
     assert losses["largest"] == part, losses
     assert losses["shares"][part] == max(losses["shares"].values())
     assert re.search(rf"% is not computing: \d+ % {NAMES[part]}", text), text
@@ -104,24 +104,24 @@ def test_a_slow_rank_is_told_from_a_slow_network_and_named_with_its_place(
 ):
     row, text = train(job, cause, "train.max_steps=40", *SAVE_NEVER, nodes=node + 1)
     assert_named_first(row, text, "stragglers")
-    straggler = row["losses"]["straggler"]
+    straggler = row["cell"]["straggler"]
     assert (straggler["rank"], straggler["node"]) == (1, node)
     assert straggler["host"] in text
     assert straggler["longer_s"] > 0.5 * longer_s  # more where the machine is busy
-    assert f"rank 1 (node {node}, host " in row["losses"]["advice"][0]
+    assert f"rank 1 (node {node}, host " in row["cell"]["advice"][0]
 
 
 def test_a_slow_network_is_no_ranks_fault(train):
     row, text = train("ddp", "network", "train.max_steps=40", *SAVE_NEVER)
     assert_named_first(row, text, "communication")
-    assert row["losses"]["shares"]["stragglers"] < 0.2
-    assert "train.accumulate=2" in row["losses"]["advice"][0]
+    assert row["cell"]["shares"]["stragglers"] < 0.2
+    assert "train.accumulate=2" in row["cell"]["advice"][0]
 
 
 def test_slow_checkpoints_are_saved_less_often(train):
     row, text = train("ddp", "saving", "train.max_steps=60", "checkpoint.every_steps=5")
     assert_named_first(row, text, "checkpoints")
-    assert "checkpoint.every_steps=50 would give about" in row["losses"]["advice"][0]
+    assert "checkpoint.every_steps=50 would give about" in row["cell"]["advice"][0]
 
 
 def test_a_rank_that_was_killed_costs_a_restart(train):
@@ -129,8 +129,8 @@ def test_a_rank_that_was_killed_costs_a_restart(train):
     row, text = train("ddp", "killed", *settings)
     assert row["restarts"] == 1
     assert_named_first(row, text, "restarts")
-    assert "rank 1 (node 0, host" in row["losses"]["advice"][0]
-    assert "SIGKILL" in row["losses"]["advice"][0]
+    assert "rank 1 (node 0, host" in row["cell"]["advice"][0]
+    assert "SIGKILL" in row["cell"]["advice"][0]
 
 
 SCRIPT = """
@@ -180,5 +180,5 @@ def test_what_slows_down_a_script_is_named_first(run_job, script_job, write_scri
     row, text = run_job(LoadedJob(job=script_job(script, cause, gpus=2), source=str(script)))
     assert_named_first(row, text, part)
     # On a busy machine ranks do wait for each other; but not as long as for what is slowed down.
-    shares = row["losses"]["shares"]
+    shares = row["cell"]["shares"]
     assert shares["stragglers"] < shares[part] / 2

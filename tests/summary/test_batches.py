@@ -39,7 +39,7 @@ def test_the_same_batch_for_each_gpu_is_weak_scaling(add_run):
     runs = add_run(100.0), add_run(190.0, gpus=2), add_run(360.0, gpus=4)
     summary, groups = groups_of(*runs)
     assert groups == [(["run-00", "run-01", "run-02"], ["run-00"], "weak")]
-    assert [run.of_size.scaling for run in summary.runs] == ["weak"] * 3
+    assert [run.cell.scaling for run in summary.runs] == ["weak"] * 3
     assert [run.samples_per_step for run in summary.runs] == pytest.approx([64, 128, 256])
 
 
@@ -54,7 +54,7 @@ def test_one_batch_shared_by_all_gpus_is_strong_scaling_though_the_settings_diff
     assert [run.speedup for run in summary.runs] == pytest.approx([1.0, 1.8, 3.0])
     assert [run.efficiency for run in summary.runs] == pytest.approx([1.0, 0.9, 0.75])
     assert [run.not_compared_because for run in summary.runs] == [None] * 3
-    assert [run["of_size"]["scaling"] for run in to_json(summary)] == ["strong"] * 3
+    assert [run["cell"]["scaling"] for run in to_json(summary)] == ["strong"] * 3
     file = io.StringIO()
     print_summary(summary, make_console(file), details=True)
     assert "Strong scaling (64 samples per step, shared by all GPUs)" in file.getvalue()

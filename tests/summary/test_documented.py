@@ -17,10 +17,10 @@ from hpcdist.summary.report.csv import to_csv
 from hpcdist.summary.values import (
     SCHEMA,
     AttemptSummary,
+    Cell,
     Final,
     ModelStates,
     RankPace,
-    Repeats,
     RunSummary,
     StepTime,
     VerdictSummary,
@@ -30,7 +30,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "summary-keys.md"
 EVENTS_PAGE = PAGE.with_name("events.md")
 _WITHIN = {
     "samples_per_s": Measure,
-    "repeats": Repeats,
+    "cell": Cell,
     "step_time_s": StepTime,
     "final": Final,
     "model_states": ModelStates,

@@ -140,14 +140,14 @@ def test_figures_are_those_of_the_single_steps(add_run, summary_json, shape):
 def losses_of_one_size(figures):
     """Repeats are averaged; what one rank has in communication is its own fixed cost."""
     if "samples_per_s.mean" not in figures[0]:
-        return {"losses": None}
+        return {"cell": None}
     parts = mean_parts(figures)
     lost = expected_losses(None, parts, None)
     return {
-        "losses.efficiency": lost.pop("efficiency"),
-        "losses.against": [],
-        **{f"losses.lost.{part}": share for part, share in lost.items()},
-        **{f"losses.shares.{part}": parts[part] / sum(parts.values()) for part in PARTS},
+        "cell.overall": lost.pop("efficiency"),
+        "cell.against": [],
+        **{f"cell.lost.{part}": share for part, share in lost.items()},
+        **{f"cell.shares.{part}": parts[part] / sum(parts.values()) for part in PARTS},
     }
 
 
@@ -306,13 +306,13 @@ def test_sizes_and_their_repeats_are_compared_by_the_means_of_the_runs(add_run, 
             assert run["speedup"] == pytest.approx(rate_of(found) / first)
             assert run["efficiency"] == pytest.approx(rate_of(found) / first / gpus)
             assert sorted(run["compared_with"]) == sorted(figures[1, 1])
-            assert_repeats(run["repeats"], own)
+            assert_repeats(run["cell"], own)
             others = [theirs for size, theirs in rates.items() if size != (1, 1)]
-            assert_of_size(run["of_size"], own, rates[1, 1], gpus, others)
+            assert_of_size(run["cell"], own, rates[1, 1], gpus, others)
             against = against_of(list(figures[1, 1].values()), gpus)
-            assert_losses(run["losses"], list(by_name.values()), against if gpus > 1 else None)
-    assert runs["run-1x1-0"]["repeats"]["differs_from_baseline"] is None
-    assert runs["run-2x2-0"]["repeats"]["differs_from_baseline"] is True
+            assert_losses(run["cell"], list(by_name.values()), against if gpus > 1 else None)
+    assert runs["run-1x1-0"]["cell"]["differs_from_baseline"] is None
+    assert runs["run-2x2-0"]["cell"]["differs_from_baseline"] is True
 
 
 def rate_of(figures):
@@ -331,15 +331,15 @@ def assert_losses(found, figures, against):
     expected = dict.fromkeys(PARTS, 0.0) | {"efficiency": 1.0}
     if against:
         expected = expected_losses(overall_rate(figures), mean_parts(figures), against)
-    assert found["efficiency"] == pytest.approx(expected.pop("efficiency"))
+    assert found["overall"] == pytest.approx(expected.pop("efficiency"))
     assert found["lost"] == pytest.approx(expected, abs=1e-4)
-    assert sum(found["lost"].values()) == pytest.approx(1 - found["efficiency"], abs=1e-9)
+    assert sum(found["lost"].values()) == pytest.approx(1 - found["overall"], abs=1e-9)
 
 
 def assert_of_size(found, rates, first_rates, gpus, family):
     """Relative errors add up in squares; t by Welch and Satterthwaite, its level by Holm among the
     sizes of the family."""
-    assert found["num_runs"] == len(rates)
+    assert found["num_measured"] == len(rates)
     assert found["scaling"] == "weak"
     assert found["samples_per_step"] == pytest.approx(32 * gpus)
     assert_interval(found["samples_per_s"], *mean_interval(rates))
@@ -408,7 +408,8 @@ def relative_error(rates):
 def assert_repeats(found, rates):
     mean, sd = statistics.mean(rates), statistics.stdev(rates)
     _, low, high = mean_interval(rates)
-    assert found["num_runs"] == len(rates)
+    assert found["num_measured"] == len(rates)
+    found = found["samples_per_s"]
     assert found["mean"] == pytest.approx(mean)
     assert found["sd"] == pytest.approx(sd)
     interval = found["interval"]
@@ -430,7 +431,7 @@ def test_what_the_variants_of_a_comparison_lost_is_what_their_steps_took_longer(
         own, gpus = figures[variant.name], histories[variant.name].world_size
         times = rate_of(own) / rate_of(figures["one"])
         assert variant.speedup.mean == pytest.approx(times)
-        assert variant.efficiency == pytest.approx(times / gpus)
+        assert variant.efficiency.mean == pytest.approx(times / gpus)
         against = against_of([figures["one"]], gpus)
         lost = expected_losses(overall_rate([own]), mean_parts([own]), against)
         assert variant.overall == pytest.approx(lost.pop("efficiency"))

@@ -57,7 +57,7 @@ def test_csv_has_one_line_per_run_with_the_figures_of_the_json(summary):
             expected = "" if run[head] is None else str(run[head][rest])
             assert line[column] == expected
     assert float(found[0]["parts_s.data"]) == pytest.approx(0.02)
-    assert float(found[1]["losses.lost.data"]) == pytest.approx(0.0)
+    assert float(found[1]["cell.lost.data"]) == pytest.approx(0.0)
     assert found[2]["verdict.rank"] == "0"
     assert float(found[0]["samples_per_s.mean"]) == pytest.approx(100.0)
     assert float(found[1]["speedup"]) == pytest.approx(2.0)
@@ -94,8 +94,8 @@ def test_markdown_has_whole_tables_with_units_after_the_conclusion(summary):
 
 def test_sentences_below_a_table_are_not_run_together_in_markdown(summary):
     found = to_markdown(make_report(summary)).splitlines()
-    (place,) = [number for number, line in enumerate(found) if line.startswith("No forecast for")]
-    assert found[place - 2].startswith("±: 95 % confidence interval")
+    (place,) = [number for number, line in enumerate(found) if line.startswith("±: 95 %")]
+    assert found[place - 2].startswith("weak scaling: ")
     assert found[place - 1] == ""
 
 

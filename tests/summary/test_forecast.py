@@ -8,8 +8,8 @@ import pytest
 
 from hpcdist.base.statistics import Measure
 from hpcdist.summary import print_summary, summarize, to_json
+from hpcdist.summary.compare.cells import Size
 from hpcdist.summary.compare.forecast import fit_law, make_forecast
-from hpcdist.summary.compare.sizes import Size
 from hpcdist.summary.report.text import make_console
 from hpcdist.summary.values import RunSummary
 
@@ -208,7 +208,7 @@ def test_communication_does_not_take_less_than_no_time():
 def test_the_summary_tells_the_forecast_in_words_and_in_json(make_scaled):
     runs = make_scaled(3)
     summary = summarize(runs, {})
-    told = [run["forecast"] for run in to_json(summary)]
+    told = [run["cell"]["forecast"] for run in to_json(summary)]
     assert told[:6] == [None] * 6  # it stands with the largest size
     assert [size["gpus"] for size in told[-1]["sizes"]] == [8, 16]
     file = io.StringIO()

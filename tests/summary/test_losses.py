@@ -54,7 +54,7 @@ def window(events, phases, number, batch=4, end_s=0.0):
 def losses(*runs):
     """Of the sizes of the only group."""
     (group,) = summarize(runs, {}).groups
-    return group.losses
+    return group.cells
 
 
 def printed(*runs, **options):
@@ -64,7 +64,7 @@ def printed(*runs, **options):
 
 
 def assert_lost(found, **wanted):
-    assert sum(found.lost.values()) == pytest.approx(1 - found.efficiency)
+    assert sum(found.lost.values()) == pytest.approx(1 - found.overall)
     for part in PARTS:
         assert found.lost[part] == pytest.approx(wanted.get(part, 0.0), abs=1e-9), part
 
@@ -129,8 +129,8 @@ def test_checkpoints_between_epochs_count_once_though_other_ranks_wait_for_them_
     one, two = losses(add_run(ALONE), add_run(ALONE, waits, more=saves))
     assert two.shares["checkpoints"] == pytest.approx(0.5)
     assert two.shares["communication"] == pytest.approx(0.0, abs=1e-9)
-    assert one.efficiency == 1
-    assert sum(two.lost.values()) == pytest.approx(1 - two.efficiency)
+    assert one.overall == 1
+    assert sum(two.lost.values()) == pytest.approx(1 - two.overall)
     # Nobody waits for the one at the end.
     (ended,) = losses(add_run(ALONE, ALONE, more=saves))
     assert ended.shares["checkpoints"] == pytest.approx(0.5)
@@ -151,8 +151,8 @@ def test_a_restart_costs_the_time_between_attempts_and_the_steps_done_again(make
     (summary,) = summarize([run], {}).runs
     assert summary.lost_steps == 30
     assert summary.lost_time_s == pytest.approx(5 + 30 * 0.1)
-    assert summary.losses.shares["restarts"] == pytest.approx(8 / 18)
-    assert sum(summary.losses.shares.values()) == pytest.approx(1)
+    assert summary.cell.shares["restarts"] == pytest.approx(8 / 18)
+    assert sum(summary.cell.shares.values()) == pytest.approx(1)
     assert "restarts are 44 % of the time: 1 restart cost 8.0 s" in printed(run).lower()
     assert "because rank 0 was killed" in printed(run)
 
@@ -162,7 +162,7 @@ def test_what_was_lost_over_all_the_time_is_told_apart_from_the_efficiency_of_st
     runs = [add_run(ALONE), add_run(ALONE, ALONE, more=saves)]
     summary = summarize(runs, {})
     assert summary.runs[1].efficiency == pytest.approx(1)
-    assert_lost(summary.groups[0].losses[1], checkpoints=0.5)
+    assert_lost(summary.groups[0].cells[1], checkpoints=0.5)
     assert "all the time is that of steps, checkpoints and what restarts cost" in printed(*runs)
     assert "all the time is that" not in printed(runs[0], add_run(ALONE, ALONE))
 
@@ -172,7 +172,7 @@ def test_ranks_that_do_not_wait_for_each_other_do_not_straggle(add_run):
     _, two = losses(add_run(ALONE), add_run(ALONE, slow))
     assert two.lost["stragglers"] == 0
     assert two.lost["computing"] > 0.1
-    assert sum(two.lost.values()) == pytest.approx(1 - two.efficiency)
+    assert sum(two.lost.values()) == pytest.approx(1 - two.overall)
 
 
 def test_ranks_that_take_turns_in_being_slow_are_stragglers_without_a_name(add_run):
@@ -196,7 +196,7 @@ def test_steps_without_phases_are_not_blamed_on_anything(add_run):
     _, two = losses(add_run(bare), add_run({"other": 0.2}, {"other": 0.2}))
     assert_lost(two, undivided=0.5)
     (alone,) = losses(add_run(bare))
-    assert (alone.efficiency, alone.largest) == (1, None)
+    assert (alone.overall, alone.largest) == (1, None)
     # Against a run with phases nothing finer can be said.
     _, mixed = losses(add_run(ALONE), add_run({"other": 0.2}, {"other": 0.2}))
     assert_lost(mixed, undivided=0.5 + 0.05, data=-0.05)
@@ -219,7 +219,7 @@ def test_a_rank_that_lacks_windows_is_compared_where_it_has_steps(make_run, even
 def test_a_single_size_is_divided_into_computing_and_what_could_be_won(add_run):
     (found,) = losses(add_run(ALONE | {"host_to_device": 0.1}))
     assert found.against == []
-    assert found.efficiency == pytest.approx(0.4)
+    assert found.overall == pytest.approx(0.4)
     assert found.lost["computing"] == 0
     assert found.shares["computing"] == pytest.approx(0.4)
     assert found.lost["device"] == pytest.approx(0.5)

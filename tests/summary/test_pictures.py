@@ -24,7 +24,7 @@ from hpcdist.summary.report.pictures.series import (
     read_learning,
 )
 from hpcdist.summary.report.report import make_sections
-from hpcdist.summary.values import RunSummary, SizeSummary
+from hpcdist.summary.values import Cell
 from hpcdist.summary.writing import draw_pictures
 
 
@@ -192,19 +192,16 @@ def run_of(gpus, mean, *, against=100.0, nodes=1, half=None):
     ends = half and Interval(low=mean - half, high=mean + half)
     of_speedup = half and Interval(low=ends.low / against, high=ends.high / against)
     speedup = Ratio(mean=mean / against, interval=of_speedup)
-    size = SizeSummary(
-        num_runs=1,
-        samples_per_s=Measure(mean=mean, interval=ends),
-        speedup=speedup,
-        efficiency=Measure(mean=1.0),
-    )
-    return RunSummary(
-        run=f"r{nodes}-{gpus}",
+    return Cell(
         job="ddp",
+        runs=[f"r{nodes}-{gpus}"],
+        num_measured=1,
         nodes=nodes,
         gpus_per_node=gpus,
         world_size=gpus,
-        of_size=size,
+        samples_per_s=Measure(mean=mean, interval=ends),
+        speedup=speedup,
+        efficiency=Measure(mean=1.0),
     )
 
 
@@ -317,7 +314,7 @@ def test_the_scaling_picture_shows_what_more_gpus_would_bring(make_scaled):
     _, axes = picture.draw().axes
     (forecast,) = [line for line in axes.lines if line.get_label() == "forecast"]
     assert list(forecast.get_xdata()) == [4, 8, 16]
-    told = [size.speedup for size in summary.runs[-1].forecast.sizes]
+    told = [size.speedup for size in summary.runs[-1].cell.forecast.sizes]
     assert list(forecast.get_ydata())[1:] == [one.mean for one in told]
     (band,) = axes.collections[-1:]
     low, high = told[-1].interval.low, told[-1].interval.high

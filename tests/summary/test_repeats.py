@@ -16,17 +16,18 @@ from hpcdist.summary.report.text import make_console
 def test_repeats_have_the_interval_of_their_mean(add_run):
     made = [add_run(rate, train={"seed": seed}) for seed, rate in enumerate((98.0, 100.0, 102.0))]
     one, *_ = summarize(made, {}).runs
-    assert one.repeats.num_runs == 3
-    assert (one.repeats.mean, one.repeats.sd) == (pytest.approx(100), pytest.approx(2))
+    assert one.cell.num_measured == 3
+    rate = one.cell.samples_per_s
+    assert (rate.mean, rate.sd) == (pytest.approx(100), pytest.approx(2))
     # t(2) = 4.3027; the standard error is 2 / sqrt(3)
-    assert one.repeats.interval.low == pytest.approx(100 - 4.3027 * 2 / 3**0.5, abs=1e-3)
-    assert one.repeats.interval.high == pytest.approx(100 + 4.3027 * 2 / 3**0.5, abs=1e-3)
-    assert one.repeats.differs_from_baseline is None
+    assert rate.interval.low == pytest.approx(100 - 4.3027 * 2 / 3**0.5, abs=1e-3)
+    assert rate.interval.high == pytest.approx(100 + 4.3027 * 2 / 3**0.5, abs=1e-3)
+    assert one.cell.differs_from_baseline is None
 
 
 def test_a_run_by_itself_has_no_interval(add_run):
     runs = summarize([add_run(100.0), add_run(180.0, gpus=2), add_run(50.0, job="other")], {}).runs
-    assert [run.repeats for run in runs] == [None] * 3
+    assert [run.cell.num_measured for run in runs] == [1] * 3
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_sizes_are_not_distinguishable_where_the_interval_of_their_ratio_holds_1
     made = [add_run(rate) for rate in (98.0, 100.0, 102.0)]
     made += [add_run(rate, gpus=2) for rate in rates]
     summary = summarize(made, {})
-    assert [run.repeats.differs_from_baseline for run in summary.runs] == [None] * 3 + [differs] * 3
+    assert [run.cell.differs_from_baseline for run in summary.runs] == [None] * 3 + [differs] * 3
     file = io.StringIO()
     print_summary(summary, make_console(file))
     conclusion, table = file.getvalue().split("\n\n", 1)
@@ -52,7 +53,7 @@ def test_sizes_are_not_distinguishable_where_the_interval_of_their_ratio_holds_1
 def test_runs_of_other_settings_are_no_repeats(add_run):
     made = [add_run(98.0), add_run(100.0), add_run(50.0, train={"batch_size": 8})]
     *_, other = summarize(made, {}).runs
-    assert other.repeats is None
+    assert other.cell.num_measured == 1
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_a_copy_of_a_run_is_no_repeat_of_it_and_that_is_told(add_run, tmp_path, 
     found = [*made, Run(copy)] if how.endswith("folder") else [Run(copy), *made]
     summary = summarize(found, {})
     assert [run.run for run in summary.runs] == [run.id for run in made]
-    assert summary.runs[0].repeats.num_runs == 2
+    assert summary.runs[0].cell.num_measured == 2
     (said,) = summary.skipped
     assert said.endswith(f"{copy.name}: skipped, it is run {made[0].id} once more: {made[0].path}")
 

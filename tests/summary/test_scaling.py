@@ -4,9 +4,9 @@ import pytest
 
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
+from hpcdist.summary.report.cells import speed_tables
 from hpcdist.summary.report.remarks import conclusion
 from hpcdist.summary.report.report import make_sections
-from hpcdist.summary.report.scaling import size_tables
 
 FAILED = Verdict(kind="exit", state="failed", message="rank 0 left with 3", exit_code_of_run=1)
 
@@ -197,11 +197,10 @@ def test_strategies_of_one_size_are_no_repeats_and_begin_with_the_same_gpu(measu
         (["one", "ddp-2", "ddp-4"], ["one"], "ddp"),
         (["fsdp-2", "fsdp-4"], ["one"], "fsdp"),
     ]
-    assert [run.of_size.num_runs for run in runs.values()] == [1] * 5
-    assert [run.repeats for run in runs.values()] == [None] * 5
-    assert runs["fsdp-4"].of_size.speedup.mean == pytest.approx(3.0)
+    assert [run.cell.num_measured for run in runs.values()] == [1] * 5
+    assert runs["fsdp-4"].cell.speedup.mean == pytest.approx(3.0)
     assert runs["fsdp-4"].not_compared_because is None
-    captions = [table.caption for table in size_tables(list(rows_of(summary)))]
+    captions = [table.caption for table in speed_tables(summary.groups, list(rows_of(summary)))]
     assert captions == [
         f"{strategy}: Weak scaling (10 samples per step for each GPU)"
         for strategy in ("ddp", "fsdp")
@@ -227,8 +226,8 @@ def rows_of(summary):
 def test_a_size_that_was_run_once_beside_repeats_has_an_interval_of_its_own_kind(measured_run):
     runs = [measured_run(f"one-{rate}", rate) for rate in (99.0, 101.0)]
     runs.append(measured_run("two", 180.0, gpus=2))
-    once = "samples/s of a size that was run once: over equal parts of its run"
+    once = "samples/s of what was run once: over equal parts of its run"
     for some, is_said in ((runs, True), (runs[1:], False)):
         (section,) = make_sections(summarize(some, {}))
-        (table,) = size_tables(section.rows)
+        (table,) = speed_tables(section.groups, section.rows)
         assert (once in table.footnote) is is_said

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from hpcdist.summary.compare.advice import straggler_named
-from hpcdist.summary.compare.sizes import common_straggler
+from hpcdist.summary.compare.cells import common_straggler
 from hpcdist.summary.figures.stragglers import Place, Stretch, find_straggler
 from hpcdist.summary.values import Straggler
 

@@ -87,16 +87,38 @@ ddp with batch_size=64: 4 ranks (2 x 2) are 3.20 times as fast as 1 (1 x 1): 80
   most 1.14 times as fast if it disappeared completely; `hpcdist submit
   allreduce` measures the network between the nodes.
 
-Speed of all ranks together, mean ± 95 % interval over equal parts of the run
-                             batch           nodes             speed-  effic.
-#  run                       size   state   x gpus  samples/s      up     (%)
-1  ddp-20260101-120000-aaaa  64     done     1 x 1  2,000 ± 0  1.00 *     100
-2  ddp-20260101-120100-bbbb  64     done     1 x 2  3,600 ± 0    1.80      90
-3  ddp-20260101-120200-cccc  64     done     2 x 2  6,400 ± 0    3.20      80
-4  ddp-20260101-120300-dddd  32     done     1 x 2  3,000 ± 0    1.50      75
-5  ddp-20260101-120400-eeee  64     failed   1 x 2  3,000 ± 0       -       -
+batch_size=64: Weak scaling (10 samples per step for each GPU)
+ nodes                   step       speed-  effic.  differs
+x gpus  runs  samples/s  (ms)           up     (%)  from *
+ 1 x 1     1  2,000 ± 0  5.00          1 *     100  -
+ 1 x 2     1  3,600 ± 0  5.56  1.80 ± 0.00      90  yes
+ 2 x 2     1  6,400 ± 0  6.25  3.20 ± 0.00      80  yes
 * baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal
-each size was run once: repeat them with --repeat 3 to see how much runs differ
+weak scaling: each GPU keeps its samples per step; ideal: a step takes as long
+±: 95 % confidence interval over equal parts of one run; it does not include how
+runs differ from each other, which --repeat 3 shows
+that of a speed-up is wider, as several are compared at once (Holm's method)
+No forecast for more GPUs: only one size is on several nodes, which says too
+little about the network between them: submit it with another --nodes.
+
+batch_size=32: Strong scaling (20 samples per step, shared by all GPUs)
+ nodes                   step       speed-  effic.  differs
+x gpus  runs  samples/s  (ms)           up     (%)  from *
+ 1 x 1     1  2,000 ± 0  5.00          1 *     100  -
+ 1 x 2     1  3,000 ± 0  6.67  1.50 ± 0.00      75  yes
+* baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal
+strong scaling: a step keeps its samples; ideal: twice the GPUs, half the time
+±: 95 % confidence interval over equal parts of one run; it does not include how
+runs differ from each other, which --repeat 3 shows
+
+Speed of all ranks together, mean ± 95 % interval over equal parts of the run
+                             batch           nodes
+#  run                       size   state   x gpus  samples/s
+1  ddp-20260101-120000-aaaa  64     done     1 x 1  2,000 ± 0
+2  ddp-20260101-120100-bbbb  64     done     1 x 2  3,600 ± 0
+3  ddp-20260101-120200-cccc  64     done     2 x 2  6,400 ± 0
+4  ddp-20260101-120300-dddd  32     done     1 x 2  3,000 ± 0
+5  ddp-20260101-120400-eeee  64     failed   1 x 2  3,000 ± 0
 
 Where the time goes: lost against the ideal, in % of all the time
     nodes   not  data  exposed  strag-  slower  fixed  in no   in
@@ -122,8 +144,8 @@ Time of one step, mean ± sd over all steps and ranks; what was learned; memory
 What could not be read:
   runs/ddp-20260101-120400-eeee/events/rank-00000.jsonl: 1 torn line skipped
   runs/ddp-20260101-120400-eeee/events/rank-00001.jsonl: 1 torn line skipped
-Not shown: how sure each speed-up is, where the time of other groups goes,
-phases of a step, time to accuracy. With --details, all is shown."""
+Not shown: where the time of other groups goes, phases of a step, time to
+accuracy. With --details, all is shown."""
 
 
 def test_no_escape_codes_where_it_is_no_terminal_or_colour_is_not_wanted(sweep, monkeypatch):

@@ -30,7 +30,8 @@ def add_run(make_run, events):
     count = iter(range(100))
 
     def add(variant, *ranks, job="ddp", batch=BATCH, device="cuda:0", gpus=None, **where):
-        run = make_run(f"{COMPARISON}-{next(count):03d}", job=job, gpus=gpus or len(ranks))
+        name, strategy = f"{COMPARISON}-{next(count):03d}", "ddp" if gpus is None else job
+        run = make_run(name, job=job, gpus=gpus or len(ranks), strategy=strategy)
         spec = files.read_json(run.spec_file)
         sweep = {"id": COMPARISON, "variant": variant, "comparison": "compare"}
         files.write_json(run.spec_file, spec | {"sweep": sweep})
@@ -68,7 +69,7 @@ def told(one, baseline):
 
 
 def assert_lost(one, **wanted):
-    assert sum(one.lost.values()) == pytest.approx(1 - one.efficiency)
+    assert sum(one.lost.values()) == pytest.approx(1 - one.overall)
     for part in PARTS:
         assert one.lost[part] == pytest.approx(wanted.get(part, 0.0), abs=1e-9), part
 
@@ -113,9 +114,12 @@ def test_a_global_batch_that_is_split_shows_the_fixed_cost_of_a_step(add_run):
 
 def test_one_process_with_two_gpus_is_compared_by_gpu(add_run):
     slower = ALONE | {"forward_backward": 0.18}
-    runs = [add_run("one", ALONE), add_run("dp", slower, job="data_parallel", batch=64, gpus=2)]
+    runs = [
+        add_run("one", ALONE),
+        add_run("dp", slower, job="data_parallel", batch=64, gpus=2, num_gpus=2),
+    ]
     (dp,) = compared(*runs).variants[1:]
-    assert (dp.num_devices, dp.world_size, dp.ideal) == (2, 1, 2)
+    assert (dp.num_gpus, dp.world_size, dp.ideal) == (2, 1, 2)
     assert dp.speedup.mean == pytest.approx(1.0)
     assert_lost(dp, computing=0.5)
     one = compared(*runs).variants[0]
@@ -153,7 +157,7 @@ def test_repeats_give_means_and_errors_that_propagate(add_run):
     assert one.samples_per_s.sd == pytest.approx(80 / 2**0.5)
     assert two.speedup.mean == pytest.approx(640 / 360)
     assert two.speedup.sd == pytest.approx(640 / 360 * (80 / 2**0.5) / 360)
-    assert sum(two.lost.values()) == pytest.approx(1 - two.efficiency)
+    assert sum(two.lost.values()) == pytest.approx(1 - two.overall)
 
 
 def test_the_answer_names_what_costs_most_and_what_was_not_there(add_run):
@@ -262,7 +266,24 @@ def test_a_comparison_is_printed_apart_from_runs_of_the_same_job(add_run, make_r
     assert f"comparison {COMPARISON}" in text
     assert "ddp: 1 run done, but no speed is known" in text
     lines = [line.split() for line in text.splitlines()]
-    assert ["two", "1", "of", "1", "2", "640", "±", "0", "2.00", "±", "0.00", "100"] in lines
+    assert [
+        "two",
+        "1",
+        "x",
+        "2",
+        "1",
+        "of",
+        "1",
+        "640",
+        "±",
+        "0",
+        "100",
+        "2.00",
+        "±",
+        "0.00",
+        "100",
+        "yes",
+    ] in lines
     assert ["two", "0", "0", "0", "0", "0", "0"] in lines
     assert "not compared" not in text
 
@@ -312,7 +333,7 @@ def test_the_picture_of_a_comparison_draws_what_its_table_says_and_gains_left_of
     assert step.get_xlim()[1] > communication[1]
 
 
-def test_variants_that_are_sizes_have_their_kind_of_scaling_and_a_forecast(add_run):
+def test_variants_that_are_sizes_have_a_forecast(add_run):
     runs = [
         add_run(f"gpus={gpus}", *[ALONE | {"exposed_communication": 0.016 * (1 - 1 / gpus)}] * gpus)
         for gpus in (1, 2, 4)
@@ -320,20 +341,17 @@ def test_variants_that_are_sizes_have_their_kind_of_scaling_and_a_forecast(add_r
     ]
     summary = summarize(runs, {})
     assert summary.groups == []
-    assert [run.of_size.scaling for run in summary.runs] == ["weak"] * 6
-    assert [run.of_size.num_runs for run in summary.runs] == [2] * 6
-    assert [size.gpus for size in summary.runs[-1].forecast.sizes] == [8, 16]
+    assert [run.cell.num_measured for run in summary.runs] == [2] * 6
+    assert [size.gpus for size in summary.runs[-1].cell.forecast.sizes] == [8, 16]
     file = io.StringIO()
     print_summary(summary, make_console(file))
     assert "gpus=4 is the fastest: 3.57 times as fast as gpus=1, where 4 is" in file.getvalue()
     assert file.getvalue().count("Forecast: 8 GPUs") == 1
-    print_summary(summary, make_console(file), details=True)
-    assert "Weak scaling (32 samples per step for each GPU)" in file.getvalue()
 
 
 def test_variants_of_one_size_are_not_taken_for_repeats_of_each_other(add_run):
     runs = [add_run("one", ALONE), add_run("ddp", ALONE, ALONE), add_run("other", ALONE, ALONE)]
-    assert [run.of_size for run in summarize(runs, {}).runs] == [None] * 3
+    assert [run.cell.name for run in summarize(runs, {}).runs] == ["one", "ddp", "other"]
 
 
 def test_the_first_line_of_a_comparison_says_which_variant_is_the_fastest(add_run):

@@ -24,7 +24,7 @@ def test_a_day_in_the_queue_between_two_lives_is_no_lost_time_and_has_a_line(mak
     (found,) = summarize([run], {}).runs
     assert found.lost_time_s == pytest.approx(1 + 5)
     assert found.waited_s == pytest.approx(DAY_S - 106)
-    assert found.losses.shares["restarts"] == pytest.approx(6 / 206)
+    assert found.cell.shares["restarts"] == pytest.approx(6 / 206)
     assert found.cost.lost_s == found.lost_time_s
     text = " ".join(remarks(found, is_alone=True))
     assert "6.0 s lost; 86,294.0 s in the queue between" in text

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from hpcdist.base.text import format_time, listed, number_of, shown, whole_percents
 from hpcdist.summary.figures import shares as part
 from hpcdist.summary.figures.run import OWN_CODE
-from hpcdist.summary.values import Losses, RunFigures, Straggler
+from hpcdist.summary.values import Cell, RunFigures, Straggler
 
 MOST = 2
 """Largest number of advices: people follow the first."""
@@ -39,7 +39,7 @@ class Case(NamedTuple):
 
     job: Mapping[str, Any]
     """By dotted key, as in the job file."""
-    losses: Losses
+    cell: Cell
     runs: Sequence[RunFigures]
     cpus_per_rank: float | None
 
@@ -51,7 +51,7 @@ class Case(NamedTuple):
     @property
     def is_over_hosts(self) -> bool:
         """Return whether its nodes are machines, and not simulated on one."""
-        return self.losses.nodes > 1 and self.runs[0].num_hosts != 1
+        return self.cell.nodes > 1 and self.runs[0].num_hosts != 1
 
     @property
     def shares_cpus(self) -> bool:
@@ -61,7 +61,7 @@ class Case(NamedTuple):
 
 def advise(case: Case) -> list[str]:
     """Return the most worthwhile advice, largest share first; empty where nothing is worth it."""
-    shares, lost = case.losses.shares, case.losses.lost
+    shares, lost = case.cell.shares or {}, case.cell.lost or {}
     percents = whole_percents(shares)
     told = whole_percents(lost)  # stand before the advice: there are no two numbers for one share
     percents |= {name: told[name] for name in told if abs(lost[name] - shares[name]) < _SAME}
@@ -141,7 +141,7 @@ def _communication(case: Case, share: float) -> str | None:
 
 
 def _stragglers(case: Case, share: float) -> str | None:
-    straggler = case.losses.straggler
+    straggler = case.cell.straggler
     if straggler is None and case.shares_cpus:  # the conclusion says that, and it is why
         return None
     if straggler is None:
@@ -152,7 +152,7 @@ def _stragglers(case: Case, share: float) -> str | None:
     verb = "need" if straggler.rank is None or straggler.others else "needs"
     leave = ", or exclude that node" if case.is_over_hosts else ""
     look = f"look for what slows it down there{leave}"
-    if case.losses.nodes > 1 and not case.is_over_hosts:
+    if case.cell.nodes > 1 and not case.is_over_hosts:
         where = f", {shown(straggler.host)}" if straggler.host else ""
         look = f"all nodes are simulated on one host{where}: look at the CPUs that it has there"
     if straggler.others:

@@ -16,9 +16,9 @@ from hpcdist.base.text import (
     whole_percents,
 )
 from hpcdist.summary.compare.advice import straggler_named
-from hpcdist.summary.compare.sizes import WORTH_SAYING
+from hpcdist.summary.compare.cells import WORTH_SAYING
 from hpcdist.summary.figures import shares as part
-from hpcdist.summary.values import Comparison, Losses, RunSummary, VariantSummary
+from hpcdist.summary.values import Cell, Comparison, PlaceComparison, RunSummary
 
 NAMES = {
     part.DATA: "waiting for data",
@@ -109,39 +109,39 @@ def _fastest(comparison: Comparison) -> str | None:
     )
 
 
-def _times(variant: VariantSummary) -> float:
+def _times(variant: Cell) -> float:
     return variant.speedup.mean if variant.speedup else 0.0
 
 
-def _as_fast(variant: VariantSummary) -> str:
+def _as_fast(variant: Cell) -> str:
     assert variant.speedup is not None
     return f"{interval_text(variant.speedup, 2)} times as fast"
 
 
 def run_conclusions(run: RunSummary | None) -> Iterator[str]:
     """Say where the time of the run and its repeats went, and what to change."""
-    lost = run.losses if run else None
-    if lost is None:
+    cell = run.cell if run else None
+    if cell is None or cell.lost is None or cell.shares is None or cell.overall is None:
         return
-    if lost.largest is not None and (not lost.against or 1 - lost.efficiency >= WORTH_SAYING):
-        if lost.against:
-            losses = _losses(lost)
+    if cell.largest is not None and (not cell.against or 1 - cell.overall >= WORTH_SAYING):
+        if cell.against:
+            losses = _losses(cell)
         else:
-            percents = whole_percents(lost.shares)
+            percents = whole_percents(cell.shares)
             to_win = {name: percents[name] for name in part.SHARES if name not in _KEPT}
             verb = "is not computing"
-            if lost.computing_has_communication:
+            if cell.computing_has_communication:
                 verb = f"is neither computing nor communication ({_MIXED})"
-            losses = f"{_told(lost, lost.lost, to_win, verb)}."
-        yield f"{lost.nodes} x {lost.gpus_per_node}: of its time {losses}"
-    yield from _as_sentences(lost.advice)
+            losses = f"{_told(cell, cell.lost, to_win, verb)}."
+        yield f"{cell.nodes} x {cell.gpus_per_node}: of its time {losses}"
+    yield from _as_sentences(cell.advice)
 
 
 def _as_sentences(advice: Sequence[str]) -> list[str]:
     return [f"{text[0].upper()}{text[1:]}." for text in advice]
 
 
-def _sentences(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
+def _sentences(variant: Cell, baseline: Cell) -> list[str]:
     name = shown(variant.name)
     if variant.speedup is None:
         return [f"{name}: {shown(variant.why_none or 'no run is done, or none recorded steps')}."]
@@ -151,7 +151,7 @@ def _sentences(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
     if variant.is_without_its_gpus:
         on = ""
     elif _is_larger(variant):
-        on = f" on {number_of(variant.num_devices, unit)}; ideal is {variant.ideal:.3g}"
+        on = f" on {number_of(variant.num_gpus, unit)}; ideal is {variant.ideal:.3g}"
     first = shown(baseline.name)
     sentences = [f"{name}: {times} times as fast as {first}{on}."]
     for key in ("device_model", "cluster"):
@@ -165,7 +165,7 @@ def _sentences(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
     return [*sentences, *_why(variant, baseline)]
 
 
-def _why(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
+def _why(variant: Cell, baseline: Cell) -> list[str]:
     if variant.lost is None or variant.overall is None:
         return [
             ("There are no GPUs here for its one process to use, so this says nothing about it.")
@@ -188,12 +188,12 @@ _MORE_THAN_IDEAL = (
 )
 
 
-def _is_larger(variant: VariantSummary) -> bool:
+def _is_larger(variant: Cell) -> bool:
     """Else it is compared for another reason, such as its precision, and may well be faster."""
     return variant.ideal != 1
 
 
-def _losses(loser: Losses | VariantSummary) -> str:
+def _losses(loser: Cell) -> str:
     """Return all that was lost, and who is to blame for it."""
     lost, straggler = loser.lost or {}, loser.straggler
     text = f"{_told(loser, lost, whole_percents(lost), 'is lost')}."
@@ -205,7 +205,7 @@ def _losses(loser: Losses | VariantSummary) -> str:
 
 
 def _told(
-    loser: Losses | VariantSummary,
+    loser: Cell,
     lost: Mapping[str, float],
     percents: Mapping[str, int],
     verb: str,
@@ -226,11 +226,11 @@ def _told(
     return f"{in_all} % {verb}: {text}"
 
 
-def _computing(variant: VariantSummary, lost: Mapping[str, float]) -> str:
+def _computing(variant: Cell, lost: Mapping[str, float]) -> str:
     """Return the cause of slower computing, where that is the largest loss."""
     if max(lost, key=lost.__getitem__) != part.COMPUTING:
         return ""
-    if variant.world_size < variant.num_devices:
+    if variant.world_size < variant.num_gpus:
         return " One process drives all GPUs: copying model and batch to them is in its computing."
     if variant.computing_has_communication:
         return f" {_MIXED[0].upper()}{_MIXED[1:]}."
@@ -239,7 +239,7 @@ def _computing(variant: VariantSummary, lost: Mapping[str, float]) -> str:
     return " Each rank computes more slowly than one alone: they share CPUs, memory or power."
 
 
-def _shared_cpus(variant: VariantSummary, baseline: VariantSummary) -> Iterator[str]:
+def _shared_cpus(variant: Cell, baseline: Cell) -> Iterator[str]:
     """On CPUs: more ranks are no more hardware."""
     if variant.num_cpus is None or baseline.num_cpus is None:
         return
@@ -254,3 +254,40 @@ def times_hardware(mine: int, theirs: int) -> str:
     """Return `no more hardware`, or `1.5 times the hardware`, from the numbers of CPUs."""
     times = mine / theirs
     return "no more hardware" if times <= 1 else f"{times:.3g} times the hardware"
+
+
+_SURE_OF_MONEY = 0.05
+
+
+def place_sentences(comparison: PlaceComparison) -> Iterator[str]:
+    """Say of each place but the first how fast it is against that, and what the runs cost."""
+    first, *others = comparison.places
+    for place in others:
+        assert place.speedup is not None
+        name, other = _named(place, comparison), _named(first, comparison)
+        times = interval_text(place.speedup, 2)
+        size = f"{comparison.nodes} x {comparison.gpus_per_node}"
+        sentence = f"{name} is {times} times as fast as {other} ({size} each)"
+        if differs(place.speedup) is False:
+            sentence += ", so which of the two is faster is not certain"
+        yield f"{sentence}{_money(place, first)}."
+
+
+def _named(place: Cell, comparison: PlaceComparison) -> str:
+    """Say the device, too, where it differs."""
+    device = ""
+    if len({each.num_cpus is None for each in comparison.places}) > 1:
+        device = " (GPU)" if place.num_cpus is None else " (CPU)"
+    return f"{shown(place.name)}{device}"
+
+
+def _money(place: Cell, first: Cell) -> str:
+    if not (place.price and first.price):
+        return ""
+    own, other = (f"{price:,.4g}" for price in (place.price, first.price))
+    gain = first.price / place.price  # equal runs, start-up and evaluations included
+    if abs(gain - 1) < _SURE_OF_MONEY:
+        value = "as many samples for the same money"
+    else:
+        value = f"{gain:.2f} times as many samples for the same money"
+    return f"; a run cost {own} there and {other} on {shown(first.name)}, {value}"

@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from hpcdist.base.statistics import CONFIDENCE, Interval, Measure, lower_median, mean, quantile
-from hpcdist.summary.compare.sizes import Size, by_size, measured_rate, num_gpus
-from hpcdist.summary.values import Forecast, ForecastSize, Group, RunFigures, Scaling
+from hpcdist.summary.compare.cells import Size, by_size, measured_rate, num_gpus
+from hpcdist.summary.values import Forecast, ForecastSize, RunFigures, Scaling
 
 FEWEST_SIZES = 3
 _FARTHEST = 4
@@ -76,20 +76,6 @@ def fit_law(times_s: Mapping[Size, float], *, is_strong: bool) -> Law | None:
     squares = sum((computing_s * x + communication_s * y - 1) ** 2 for x, y in rows)
     variance = squares / max(1, len(rows) - 2)
     return Law(is_strong, is_over_nodes, computing_s, communication_s, variance, covariance)
-
-
-def forecasts_by_run(
-    runs: Mapping[str, RunFigures], groups: Sequence[Group]
-) -> dict[str, Forecast]:
-    """Return the forecast of each group, for each of its runs of the largest size."""
-    forecasts: dict[str, Forecast] = {}
-    for group in groups:
-        if group.baseline:
-            members = [runs[run] for run in dict.fromkeys((*group.baseline, *group.runs))]
-            *_, largest = by_size(members).values()
-            forecast = make_forecast(members, group.scaling)
-            forecasts.update(dict.fromkeys((run.run for run in largest), forecast))
-    return forecasts
 
 
 def make_forecast(runs: Sequence[RunFigures], scaling: Scaling | None) -> Forecast:

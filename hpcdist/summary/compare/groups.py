@@ -20,13 +20,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from hpcdist.base.statistics import mean
-from hpcdist.summary.compare import sizes
-from hpcdist.summary.compare.sizes import lose_by_size, num_gpus
+from hpcdist.summary.compare.cells import Size, contrast, num_gpus, size
+from hpcdist.summary.compare.forecast import make_forecast
 from hpcdist.summary.compare.variants import Speedup, compare_variants
 from hpcdist.summary.figures.rank import digest_of
 from hpcdist.summary.figures.run import MeasuredRun
-from hpcdist.summary.values import Comparison, Group, Losses, RanWith, Scaling
+from hpcdist.summary.values import Cell, Comparison, Group, RanWith, Scaling
 
 NOT_COMPARED = (
     "name",  # the runs of one job are looked at together anyway
@@ -58,8 +60,6 @@ class Compared(NamedTuple):
     """Speed-up of each run, in their order."""
     groups: list[Group]
     """Runs that are alike, but those of comparisons."""
-    within: list[Group]
-    """Variants of each comparison that differ only in size from the first one."""
     comparisons: list[Comparison]
 
 
@@ -73,17 +73,25 @@ def compare_runs(measured: Sequence[MeasuredRun]) -> Compared:
         else:
             by_comparison[run.figures.comparison].append(run)
     speedups: dict[int, Speedup] = {}
-    compared = Compared([], [], [], [])
+    compared = Compared([], [], [])
     for runs in by_comparison.values():
         comparison, own = compare_variants(runs)
-        compared.comparisons.append(comparison)
         speedups.update(zip(map(id, runs), own, strict=True))
-        of_sizes = [each for each in _alike(runs) if _is_of_sizes(each, comparison.baseline)]
-        compared.within.extend(map(_group, of_sizes))
+        for each in _alike(runs):
+            if _is_of_sizes(each, comparison.baseline):
+                largest = _group(each).cells[-1]
+                variants = [
+                    msgspec.structs.replace(cell, forecast=largest.forecast)
+                    if largest.runs[0] in cell.runs
+                    else cell
+                    for cell in comparison.variants
+                ]
+                comparison = msgspec.structs.replace(comparison, variants=variants)
+        compared.comparisons.append(comparison)
     for runs in jobs.values():
         alike = sorted(_alike(runs), key=lambda group: _importance(group.runs))
         for each in alike:  # the first is what others are told by
-            compared.groups.append(_group(each, lose_by_size(each.runs, each.baseline)))
+            compared.groups.append(_group(each))
             reason = _why_unlike(each, alike[0]) if each is not alike[0] else None
             speedups.update(zip(map(id, each.runs), _speedups(each, reason), strict=True))
         for run in runs:
@@ -197,22 +205,43 @@ def _importance(group: Sequence[MeasuredRun]) -> tuple[int, int]:
     return -len({_size(run) for run in group}), -len(group)
 
 
-def _group(alike: _Alike, losses: Sequence[Losses] = ()) -> Group:
+def _group(alike: _Alike) -> Group:
+    members = list({id(run): run for run in (*alike.baseline, *alike.runs)}.values())
     scaling: Scaling | None = None
     if alike.baseline:
-        batches = [(num_gpus(run.figures), _batch(run)) for run in (*alike.baseline, *alike.runs)]
+        batches = [(num_gpus(run.figures), _batch(run)) for run in members]
         if _all_equal([whole for _, whole in batches]):
             scaling = "strong"
         elif _all_equal([whole and whole / gpus for gpus, whole in batches]):
             scaling = "weak"
+    strategy = alike.runs[-1].conditions.get("strategy")
+    sizes: dict[Size, list[MeasuredRun]] = defaultdict(list)
+    for run in members:
+        sizes[_size(run)].append(run)
+    cells = [
+        msgspec.structs.replace(cell, scaling=scaling, strategy=strategy)
+        for cell in contrast([sizes[key] for key in sorted(sizes)], alike.baseline)
+    ]
+    if alike.baseline:
+        forecast = make_forecast([run.figures for run in members], scaling)
+        cells[-1] = msgspec.structs.replace(cells[-1], forecast=forecast)
     return Group(
         job=alike.runs[0].figures.job,
         runs=[run.figures.run for run in alike.runs],
         baseline=[run.figures.run for run in alike.baseline],
         scaling=scaling,
-        strategy=alike.runs[-1].conditions.get("strategy"),
-        losses=list(losses),
+        strategy=strategy,
+        cells=cells,
     )
+
+
+def cells_by_run(compared: Compared) -> dict[str, Cell]:
+    """Return, for each run, the cell that it is compared as one of."""
+    variants = [cell for each in compared.comparisons for cell in each.variants]
+    cells = {run: cell for cell in variants for run in cell.runs}
+    for group in compared.groups:
+        cells |= {run: cell for cell in group.cells for run in cell.runs if run in group.runs}
+    return cells
 
 
 def _speedups(alike: _Alike, reason: str | None) -> list[Speedup]:
@@ -276,8 +305,8 @@ def _smallest(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
     return smallest if len(smallest) < len(runs) else []
 
 
-def _size(run: MeasuredRun) -> sizes.Size:
-    return sizes.size(run.figures)
+def _size(run: MeasuredRun) -> Size:
+    return size(run.figures)
 
 
 def _texts(runs: Sequence[MeasuredRun], *, but: Sequence[str] = ()) -> dict[int, str]:

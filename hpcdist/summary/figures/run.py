@@ -71,8 +71,6 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
     """Why there is no throughput."""
     unfit: str | None = None
     """Why its speed says nothing beside that of others, though it is known."""
-    num_devices: int
-    """GPUs that it asked for; without GPUs, what stands for them."""
     set_aside: str | None = None
     """Why it is not compared, though it could be; set where runs are put beside each other."""
     bests: dict[Quantity, list[Tested]] = {}
@@ -232,7 +230,6 @@ def measure_run(
         conditions=flatten(record.job) | msgspec.structs.asdict(ran_with),
         missing=None if complete else missing,
         unfit=together.why if is_apart else None,
-        num_devices=record.facts.resources.nodes * record.facts.resources.gpus,
         bests={quantity: list_bests(attempts, quantity) for quantity in _TESTED},
         cpus_per_rank=_cpus_per_rank(ranks),
     )

@@ -18,8 +18,8 @@ from hpcdist.base.text import (
     spread_text,
 )
 from hpcdist.runs.run import name_to_type
+from hpcdist.summary.compare.cells import num_gpus
 from hpcdist.summary.compare.conclusions import times_hardware, uncertainty
-from hpcdist.summary.compare.sizes import num_gpus
 from hpcdist.summary.values import Group, Parting, RunSummary, UsageSummary
 
 _LONG_ENOUGH_S = 60.0
@@ -152,7 +152,9 @@ def _how_it_stands(runs: Sequence[RunSummary]) -> str:
 
 
 def _rate_on_ranks(run: RunSummary) -> str:
-    measured = run.repeats or run.samples_per_s or Measure(mean=0.0)
+    measured = run.samples_per_s or Measure(mean=0.0)
+    if run.cell and run.cell.samples_per_s and run.cell.num_measured > 1:
+        measured = run.cell.samples_per_s
     rate = spread_text(measured, decimals_for([measured.mean]))
     return f"{rate} samples/s on {number_of(run.world_size, 'rank')}"
 
@@ -169,9 +171,9 @@ def is_benchmark(run: RunSummary) -> bool:
 def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
     assert run.speedup is not None
     assert run.efficiency is not None
-    size = run.of_size
+    size = run.cell
     speedup, efficiency, scaling = f"{run.speedup:.2f}", run.efficiency, ""
-    if size is not None:
+    if size and size.speedup and size.efficiency:
         efficiency = size.efficiency.mean
         scaling = f" ({size.scaling} scaling)" if size.scaling else ""
         speedup = interval_text(size.speedup, 2)  # of all runs of its size

@@ -1,8 +1,6 @@
 """The report: one value of sections, each with sentences and tables, which renderers show.
 
-Which tables there are depends on who reads: on a terminal those that answer, elsewhere all. Each
-figure stands once on a terminal: the speed-up of repeated sizes in the table of sizes, that of
-single runs in the table of runs.
+Which tables there are depends on who reads: on a terminal those that answer, elsewhere all.
 """
 
 from __future__ import annotations
@@ -14,8 +12,13 @@ from typing import Any, NamedTuple
 
 from hpcdist.base.table import Table
 from hpcdist.base.text import format_ranges, shown
-from hpcdist.summary.compare.conclusions import conclusions, headline, run_conclusions
-from hpcdist.summary.compare.places import place_sentences
+from hpcdist.summary.compare.conclusions import (
+    conclusions,
+    headline,
+    place_sentences,
+    run_conclusions,
+)
+from hpcdist.summary.report.cells import comparison_tables, share_tables, speed_tables
 from hpcdist.summary.report.remarks import conclusion, leading_run, remarks
 from hpcdist.summary.report.runs import (
     Row,
@@ -23,18 +26,14 @@ from hpcdist.summary.report.runs import (
     goal_sentences,
     memory_tables,
     phase_tables,
-    repeats_tables,
     resource_tables,
-    speed_table,
+    run_table,
     step_tables,
 )
-from hpcdist.summary.report.scaling import forecast_sentence, once_run, size_tables
-from hpcdist.summary.report.shares import comparison_tables, share_tables
 from hpcdist.summary.values import Comparison, Group, RunSummary, Summary
 
 _MOST_RUNS = 20
 """Most runs in a brief report: a page, and all of a small sweep with repeats."""
-_ONE_EACH = "each size was run once: repeat them with --repeat 3 to see how much runs differ"
 
 
 class Topic(Enum):
@@ -149,10 +148,8 @@ def _whole(section: Section) -> Section:
     rows, comparison = section.rows, section.comparison
     topics: dict[Topic, list[Table[Any]]] = {
         Topic.SPEED: [
-            *(comparison_tables(comparison) if comparison else ()),
-            *size_tables(rows),
-            *(() if comparison else repeats_tables(rows)),
-            speed_table(rows),
+            *(comparison_tables(comparison) if comparison else speed_tables(section.groups, rows)),
+            run_table(rows),
         ],
         Topic.MEASURED: list(_benchmarks(rows)),
         Topic.TIME: list(share_tables(section.groups, rows)),
@@ -177,18 +174,17 @@ def _brief(section: Section) -> Section:
     groups, comparison = section.groups, section.comparison
     by_need = sorted(section.rows, key=lambda row: row.run.state == "done")
     rows = sorted(by_need[:_MOST_RUNS], key=lambda row: row.number)
-    compared = [row.run for row in section.rows if row.run.of_size]
+    shares: list[Table[Any]] = []
+    num_shares = 0
     if comparison:
-        once, shares, num_shares = [], [], 0
         answers: list[Table[Any]] = list(comparison_tables(comparison))
     else:
-        once = compared = once_run(section.rows)
         # Of the group that the conclusion is about, or of all where each has one size only.
         leading = next(([group] for group in groups if group.baseline), groups)
-        lossy = [group for group in leading if any(lost.largest for lost in group.losses)]
+        lossy = [group for group in leading if any(cell.largest for cell in group.cells)]
         shares = list(share_tables(lossy, section.rows))
         num_shares = len(list(share_tables(groups, section.rows)))
-        answers = [*size_tables(section.rows, only_repeated=True), *repeats_tables(section.rows)]
+        answers = list(speed_tables(groups, section.rows))
     details = {name: list(make(rows)) for name, _, make in _DETAILS}
     is_goal_asked = any(run.time_to_accuracy and run.time_to_accuracy.is_asked for _, run in rows)
     has_phases = any(len(row.run.phase_s or {}) > 1 for row in rows)
@@ -200,40 +196,18 @@ def _brief(section: Section) -> Section:
     }
     tables = [
         *answers,
-        speed_table(rows, has_speedups=bool(once), note=_how_sure(once, section.rows)),
+        run_table(rows),
         *_benchmarks(rows),
         *shares,
         *(table for name in details if wanted.get(name) for table in details[name]),
     ]
     other = "where the time of other groups goes" if shares else "where the time goes"
     left_out = [
-        *(["how sure each speed-up is"] if once else []),
         *([other] if num_shares > len(shares) else []),
         *([f"some runs of {rows[0].run.job}"] if len(rows) < len(section.rows) else []),
         *(name for name, found in details.items() if found and not wanted.get(name)),
     ]
-    # The table of sizes, which has the forecast, is left out.
-    by_id = {row.run.run: row.run for row in section.rows}
-    forecasts = [
-        forecast_sentence(run.forecast, by_id[run.compared_with[0]])
-        for run in compared
-        if run.forecast and not run.forecast.refused_because
-    ]
     goals = list(goal_sentences([row.run for row in section.rows])) if is_goal_asked else []
     return section._replace(
-        sentences=[*goals, *forecasts[:1]], tables=tables, remarks=_remarks(rows), left_out=left_out
+        sentences=goals, tables=tables, remarks=_remarks(rows), left_out=left_out
     )
-
-
-def _how_sure(once: Sequence[RunSummary], rows: Sequence[Row]) -> str:
-    """Return what the table of sizes says of runs `once`, where it is left out."""
-    if not once:
-        return ""
-    ids = {run.run for run in once}
-    alike = {run.run for run in once if run.of_size and run.of_size.differs_from_baseline is False}
-    numbers = format_ranges([row.number for row in rows if row.run.run in alike])
-    is_same = f"not distinguishable from the baseline: #{numbers}\n" if numbers else ""
-    which = ""
-    if any(row.run.of_size and row.run.run not in ids for row in rows):
-        which = f"#{format_ranges([row.number for row in rows if row.run.run in ids])}: "
-    return f"{is_same}{which}{_ONE_EACH}"

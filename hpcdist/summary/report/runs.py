@@ -27,8 +27,8 @@ from hpcdist.base.text import (
     shown,
     time_unit,
 )
-from hpcdist.summary.compare import sizes
-from hpcdist.summary.compare.places import place_of
+from hpcdist.summary.compare.cells import size as size_of_run
+from hpcdist.summary.compare.variants import place_of
 from hpcdist.summary.figures.timing import OTHER
 from hpcdist.summary.report.remarks import is_benchmark
 from hpcdist.summary.values import RunSummary, TimeToAccuracy
@@ -109,10 +109,9 @@ _NUMBER: Column[Row] = Column(NUMBER, lambda row: row.number)
 _SIZE = gpus_column(lambda row: row.run)
 
 
-def speed_table(rows: Sequence[Row], *, has_speedups: bool = True, note: str = "") -> Table[Row]:
-    """Return state and speed of each run; the speed against others only with `has_speedups`."""
+def run_table(rows: Sequence[Row]) -> Table[Row]:
+    """Return state and speed of each run."""
     runs = [row.run for row in rows]
-    is_scaled = has_speedups and any(run.speedup is not None for run in runs)
     are_benchmarks = all(map(is_benchmark, runs))  # they have tables of their own
     has_rates = not are_benchmarks and any(run.samples_per_s for run in runs)
     columns: list[Column[Row]] = [_NUMBER, Column("run", lambda row: row.run.run, align="left")]
@@ -134,13 +133,7 @@ def speed_table(rows: Sequence[Row], *, has_speedups: bool = True, note: str = "
     ]
     if has_rates:
         columns.append(Column("samples/s", lambda row: row.run.samples_per_s, mean_interval()))
-    if has_speedups and not are_benchmarks:
-        columns += [
-            Column("speed-\nup", lambda row: row.run.speedup, number(2), is_marked=_is_baseline),
-            Column("effic.", lambda row: row.run.efficiency, percent(), unit="%"),
-        ]
-    notes = [BASELINE_NOTE, *([note] if note else [])] if is_scaled else []
-    return Table(_SPEED_CAPTION if has_rates else "", columns, rows, "\n".join(notes))
+    return Table(_SPEED_CAPTION if has_rates else "", columns, rows)
 
 
 def _settings_columns(rows: Sequence[Row]) -> Iterator[Column[Row]]:
@@ -343,7 +336,6 @@ def accuracy_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
         Column("epochs", lambda row: of(row).epoch, count),
         best,
         Column("times as fast\nto the goal", against, number(2), is_marked=_is_baseline),
-        Column("speed-\nup", lambda row: row.run.speedup, number(2)),
     ]
     caption = f"Time to {goal_text(first)}, from the first step, restarts included"
     yield Table(caption, columns, tested)
@@ -364,7 +356,7 @@ def goal_sentences(runs: Sequence[RunSummary]) -> Iterator[str]:
     of_size: dict[tuple[Any, ...], list[RunSummary]] = {}
     for run in runs:
         if run.compared_with and run.run not in run.compared_with and run.time_to_accuracy:
-            key = (*run.compared_with, *sizes.size(run), run.of_size and run.of_size.strategy)
+            key = (*run.compared_with, *size_of_run(run), run.cell and run.cell.strategy)
             of_size.setdefault(key, []).append(run)
     by_id = {run.run: run for run in runs}
     pairs = [
@@ -390,21 +382,3 @@ def goal_text(reached: TimeToAccuracy) -> str:
     if reached.goal != "accuracy":
         return f"a {'test' if reached.goal == 'loss' else 'training'} loss of {reached.target:g}"
     return f"{format_percent(reached.target, 1)} % test accuracy"
-
-
-def repeats_tables(rows: Sequence[Row]) -> Iterator[Table[RunSummary]]:
-    """Yield a table with a line for each size that was run more than once, without those that are
-    compared with other sizes."""
-    alone = [run for _, run in rows if run.of_size is None and run.repeats is not None]
-    if runs := list({(*sizes.size(run), run.repeats): run for run in alone}.values()):
-        caption = "Repeats, with the 95 % confidence interval of their mean"
-        settings: Column[RunSummary] = Column(
-            "settings", lambda run: run.settings_text, align="left"
-        )
-        columns: list[Column[RunSummary]] = [
-            *([settings] if any(run.differs_in for run in runs) else []),
-            gpus_column(lambda run: run),
-            Column("runs", lambda run: run.repeats and run.repeats.num_runs),
-            Column("samples/s", lambda run: run.repeats, mean_interval()),
-        ]
-        yield Table(caption, columns, runs)

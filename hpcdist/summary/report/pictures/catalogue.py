@@ -19,6 +19,7 @@ from hpcdist.bench.benchmark import NumberedResult
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.job.goal import Goal
 from hpcdist.runs.run import slug
+from hpcdist.summary.report.cells import alone_cells
 from hpcdist.summary.report.pictures import over_time, scaling, shares
 from hpcdist.summary.report.pictures.labels import made_on, run_names, size, unit_of
 from hpcdist.summary.report.pictures.series import (
@@ -29,7 +30,6 @@ from hpcdist.summary.report.pictures.series import (
 )
 from hpcdist.summary.report.report import Section, Topic
 from hpcdist.summary.report.runs import Row, goal_text
-from hpcdist.summary.report.shares import alone_losses
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -105,10 +105,10 @@ def _scaling(section: Section) -> Iterator[Picture]:
         rows = [by_id[run] for run in members if run in by_id]
         if group.baseline and rows:
             kind = f" ({group.scaling} scaling)" if group.scaling else ""
-            has_forecast = any(row.run.forecast and row.run.forecast.sizes for row in rows)
+            has_forecast = any(cell.forecast and cell.forecast.sizes for cell in group.cells)
             dashed = "; the dashed line is the forecast" if has_forecast else ""
             numbers = format_ranges(sorted(row.number for row in rows))
-            draw = partial(scaling.draw, [row.run for row in rows])
+            draw = partial(scaling.draw, group.cells)
             which = f", runs {numbers}" if num_scaled > 1 else ""
             what = f"speed against size{kind}{which}"
             make = _picture(section.name, Topic.SPEED, what, rows, draw)
@@ -120,22 +120,23 @@ def _shares(section: Section) -> Iterator[Picture]:
     unit = unit_of(row.run for row in section.rows)
     num_scaled = sum(bool(group.baseline) for group in section.groups)
     for group in section.groups:
-        if group.baseline and group.losses:
-            rows = [by_id[run] for losses in group.losses for run in losses.runs if run in by_id]
-            draw = partial(shares.draw_sizes, group.losses, [*map(size, group.losses)])
+        cells = [cell for cell in group.cells if cell.lost]
+        if group.baseline and cells:
+            rows = [by_id[run] for cell in cells for run in cell.runs if run in by_id]
+            draw = partial(shares.draw_sizes, cells, [*map(size, cells)])
             numbers = format_ranges(sorted(row.number for row in rows))
             what = "where the time goes" + (f", runs {numbers}" if num_scaled > 1 else "")
             make = _picture(section.name, Topic.TIME, what, rows, partial(draw, unit=unit))
             described = "One bar per size: what was not lost, and what the rest was lost to."
             yield make("losses", described)
     # Of groups of one size; in these computing is the ideal.
-    if alone := alone_losses(section.groups):
+    if alone := alone_cells(section.groups):
         drawn = alone[: shares.MOST_RUNS]
         left_out = "" if drawn == alone else f" Only {len(drawn)} of {len(alone)} are drawn."
-        firsts = [by_id[losses.runs[0]] for losses in drawn]
+        firsts = [by_id[cell.runs[0]] for cell in drawn]
         names = [
-            f"{name}, {number_of(len(losses.runs), 'run')}" if len(losses.runs) > 1 else name
-            for name, losses in zip(run_names(firsts), drawn, strict=True)
+            f"{name}, {number_of(len(cell.runs), 'run')}" if len(cell.runs) > 1 else name
+            for name, cell in zip(run_names(firsts), drawn, strict=True)
         ]
         draw = partial(shares.draw_sizes, drawn, names, unit=unit)
         what = "where the time goes, without another size to compare with"

@@ -14,7 +14,7 @@ from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
 from hpcdist.summary.report.runs import Row
-from hpcdist.summary.values import Losses, RunSummary
+from hpcdist.summary.values import Cell, RunSummary
 
 _MOST_NAMES = 2
 _SIZES = ("nodes=", "gpus=", "resources.nodes=", "resources.gpus=", "repeat=")
@@ -22,7 +22,7 @@ _SIZES = ("nodes=", "gpus=", "resources.nodes=", "resources.gpus=", "repeat=")
 _ID = re.compile(r"-\d{8}-\d{6}-(.+)$")
 
 
-def size(sized: RunSummary | Losses) -> str:
+def size(sized: RunSummary | Cell) -> str:
     """Return nodes x ranks, or GPUs, of each."""
     return f"{sized.nodes} x {sized.gpus_per_node}"
 

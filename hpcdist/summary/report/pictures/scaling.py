@@ -15,10 +15,7 @@ from hpcdist.base.plotting import (
     shared_legend,
 )
 from hpcdist.base.statistics import Interval, Measure
-from hpcdist.summary.compare.sizes import by_size, num_gpus
-from hpcdist.summary.report.pictures.labels import unit_of
-from hpcdist.summary.report.scaling import of_size
-from hpcdist.summary.values import RunSummary
+from hpcdist.summary.values import Cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,22 +33,21 @@ _Points = Sequence[tuple[int, Measure]]
 """GPUs of each size, and what was measured."""
 
 
-def draw(runs: Sequence[RunSummary]) -> Figure:
-    """Draw the values of the table of sizes, for one group of several sizes."""
-    sizes = [theirs[0] for theirs in by_size(run for run in runs if run.of_size).values()]
+def draw(cells: Sequence[Cell]) -> Figure:
+    """Draw the values of the table of sizes, for one group of several sizes, smallest first."""
     figure = new_figure(9, 4.2)
     rate_axes, speed_axes = figure.subplots(1, 2)
-    rates = [(num_gpus(run), of_size(run).samples_per_s) for run in sizes]
-    speedups = [(num_gpus(run), of_size(run).speedup) for run in sizes[1:]]
+    rates = [(cell.num_gpus, cell.samples_per_s) for cell in cells if cell.samples_per_s]
+    speedups = [(cell.num_gpus, cell.speedup) for cell in cells[1:] if cell.speedup]
     smallest, rate = rates[0]
-    forecast = next((run.forecast.sizes for run in runs if run.forecast), [])
+    forecast = next((cell.forecast.sizes for cell in cells if cell.forecast), [])
     to_come = {size.gpus: size.speedup for size in forecast}
     if forecast:  # it begins at the largest size that was measured
         largest, measured = speedups[-1]
         to_come = {largest: Measure(mean=measured.mean), **to_come}
     _draw(rate_axes, rates, to_come, rate.mean)
     _draw(speed_axes, [(smallest, Measure(mean=1.0)), *speedups], to_come, 1.0)
-    on_cpus = unit_of(runs) == "ranks"
+    on_cpus = any(cell.num_cpus is not None for cell in cells)
     spread = " (± 95 % interval)" if any(rate.interval for _, rate in rates) else ""
     x = "ranks on CPUs" if on_cpus else "GPUs"
     finish(rate_axes, x=x, y=f"samples/s{spread}")

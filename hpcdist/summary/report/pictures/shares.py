@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcdist.base.plotting import error_bars, finish, label, new_figure, shared_legend
-from hpcdist.base.statistics import Measure
 from hpcdist.base.text import format_percent, spread_text, time_unit
 from hpcdist.runs.events import PHASES
 from hpcdist.summary.figures.shares import COMPUTING, SHARES
 from hpcdist.summary.figures.timing import OTHER
+from hpcdist.summary.report.cells import LOOKS
 from hpcdist.summary.report.runs import Row
-from hpcdist.summary.report.shares import LOOKS
-from hpcdist.summary.values import Comparison, Losses, VariantSummary
+from hpcdist.summary.values import Cell, Comparison
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,18 +55,19 @@ class Bar(NamedTuple):
     parts: Sequence[Part]
 
 
-def draw_sizes(sizes: Sequence[Losses], names: Sequence[str], *, unit: str) -> Figure:
+def draw_sizes(sizes: Sequence[Cell], names: Sequence[str], *, unit: str) -> Figure:
     """Draw one bar for each size: what is left and all shares are 100 %. A share that won time
     reaches left of zero: all to its right is longer by as much."""
     is_compared = bool(sizes[0].against)
     bars, left = [], []
-    for size, bar in zip(sizes, names, strict=True):
-        # Without another size, what is in no phase is neither computing for certain nor lost.
-        kept = size.efficiency if size.against else size.shares[COMPUTING]
-        lost = size.lost if size.against else size.shares | {COMPUTING: 0.0}
-        is_mixed = size.computing_has_communication
-        name = "not lost" if size.against else _MIXED if is_mixed else "forward and backward"
-        parts = _lost_parts(lost, is_mixed=is_mixed)
+    for cell, bar in zip(sizes, names, strict=True):
+        shares, kept = cell.shares or {}, cell.overall or 0.0
+        lost, name = cell.lost or {}, "not lost"
+        if not cell.against:
+            # Without another size, what is in no phase is neither computing for certain nor lost.
+            kept, lost = shares[COMPUTING], shares | {COMPUTING: 0.0}
+            name = _MIXED if cell.computing_has_communication else "forward and backward"
+        parts = _lost_parts(lost, is_mixed=cell.computing_has_communication)
         bars.append(Bar(bar, [(name, 100 * kept, _KEPT), *parts]))
         left.append(kept)
     ideal = "not lost, and lost to" if is_compared else "computing, and all else"
@@ -153,7 +153,10 @@ def draw_comparison(comparison: Comparison) -> Figure:
     if has_losses:
         step = all_axes[1]
         for place, variant in enumerate(comparison.variants):
-            parts = _variant_parts(variant, comparison.baseline)
+            parts: list[Part] = []
+            if variant.lost and variant.overall is not None:
+                lost = _lost_parts(variant.lost, is_mixed=variant.computing_has_communication)
+                parts = [("not lost", 100 * variant.overall, _KEPT), *lost]
             _stack(step, place, Bar(label(variant.name), parts))
         step.axvline(0, color="#666666", linewidth=0.8)
         step.set_xlabel("share of the time (%): not lost, and lost to;\nleft of 0: gained")
@@ -172,12 +175,9 @@ def _draw_speedups(axes: Any, comparison: Comparison) -> None:
     ink = rcParams["text.color"]  # black is not to be seen on a dark page
     ideals, ends = [], [1.0]
     for place, variant in enumerate(comparison.variants):
-        if variant.name == comparison.baseline:
-            speedup = Measure(mean=1.0)
-        elif variant.speedup is None:
+        speedup = variant.speedup
+        if speedup is None:
             continue
-        else:
-            speedup = variant.speedup
         if not variant.is_without_its_gpus:
             ideals.append((variant.ideal, place))
         high = speedup.interval.high if speedup.interval else speedup.mean
@@ -200,15 +200,3 @@ def _draw_speedups(axes: Any, comparison: Comparison) -> None:
     has_intervals = any(each.speedup and each.speedup.interval for each in comparison.variants)
     what = " (± interval)" if has_intervals else ""
     axes.set_xlabel(f"times as fast as {label(comparison.baseline)}{what}")
-
-
-def _variant_parts(variant: VariantSummary, baseline: str) -> list[Part]:
-    """Return the parts of the bar of a variant, as the table has them."""
-    if variant.name == baseline and variant.samples_per_s is not None:
-        return [("not lost", 100.0, _KEPT)]
-    if variant.lost is None or variant.overall is None:
-        return []
-    return [
-        ("not lost", 100 * variant.overall, _KEPT),
-        *_lost_parts(variant.lost, is_mixed=variant.computing_has_communication),
-    ]

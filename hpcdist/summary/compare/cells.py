@@ -1,0 +1,237 @@
+"""Cells: what runs that are alike came to, beside the cell of a baseline; and why a cell is not as
+many times as fast as it has GPUs: its time against the ideal, by part.
+
+Sizes of a job, variants of a comparison and clusters are all compared so. Ideal is as many times
+the speed of the baseline as there are times the GPUs, over all the time that counts: steps,
+checkpoints and what restarts cost. For the same samples per GPU the baseline needs the share of its
+time that is the efficiency; what each part takes longer than that part did there is lost. The parts
+make up the time, so the losses make up the whole loss. Pure.
+
+Where there is no baseline, nothing says what is ideal: then computing is, and all else counts as
+lost, which is the most that could be won.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from hpcdist.base.statistics import (
+    Measure,
+    Ratio,
+    differs,
+    mean,
+    measure,
+    ratios,
+)
+from hpcdist.summary.compare.advice import Case, advise
+from hpcdist.summary.figures import shares as part
+from hpcdist.summary.figures.run import MeasuredRun
+from hpcdist.summary.values import Cell, RunFigures, Straggler
+
+WORTH_SAYING = 0.02
+"""Smaller losses are within the noise of most machines."""
+
+
+class Size(NamedTuple):
+    """The order of runs: by these fields, one after the other."""
+
+    gpus: int
+    """In all: with data_parallel, one rank drives several."""
+    nodes: int
+
+
+R = TypeVar("R", bound=RunFigures)
+
+
+def by_size(runs: Iterable[R]) -> Mapping[Size, list[R]]:
+    """Return the runs of each size, smallest first."""
+    sizes: dict[Size, list[R]] = defaultdict(list)
+    for run in runs:
+        sizes[size(run)].append(run)
+    return {key: sizes[key] for key in sorted(sizes)}
+
+
+def num_gpus(run: RunFigures) -> int:
+    return run.nodes * run.gpus_per_node
+
+
+def size(run: RunFigures) -> Size:
+    return Size(num_gpus(run), run.nodes)
+
+
+def measured_rate(runs: Sequence[RunFigures]) -> Measure:
+    """Return the samples/s of runs of one size, some of which have them: over runs, or of one run
+    over its windows."""
+    rates = [run.samples_per_s for run in runs if run.samples_per_s]
+    if len(rates) > 1:
+        return measure([rate.mean for rate in rates])
+    return rates[0]
+
+
+def contrast(
+    cells: Sequence[Sequence[MeasuredRun]],
+    baseline: Sequence[MeasuredRun],
+    *,
+    counts: Callable[[MeasuredRun], bool] = bool,
+) -> list[Cell]:
+    """Return what the runs of each cell came to, against the runs of the baseline, if any; the
+    ratios are judged together. Only runs that `counts` accepts are measured."""
+    counted = [[run for run in runs if counts(run)] for runs in cells]
+    ids = {run.figures.run for run in baseline}
+    is_baseline = [
+        bool(runs) and ids.issuperset(run.figures.run for run in runs) for runs in counted
+    ]
+    rates = [measured_rate([run.figures for run in runs]) if runs else None for runs in counted]
+    theirs = measured_rate([run.figures for run in baseline]) if baseline else None
+    pairs = {
+        place: (rate, theirs)
+        for place, rate in enumerate(rates)
+        if rate and theirs and not is_baseline[place]
+    }
+    judged = dict(zip(pairs, ratios([*pairs.values()]), strict=True))
+    return [
+        _divide(
+            _measure(
+                runs,
+                own,
+                baseline,
+                Ratio(mean=1.0) if is_baseline[place] else judged.get(place),
+                is_baseline=is_baseline[place],
+            ),
+            own,
+            baseline,
+        )
+        for place, (runs, own) in enumerate(zip(cells, counted, strict=True))
+    ]
+
+
+def _measure(
+    runs: Sequence[MeasuredRun],
+    counted: Sequence[MeasuredRun],
+    baseline: Sequence[MeasuredRun],
+    speedup: Ratio | None,
+    *,
+    is_baseline: bool,
+) -> Cell:
+    first, figures = runs[0].figures, [run.figures for run in counted]
+    times = [run.step_time_s.mean for run in figures if run.step_time_s]
+    prices = [run.cost.price for run in figures if run.cost and run.cost.price is not None]
+    cell = Cell(
+        job=first.job,
+        workload=runs[0].conditions.get("workload"),
+        runs=[run.figures.run for run in runs],
+        num_measured=len(counted),
+        why_none=None if counted else next(filter(None, map(why_unfit, runs)), None),
+        nodes=first.nodes,
+        gpus_per_node=first.gpus_per_node,
+        world_size=first.world_size,
+        num_cpus=first.num_cpus,
+        ran_with=first.ran_with,
+        disturbed=next(filter(None, (run.disturbed for run in figures)), None),
+        strategy=runs[0].conditions.get("strategy"),
+        samples_per_step=first.samples_per_step,
+        samples_per_s=measured_rate(figures) if figures else None,
+        step_time_s=mean(times) if times else None,
+        price=mean(prices) if figures and len(prices) == len(figures) else None,
+        computing_has_communication=any(run.computing_has_communication for run in figures),
+        straggler=common_straggler(counted),
+    )
+    if speedup is None:
+        return cell
+    ideal = cell.num_gpus / num_gpus(baseline[0].figures)
+    return msgspec.structs.replace(
+        cell,
+        speedup=speedup,
+        is_baseline=is_baseline,
+        ideal=ideal,
+        efficiency=None if cell.is_without_its_gpus else speedup.times(1 / ideal),
+        differs_from_baseline=differs(speedup),
+    )
+
+
+def _divide(cell: Cell, counted: Sequence[MeasuredRun], baseline: Sequence[MeasuredRun]) -> Cell:
+    """Divide what the runs of a cell lost against the ideal, which is the baseline, where all of
+    that is known; else count all that is not computing as lost. The repeats are averaged."""
+    runs, ideals = (
+        [run for run in side if can_divide(run.figures)] for side in (counted, baseline)
+    )
+    if not runs or (ideals and cell.is_without_its_gpus):
+        return cell
+    parts_s = mean_parts_s(runs)
+    if ideals:
+        overall = _overall_rate(runs) / _overall_rate(ideals) / cell.ideal
+        lost = part.lost_shares(parts_s, mean_parts_s(ideals), overall)
+    else:
+        if cell.world_size == 1:  # it waits for nobody: that is its wrapper's own work
+            parts_s[part.FIXED] += parts_s[part.COMMUNICATION]
+            parts_s[part.COMMUNICATION] = 0.0
+        lost = part.shares(parts_s) | {part.COMPUTING: 0.0, part.UNDIVIDED: 0.0}
+        overall = 1 - sum(lost.values())
+    largest = max(part.SHARES, key=lambda name: lost[name])
+    cell = msgspec.structs.replace(
+        cell,
+        against=[run.figures.run for run in ideals],
+        shares=part.shares(parts_s),
+        lost=lost,
+        overall=overall,
+        largest=largest if lost[largest] >= WORTH_SAYING else None,
+    )
+    case = Case(runs[0].conditions, cell, [run.figures for run in runs], runs[0].cpus_per_rank)
+    return msgspec.structs.replace(cell, advice=advise(case))
+
+
+def why_unfit(run: MeasuredRun) -> str | None:
+    """Return why a run's speed says nothing beside that of others."""
+    return run.unfit or run.set_aside
+
+
+def mean_parts_s(runs: Sequence[MeasuredRun]) -> dict[str, float]:
+    """Return the mean seconds per step by share; all runs have parts."""
+    parts_of = [run.figures.parts_s for run in runs if run.figures.parts_s]
+    return {name: mean(parts[name] for parts in parts_of) for name in part.SHARES}
+
+
+def _overall_rate(runs: Sequence[MeasuredRun]) -> float:
+    """Return the mean samples per second over steps, checkpoints and what restarts cost."""
+    rates = []
+    for figures in (run.figures for run in runs):
+        rate, step_time_s, parts_s = figures.samples_per_s, figures.step_time_s, figures.parts_s
+        assert rate is not None
+        assert step_time_s is not None
+        assert parts_s is not None
+        rates.append(rate.mean * step_time_s.mean / sum(parts_s.values()))
+    return mean(rates)
+
+
+def common_straggler(runs: Sequence[MeasuredRun]) -> Straggler | None:
+    """Return who held the others up in every run; on other hosts each time, it is the rank's own
+    work, and on one host under other numbers, the host's."""
+    stragglers = [run.figures.straggler for run in runs if run.figures.straggler]
+    if not runs or len(stragglers) < len(runs):
+        return None
+    hosts = {straggler.host for straggler in stragglers}
+    is_same_host = len(hosts) == 1
+    first = stragglers[0]
+    if len({(each.rank, each.node, *each.others) for each in stragglers}) != 1:
+        if not is_same_host or None in hosts or any(each.others for each in stragglers):
+            return None
+        if any((run.figures.num_hosts or 1) < 2 for run in runs):
+            return None
+        first = msgspec.structs.replace(first, rank=None, node=None)
+    return msgspec.structs.replace(
+        first,
+        host=stragglers[0].host if is_same_host else None,
+        longer_s=mean(straggler.longer_s for straggler in stragglers),
+        slowest_in=sum(straggler.slowest_in for straggler in stragglers),
+        stretches=sum(straggler.stretches for straggler in stragglers),
+    )
+
+
+def can_divide(run: RunFigures) -> bool:
+    """Return whether there are steps that took time, and samples in them."""
+    rate = run.samples_per_s
+    return bool(rate and rate.mean > 0 and run.parts_s and sum(run.parts_s.values()) > 0)
