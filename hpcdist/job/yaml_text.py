@@ -17,6 +17,7 @@ from hpcdist.base.errors import JobError
 MOST_BYTES = 256_000
 """Size of a file that is read."""
 _MAX_DEPTH = 50
+_TOO_DEEP = f"it is nested more than {_MAX_DEPTH} levels deep"
 _MAX_VALUES = 10_000
 """Keys and values in a file, also those that aliases repeat, which make exponentially many of a few
 lines; a second's work. A thousand letters count as a value."""
@@ -79,6 +80,8 @@ def parse_yaml(text: str) -> Any:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         problem = ", ".join(part for part in (error.context, error.problem) if part)
+        if "nesting depth" in problem:  # libyaml has a limit of its own since 0.2.6
+            place, problem = "", _TOO_DEEP
         # It is seen in the line after `epochs 3`.
         before = text.splitlines()[mark.line - 1 : mark.line] if mark else []
         if mark and before and (found := re.fullmatch(r"\s*([\w.]+) +[^\s:#][^:#]*", before[0])):
@@ -101,7 +104,7 @@ def _check_size(text: str) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             open_.append((event.anchor, 1))
             if len(open_) > _MAX_DEPTH + 1:
-                raise YamlError(f"it is nested more than {_MAX_DEPTH} levels deep")
+                raise YamlError(_TOO_DEEP)
             continue
         if isinstance(event, yaml.AliasEvent):
             anchor, size = None, sizes.get(event.anchor, _MAX_VALUES)  # it may hold itself
