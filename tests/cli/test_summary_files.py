@@ -54,17 +54,17 @@ def test_all_forms_are_written_at_once_and_the_tables_stay_on_stdout(user):
     done = user("summary", *options)
     assert done.returncode == 0, done.stderr
     assert "samples/s" in done.stdout
-    assert "note: 3 pictures, each as PNG and SVG, are in pictures" in done.stderr
+    assert "note: 2 pictures, each as PNG and SVG, are in pictures" in done.stderr
     names = {path.name for path in (user.folder / "pictures").iterdir()}
     assert names == {
-        f"ddp-{name}.{form}" for name in ("phases", "learning", "shares") for form in ("png", "svg")
+        f"ddp-{name}.{form}" for name in ("learning", "shares") for form in ("png", "svg")
     }
     (line,) = csv.DictReader(io.StringIO((user.folder / "a.csv").read_text()))
     assert float(line["samples_per_s.mean"]) == pytest.approx(100.0)
     assert "| 100" in (user.folder / "a.md").read_text()
     page = (user.folder / "a.html").read_text()
     assert "hpcdist submit ddp --local --set train.lr=0.5" in page
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 2
 
 
 @pytest.mark.parametrize(

@@ -291,18 +291,6 @@ def test_pictures_say_where_and_when_their_runs_were_and_name_no_gpu_on_cpus(mak
         assert figure.get_suptitle().splitlines() == [picture.title, f"CPUs of ann's, {when}"]
 
 
-def test_legends_have_nothing_that_is_not_seen(make_run, events):
-    run = make_run("ddp-1")
-    phases_s = {"data_wait": [0.0001] * 10, "forward_backward": [0.0979] * 10}
-    windows = [
-        events.window(step=10 * n, times_s=[0.1] * 10, samples=100, phases_s=phases_s)
-        for n in (1, 2, 3)
-    ]
-    events.write(run, 0, [events.start(0, world_size=1), *windows, events.end()])
-    (legend,) = pictures_of(run)["ddp-phases"].draw().legends
-    assert [text.get_text() for text in legend.get_texts()] == ["forward backward", "other"]
-
-
 def test_the_scaling_picture_shows_what_more_gpus_would_bring(make_scaled):
     runs = make_scaled(2)
     summary = summarize(runs, {})
@@ -340,7 +328,7 @@ def test_pictures_are_written_as_png_and_svg_whatever_the_names_are(make_ddp, tm
         f"{name}.{form}"
         for name in (
             *("a-x-b-frac-scaling", "a-x-b-frac-losses"),
-            *("a-x-b-frac-phases", "a-x-b-frac-learning"),
+            "a-x-b-frac-learning",
             *("ddp-2-ranks", "ddp-4-ranks"),
         )
         for form in ("png", "svg")

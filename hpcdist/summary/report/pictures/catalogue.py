@@ -55,7 +55,6 @@ def _of_section(section: Section) -> Iterator[Picture]:
         yield from _scaling(section)
     yield from _benchmarks(section)
     yield from _shares(section)
-    yield from _phases(section)
     yield from _heat_maps(section)
     yield from _learning(section)
     yield from _usage(section)
@@ -144,15 +143,6 @@ def _shares(section: Section) -> Iterator[Picture]:
         yield make(
             "shares", f"One bar per kind of run: computing, and what the rest went into.{left_out}"
         )
-
-
-def _phases(section: Section) -> Iterator[Picture]:
-    rows = [row for row in section.rows if row.run.phase_s and row.run.step_time_s]
-    if len(rows) > 1 or any(len(row.run.phase_s or {}) > 1 for row in rows):
-        drawn, left_out = first(rows, shares.MOST_RUNS)
-        draw = partial(shares.draw_phases, drawn, run_names(drawn))
-        make = _picture(section.name, Topic.TIME, "what a step consists of", drawn, draw)
-        yield make("phases", f"One bar per run.{left_out}")
 
 
 def _heat_maps(section: Section) -> Iterator[Picture]:

@@ -1,17 +1,14 @@
-"""Stacked bars of shares of the time, by size and by variant, phases by run."""
+"""Stacked bars of shares of the time, by size and by variant."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.plotting import error_bars, finish, label, new_figure, shared_legend
-from hpcdist.base.text import format_percent, spread_text, time_unit
-from hpcdist.runs.events import PHASES
+from hpcdist.base.text import format_percent, spread_text
 from hpcdist.summary.figures.shares import COMPUTING, SHARES
-from hpcdist.summary.figures.timing import OTHER
 from hpcdist.summary.report.cells import LOOKS
-from hpcdist.summary.report.runs import Row
 from hpcdist.summary.values import Cell, Comparison
 
 if TYPE_CHECKING:
@@ -33,48 +30,20 @@ _HEIGHT = 0.66
 _LABELLED = 0.08
 """A narrower bar has no room for its figure."""
 
-_PHASE_STYLES: dict[str, dict[str, Any]] = {
-    "data_wait": {"color": "#E69F00", "hatch": "//"},
-    "host_to_device": {"color": "#F0E442", "hatch": "--"},
-    "forward_backward": {"color": "#009E73"},
-    "exposed_communication": {"color": "#0072B2", "hatch": "\\\\"},
-    "optimizer": {"color": "#CC79A7", "hatch": "||"},
-    "checkpoint": {"color": "#D55E00", "hatch": "xx"},
-    OTHER: {"color": "#999999"},
-}
-_OTHER_PHASE: dict[str, Any] = {"color": "#56B4E9", "hatch": "++"}
-
-Part = tuple[str, float, dict[str, Any]]
-"""A part of a bar: its name, its width and its style."""
-
-
-class Bar(NamedTuple):
-    """One bar."""
-
-    name: str
-    parts: Sequence[Part]
-
 
 def draw_sizes(sizes: Sequence[Cell], names: Sequence[str], *, unit: str) -> Figure:
     """Draw one bar for each size: what is left and all shares are 100 %. A share that won time
     reaches left of zero: all to its right is longer by as much."""
-    is_compared = bool(sizes[0].against)
-    bars, left = [], []
-    for cell, bar in zip(sizes, names, strict=True):
+    figure = new_figure(9, 1.9 + 0.42 * len(sizes))
+    axes = figure.subplots()
+    for place, cell in enumerate(sizes):
         shares, kept = cell.shares or {}, cell.overall or 0.0
         lost, name = cell.lost or {}, "not lost"
         if not cell.against:
             # Without another size, what is in no phase is neither computing for certain nor lost.
             kept, lost = shares[COMPUTING], shares | {COMPUTING: 0.0}
             name = _MIXED if cell.computing_has_communication else "forward and backward"
-        parts = _lost_parts(lost, is_mixed=cell.computing_has_communication)
-        bars.append(Bar(bar, [(name, 100 * kept, _KEPT), *parts]))
-        left.append(kept)
-    ideal = "not lost, and lost to" if is_compared else "computing, and all else"
-    figure = _draw_bars(bars, x=f"share of all the time (%): {ideal}", y=f"nodes x {unit}")
-    (axes,) = figure.axes
-    axes.axvline(0, color="#666666", linewidth=0.8)
-    for place, kept in enumerate(left):
+        _stack(axes, place, (name, kept), lost, is_mixed=cell.computing_has_communication)
         if kept >= _LABELLED:
             axes.annotate(
                 f"{format_percent(kept)} %",
@@ -85,62 +54,33 @@ def draw_sizes(sizes: Sequence[Cell], names: Sequence[str], *, unit: str) -> Fig
                 va="center",
                 color="white",
             )
-    return figure
-
-
-def draw_phases(rows: Sequence[Row], names: Sequence[str]) -> Figure:
-    """Draw one bar per run of what a step consists of; `rows` have phases."""
-    of_rows = [row.run.phase_s or {} for row in rows]
-    longest_s = max(sum(phases.values()) for phases in of_rows)
-    seen_s = _VISIBLE * longest_s
-    spent = {phase for phases in of_rows for phase, time_s in phases.items() if time_s >= seen_s}
-    own = sorted(spent - {*PHASES, OTHER})
-    ordered = [phase for phase in (*PHASES, *own, OTHER) if phase in spent]
-    unit_s, unit = time_unit(longest_s)
-    bars = []
-    for (_, run), name in zip(rows, names, strict=True):
-        phases = run.phase_s or {}
-        parts: list[Part] = [
-            (
-                label(phase.replace("_", " ")),
-                phases.get(phase, 0.0) / unit_s,
-                _PHASE_STYLES.get(phase, _OTHER_PHASE),
-            )
-            for phase in ordered
-        ]
-        bars.append(Bar(label(name), parts))
-    return _draw_bars(bars, x=f"mean time per step ({unit})", y="")
-
-
-def _draw_bars(bars: Sequence[Bar], *, x: str, y: str) -> Figure:
-    figure = new_figure(9, 1.9 + 0.42 * len(bars))
-    axes = figure.subplots()
-    for place, bar in enumerate(bars):
-        _stack(axes, place, bar)
-    axes.set_yticks(range(len(bars)), [bar.name for bar in bars])
-    axes.set_ylim(len(bars) - 0.4, -0.6)  # the first one on top
-    finish(axes, x=x, y=y)
+    axes.set_yticks(range(len(sizes)), names)
+    axes.set_ylim(len(sizes) - 0.4, -0.6)  # the first one on top
+    axes.axvline(0, color="#666666", linewidth=0.8)
+    ideal = "not lost, and lost to" if sizes[0].against else "computing, and all else"
+    finish(axes, x=f"share of all the time (%): {ideal}", y=f"nodes x {unit}")
     shared_legend(figure, [axes], columns=4)
     return figure
 
 
-def _stack(axes: Axes, place: int, bar: Bar) -> None:
-    """Draw a bar whose parts stand behind each other; those below zero to the left of it."""
-    right = left = 0.0
-    for name, width, style in bar.parts:
-        begin = right if width >= 0 else left
-        axes.barh(place, width, left=begin, height=_HEIGHT, label=name, edgecolor="white", **style)
-        right, left = right + max(0.0, width), left + min(0.0, width)
-
-
-def _lost_parts(lost: Mapping[str, float], *, is_mixed: bool) -> list[Part]:
-    """Return the shares that can be seen, in percent; those below zero won time. `is_mixed`: that
-    of computing has communication in it."""
+def _stack(
+    axes: Axes, place: int, kept: tuple[str, float], lost: Mapping[str, float], *, is_mixed: bool
+) -> None:
+    """Draw a bar of what was kept and of the shares that can be seen, behind each other; shares
+    that won time stand to the left of zero. `is_mixed`: that of computing has communication in
+    it."""
     visible = [name for name in SHARES if abs(lost[name]) >= _VISIBLE]
     labels = {name: LOOKS[name].label for name in visible}
     if is_mixed:
         labels[COMPUTING] = f"slower {_MIXED}"
-    return [(labels[name], 100 * lost[name], LOOKS[name].style) for name in visible]
+    parts = [(*kept, _KEPT), *((labels[name], lost[name], LOOKS[name].style) for name in visible)]
+    right = left = 0.0
+    for label_of, share, style in parts:
+        begin, width = right if share >= 0 else left, 100 * share
+        axes.barh(
+            place, width, left=begin, height=_HEIGHT, label=label_of, edgecolor="white", **style
+        )
+        right, left = right + max(0.0, width), left + min(0.0, width)
 
 
 def draw_comparison(comparison: Comparison) -> Figure:
@@ -153,11 +93,9 @@ def draw_comparison(comparison: Comparison) -> Figure:
     if has_losses:
         step = all_axes[1]
         for place, variant in enumerate(comparison.variants):
-            parts: list[Part] = []
             if variant.lost and variant.overall is not None:
-                lost = _lost_parts(variant.lost, is_mixed=variant.computing_has_communication)
-                parts = [("not lost", 100 * variant.overall, _KEPT), *lost]
-            _stack(step, place, Bar(label(variant.name), parts))
+                is_mixed = variant.computing_has_communication
+                _stack(step, place, ("not lost", variant.overall), variant.lost, is_mixed=is_mixed)
         step.axvline(0, color="#666666", linewidth=0.8)
         step.set_xlabel("share of the time (%): not lost, and lost to;\nleft of 0: gained")
         step.grid(visible=True, axis="x", alpha=0.3)
