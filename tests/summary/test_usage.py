@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import math
 
 import msgspec
 import pytest
@@ -290,24 +289,6 @@ def test_a_node_that_came_in_later_is_drawn_from_then_on(make_run):
     assert lines["node 7"].times_s == [105.0]
 
 
-def test_the_band_of_many_nodes_has_a_gap_where_nothing_ran(make_run):
-    run = make_run("again", nodes=9)
-    for node in range(9):
-        for attempt, begin_s in enumerate((1000.0, 1100.0)):
-            windows = [window(begin_s + 10 * n, cpus_busy=1 + node) for n in (1, 2, 3)]
-            started = begin(node, begin_s=begin_s)
-            write(run, [started, *windows], node=node, attempt=attempt)
-    (picture,) = [
-        one for _, one in find_pictures(make_sections(summary_of(run))) if one.name == "again-usage"
-    ]
-    (line,) = picture.draw().axes[0].lines
-    values = dict(zip(line.get_xdata(), line.get_ydata(), strict=True))
-    between = [value for x, value in values.items() if 31 < 60 * x < 99]
-    assert len(between) > 10
-    assert all(math.isnan(value) for value in between)
-    assert {value for value in values.values() if not math.isnan(value)} == {5.0}
-
-
 @pytest.mark.parametrize("num_nodes", [1, 9, 70])
 def test_pictures_stay_readable_with_many_nodes(make_run, num_nodes):
     run = make_run("many", nodes=num_nodes)
@@ -320,7 +301,7 @@ def test_pictures_stay_readable_with_many_nodes(make_run, num_nodes):
     assert render(pictures[0], with_png=False).svg
     figure = pictures[0].draw()
     assert len(figure.axes) == 4
-    assert all(len(axes.lines) == 1 for axes in figure.axes)
+    assert sum(len(legend.get_texts()) for legend in figure.legends) <= 2
     left_out = num_nodes > MOST_NODES
     assert ("left out" in pictures[0].description) == left_out
     assert "GPU busy (%): 50" in pictures[0].description

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,31 +67,18 @@ def leave_out_copies(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Ru
 
     Of those with one id, the original is the user's own, in a folder of that name, or the first.
     """
-    same_id: dict[str, list[Run]] = defaultdict(list)
+    originals: dict[str, Run] = {}
     ids = [run.recorded_id or os.path.realpath(run.path) for run in runs]
-    for run, name in zip(runs, ids, strict=True):
-        same_id[name].append(run)
-    originals = {
-        name: max(own, key=functools.partial(_rank, name=name)) if len(own) > 1 else own[0]
-        for name, own in same_id.items()
-    }
-    place_of = functools.cache(os.path.realpath)
-    places = {name: _real_place(run.path, place_of) for name, run in originals.items()}
-    by_place = {places[name]: run for name, run in reversed(originals.items())}
-    pairs = [(run, by_place[places[name]]) for run, name in zip(runs, ids, strict=True)]
-    kept = [run for run, original in pairs if run is original]
-    return kept, [(run, original) for run, original in pairs if run is not original]
+    for run, name in sorted(zip(runs, ids, strict=True), key=_is_no_original):
+        originals.setdefault(name, run)
+    kept = [run for run, name in zip(runs, ids, strict=True) if run is originals[name]]
+    copies = [(run, originals[name]) for run, name in zip(runs, ids, strict=True)]
+    return kept, [(run, original) for run, original in copies if run is not original]
 
 
-def _real_place(path: Path, place_of: Callable[[str], str]) -> str:
-    """Return the path without links; the folders that thousands of runs are in are few."""
-    if os.path.islink(path):
-        return os.path.realpath(path)
-    return f"{place_of(str(path.parent))}/{path.name}"
-
-
-def _rank(run: Run, name: str) -> tuple[bool, bool, bool]:
-    return is_own(run.path), run.id == name, not run.path.is_symlink()
+def _is_no_original(named: tuple[Run, str]) -> tuple[bool, bool, bool]:
+    run, name = named
+    return run.path.is_symlink(), run.id != name, not is_own(run.path)
 
 
 def _search_name(runs: Path, name: str) -> Found:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.plotting import (
@@ -22,15 +23,12 @@ from hpcdist.summary.report.pictures.series import (
     Curve,
     HeatMap,
     Learning,
-    Line,
     UsageSeries,
 )
 
 if TYPE_CHECKING:
-    import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
 
 MOST_LINES = len(LINES)
 _MOST_MARKERS = 12
@@ -179,30 +177,29 @@ def rank_name(rank: int, host: str | None) -> str:
     return label(f"{rank} {host}" if host else str(rank))
 
 
-_BAND_COLUMNS = 240
 _HEADROOM = 1.1
-_BAND_LABEL = "mean of all, with minimum and maximum"
+_ALL = "each of all"
+_ALIKE = ({"color": LINES[0]["color"], "alpha": 0.3, "linewidth": 1},)
 
 
 def draw_usage(series: UsageSeries) -> Figure:
-    """Draw a panel for each quantity: lines, or the range of more lines than can be told apart."""
+    """Draw a panel for each quantity, with a line for each GPU or node."""
     figure = new_figure(9, 1.5 + 1.7 * len(series.panels))
     column = figure.subplots(len(series.panels), 1, squeeze=False, sharex=True)[:, 0]
     all_lines = [line for lines in series.panels.values() for line in lines]
     unit_s, unit = long_unit(max(line.times_s[-1] for line in all_lines))
     for axes, (panel, lines) in zip(column, series.panels.items(), strict=True):
-        if len(lines) > MOST_LINES:
-            _draw_band(axes, lines, unit_s)
-        else:
-            for line, style in zip(lines, LINES, strict=False):
-                axes.plot(
-                    [time_s / unit_s for time_s in line.times_s],
-                    line.values,
-                    label=line.name,
-                    markersize=4,
-                    markevery=max(1, len(line.values) // _MOST_MARKERS),
-                    **style,
-                )
+        # More lines than can be told apart are one, whose darkest part is where most of them are.
+        are_one = len(lines) > MOST_LINES
+        for line, style in zip(lines, itertools.cycle(_ALIKE if are_one else LINES)):
+            axes.plot(
+                [time_s / unit_s for time_s in line.times_s],
+                line.values,
+                label=_ALL if are_one else line.name,
+                markersize=4,
+                markevery=max(1, len(line.values) // _MOST_MARKERS),
+                **style,
+            )
         finish(axes, x="", y=panel.replace(" (", "\n("))
         largest = max(value for line in lines for value in line.values if not math.isnan(value))
         axes.set_ylim(0, 105 if panel == GPU_BUSY else _HEADROOM * largest or None)
@@ -226,34 +223,3 @@ def describe_usage(series: UsageSeries) -> str:
     left_out = series.num_left_out
     less = f" {number_of(left_out, 'node')} of {series.num_nodes} left out." if left_out else ""
     return f"Mean over time, {'; '.join(ranges)}.{less}"
-
-
-def _draw_band(axes: Axes, lines: Sequence[Line], unit_s: float) -> None:
-    import numpy as np
-
-    times_s = np.linspace(0.0, max(line.times_s[-1] for line in lines), _BAND_COLUMNS)
-    values = np.array([_at(line, times_s) for line in lines])
-    is_known = ~np.isnan(values)
-    counts = is_known.sum(0)
-    mean = np.where(counts, np.where(is_known, values, 0.0).sum(0) / np.maximum(counts, 1), np.nan)
-    style = LINES[0]
-    # fmin and fmax know a value from a gap.
-    low, high = np.fmin.reduce(values), np.fmax.reduce(values)
-    axes.fill_between(times_s / unit_s, low, high, color=style["color"], alpha=0.25)
-    axes.plot(times_s / unit_s, mean, color=style["color"], label=_BAND_LABEL)
-
-
-def _at(line: Line, times_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the line at these times; not known before, after and between its attempts."""
-    import numpy as np
-
-    values_at = np.full(len(times_s), np.nan)
-    own_s, values = np.array(line.times_s), np.array(line.values)
-    for attempt in np.split(np.arange(len(own_s)), np.flatnonzero(np.isnan(own_s))):
-        sampled = attempt[~np.isnan(own_s[attempt])]
-        if len(sampled):
-            half_s = np.array(line.lengths_s)[sampled[[0, -1]]] / 2
-            first_s, last_s = own_s[sampled[0]] - half_s[0], own_s[sampled[-1]] + half_s[1]
-            within = (times_s >= first_s) & (times_s <= last_s)
-            values_at[within] = np.interp(times_s[within], own_s[sampled], values[sampled])
-    return values_at
