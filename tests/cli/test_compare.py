@@ -54,7 +54,7 @@ def test_the_variants_are_run_in_turn_and_compared(folder):
     assert "waiting for data" in unfolded(done.stdout)
     sweep = folder.folder / "runs" / name
     one, two = json.loads((sweep / "compare.json").read_text())["variants"]
-    assert (one["name"], one["num_devices"], two["num_devices"]) == ("one", 1, 2)
+    assert (one["name"], one["gpus_per_node"], two["gpus_per_node"]) == ("one", 1, 2)
     assert two["lost"]["data"] > 0.2
     assert (sweep / "summary.txt").read_text() in done.stdout
 
@@ -155,8 +155,8 @@ def test_a_file_that_sweeps_a_job_compares_its_points_with_the_first(swept):
     sweep = swept.folder / "runs" / name
     assert (sweep / "compare.png").exists()
     one, two = json.loads((sweep / "compare.json").read_text())["variants"]
-    assert (one["name"], one["num_devices"]) == ("gpus=1", 1)
-    assert (two["name"], two["num_devices"]) == ("gpus=2", 2)
+    assert (one["name"], one["gpus_per_node"]) == ("gpus=1", 1)
+    assert (two["name"], two["gpus_per_node"]) == ("gpus=2", 2)
 
 
 def test_sweep_puts_other_values_in_the_place_of_the_files(swept):

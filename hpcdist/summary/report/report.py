@@ -18,6 +18,7 @@ from hpcdist.summary.compare.conclusions import (
     place_sentences,
     run_conclusions,
 )
+from hpcdist.summary.report.best import find_values, value_sentence, value_tables
 from hpcdist.summary.report.cells import comparison_tables, share_tables, speed_tables
 from hpcdist.summary.report.remarks import conclusion, leading_run, remarks
 from hpcdist.summary.report.runs import (
@@ -109,7 +110,12 @@ def make_sections(summary: Summary) -> Iterator[Section]:
             first = headline(comparison)
             texts = [*([first] if first else []), *conclusions(comparison)]
         else:
-            texts = [conclusion(runs, groups), *run_conclusions(leading_run(runs, groups))]
+            leading = leading_run(runs, groups)
+            texts = [conclusion(runs, groups), *run_conclusions(leading)]
+            if values := find_values(runs):
+                # Without a run that leads there is nothing else to conclude.
+                answer = f"{shown(runs[0].job)}: {value_sentence(values)}"
+                texts = [answer, *(texts if leading else [])]
             # What the same runs on several clusters answer is what was asked.
             texts[:0] = [
                 f"{shown(places.job)}: {sentence}"
@@ -148,7 +154,8 @@ def _whole(section: Section) -> Section:
     rows, comparison = section.rows, section.comparison
     topics: dict[Topic, list[Table[Any]]] = {
         Topic.SPEED: [
-            *(comparison_tables(comparison) if comparison else speed_tables(section.groups, rows)),
+            *(comparison_tables(comparison) if comparison else value_tables(rows)),
+            *(() if comparison else speed_tables(section.groups, rows)),
             run_table(rows),
         ],
         Topic.MEASURED: list(_benchmarks(rows)),
@@ -184,7 +191,7 @@ def _brief(section: Section) -> Section:
         lossy = [group for group in leading if any(cell.largest for cell in group.cells)]
         shares = list(share_tables(lossy, section.rows))
         num_shares = len(list(share_tables(groups, section.rows)))
-        answers = list(speed_tables(groups, section.rows))
+        answers = [*value_tables(section.rows), *speed_tables(groups, section.rows)]
     details = {name: list(make(rows)) for name, _, make in _DETAILS}
     is_goal_asked = any(run.time_to_accuracy and run.time_to_accuracy.is_asked for _, run in rows)
     has_phases = any(len(row.run.phase_s or {}) > 1 for row in rows)

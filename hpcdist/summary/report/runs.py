@@ -121,7 +121,7 @@ def run_table(rows: Sequence[Row]) -> Table[Row]:
         columns.append(Column("image", lambda row: _image(row.run.image, images), align="left"))
     if any(run.variant for run in runs):
         columns.append(Column("variant", lambda row: row.run.variant or "", align="left"))
-    columns += _settings_columns(rows)
+    columns += settings_columns(rows)
     columns += [
         Column(
             "state",
@@ -136,12 +136,12 @@ def run_table(rows: Sequence[Row]) -> Table[Row]:
     return Table(_SPEED_CAPTION if has_rates else "", columns, rows)
 
 
-def _settings_columns(rows: Sequence[Row]) -> Iterator[Column[Row]]:
+def settings_columns(rows: Sequence[Any]) -> Iterator[Column[Any]]:
     """Yield a column for each setting in which runs differ that are therefore not compared; what
-    finds no room stands in a last one."""
+    finds no room stands in a last one. Each row has a `run`."""
     keys = list(dict.fromkeys(key for row in rows for key in row.run.differs_in))
 
-    def values(*names: str) -> Callable[[Row], str]:
+    def values(*names: str) -> Callable[[Any], str]:
         return lambda row: ", ".join(shown(row.run.differs_in.get(name, "")) for name in names)
 
     for key in keys[:_SETTINGS_COLUMNS]:

@@ -19,8 +19,10 @@ from hpcdist.bench.benchmark import NumberedResult
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.job.goal import Goal
 from hpcdist.runs.run import slug
+from hpcdist.summary.report.best import find_values
 from hpcdist.summary.report.cells import alone_cells
 from hpcdist.summary.report.pictures import over_time, scaling, shares
+from hpcdist.summary.report.pictures.best import draw_values
 from hpcdist.summary.report.pictures.labels import made_on, run_names, size, unit_of
 from hpcdist.summary.report.pictures.series import (
     Learning,
@@ -52,6 +54,7 @@ def _of_section(section: Section) -> Iterator[Picture]:
     if section.comparison:
         yield from _comparison(section)
     else:
+        yield from _values(section)
         yield from _scaling(section)
     yield from _benchmarks(section)
     yield from _shares(section)
@@ -94,6 +97,14 @@ def _comparison(section: Section) -> Iterator[Picture]:
     variants = section.comparison.variants if section.comparison else []
     if sum(variant.samples_per_s is not None for variant in variants) >= _LEAST_POINTS:
         yield comparison_picture(section)
+
+
+def _values(section: Section) -> Iterator[Picture]:
+    if values := find_values([row.run for row in section.rows]):
+        keys = " and ".join(map(label, values[0].run.differs_in))
+        draw = partial(draw_values, values)
+        make = _picture(section.name, Topic.LEARNING, f"which {keys} is best", section.rows, draw)
+        yield make("values", "Each point is the mean of the runs with one value.")
 
 
 def _scaling(section: Section) -> Iterator[Picture]:

@@ -1,0 +1,100 @@
+"""Which value of a swept setting is best, and when that cannot be told."""
+
+import io
+
+import pytest
+
+from hpcdist.summary import print_summary, summarize
+from hpcdist.summary.report.pictures.catalogue import find_pictures
+from hpcdist.summary.report.report import make_sections
+from hpcdist.summary.report.text import make_console
+
+
+@pytest.fixture
+def add_tested(make_run, events):
+    """Add a run with a learning rate that came to an accuracy, or to a loss alone."""
+
+    def add(lr, seed, accuracy=None, *, loss=0.5, gpus=1):
+        run = make_run(f"ddp-{lr}-{seed}", gpus=gpus, train={"lr": lr, "seed": seed})
+        tested = {"event": "evaluate", "time_s": 1.0, "loss": loss, "step": 40}
+        if accuracy is not None:
+            tested["accuracy"] = accuracy
+        for rank in range(gpus):
+            start = events.start(rank, world_size=gpus)
+            events.write(run, rank, [start, *events.steady([100.0] * 4), tested])
+        return run
+
+    return add
+
+
+def printed(runs):
+    file = io.StringIO()
+    print_summary(summarize(runs, {}), make_console(file))
+    return " ".join(file.getvalue().split())
+
+
+def sweep(add, accuracies):
+    return [
+        add(lr, seed, accuracy)
+        for lr, of_lr in accuracies.items()
+        for seed, accuracy in enumerate(of_lr)
+    ]
+
+
+def test_the_best_value_is_named_first_and_stands_first_in_the_table(add_tested):
+    runs = sweep(
+        add_tested,
+        {0.1: [0.80, 0.81, 0.79], 0.01: [0.97, 0.975, 0.965], 0.001: [0.90, 0.91, 0.89]},
+    )
+    text = printed(runs)
+    assert text.startswith("ddp: lr=0.01 (97.00 ± 1.24 %) has the best test accuracy; the next is")
+    assert "the next is lr=0.001 (90.00 ± 2.48 %)." in text
+    table = text[text.index("Values by what they came to") :]
+    assert table.index("0.01 3 97.00 ± 1.24") < table.index("0.001 3 90.00") < table.index("0.1 3")
+
+
+def test_values_within_each_others_spread_are_not_told_apart(add_tested):
+    runs = sweep(
+        add_tested,
+        {0.1: [0.96, 0.99, 0.93], 0.01: [0.97, 0.94, 0.98], 0.001: [0.50, 0.51, 0.49]},
+    )
+    text = printed(runs)
+    assert "Which has the best test accuracy is not certain: lr=0.01 (96.33" in text
+    assert "or lr=0.1 (96.00" in text
+    assert "other value" not in text
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "why"),
+    [
+        ({0.1: [0.8], 0.01: [0.9]}, "Each value was run once"),
+        ({0.1: [0.8, 0.8], 0.01: [0.9, 0.9]}, "Repeats with one seed come to the same"),
+    ],
+)
+def test_what_one_seed_shows_is_not_called_certain(add_tested, accuracies, why):
+    text = printed(sweep(add_tested, accuracies))
+    assert "lr=0.01 (90.00" in text.split("has the best test accuracy")[0]
+    assert why in text
+    assert "sweep train.seed=0,1,2" in text
+
+
+def test_without_an_accuracy_the_least_loss_is_best(add_tested):
+    runs = [add_tested(lr, 0, loss=loss) for lr, loss in ((0.1, 0.2), (0.01, 0.05))]
+    assert "lr=0.01 (0.0500) has the best test loss, then lr=0.1 (0.2000)" in printed(runs)
+
+
+def test_values_on_other_numbers_of_gpus_are_not_ranked(add_tested):
+    runs = [add_tested(0.1, 0, 0.8), add_tested(0.01, 0, 0.9, gpus=2)]
+    assert "has the best" not in printed(runs)
+
+
+def test_the_picture_has_the_values_of_the_table(add_tested):
+    runs = sweep(add_tested, {0.1: [0.80, 0.82], 0.01: [0.97, 0.95], 0.001: [0.90, 0.92]})
+    (picture,) = [
+        one for _, one in find_pictures(make_sections(summarize(runs, {}))) if "values" in one.name
+    ]
+    (axes,) = picture.draw().axes
+    assert axes.get_xscale() == "log"
+    line = axes.containers[0].lines[0]
+    assert list(line.get_xdata()) == [0.001, 0.01, 0.1]
+    assert list(line.get_ydata()) == pytest.approx([91.0, 96.0, 81.0])
