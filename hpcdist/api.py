@@ -243,6 +243,7 @@ def sweep(
     over: Mapping[str, Sequence[Any]],
     *,
     repeat: int = 1,
+    same_seed: bool = False,
     max_parallel: int | None = None,
     scheduler: str = "auto",
     cluster: str | None = None,
@@ -266,7 +267,8 @@ def sweep(
 
     `over` has the values by key, such as {"nodes": [1, 2], "train.lr": [0.1, 0.01]}; nodes, gpus,
     time and max_restarts stand for their keys, and cluster for the profile. Each point is run
-    `repeat` times, and so many runs at one time as `max_parallel` says, of each scheduler: locally
+    `repeat` times, with a train.seed of its own each time unless `same_seed`, and so many runs at
+    one time as `max_parallel` says, of each scheduler: locally
     1, else no limit if None. `set` has the values of keys that are the same at all points.
     `summary_after` writes summary.txt and summary.json into the sweep's folder at the end. The
     other arguments are those of `submit`, but `job` is no function.
@@ -316,6 +318,7 @@ def sweep(
         ),
         plan=plan,
         max_parallel=max_parallel,
+        same_seed=same_seed,
     )
     dependencies: list[Dependency] = []
     if after:

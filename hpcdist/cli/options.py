@@ -125,6 +125,7 @@ class JobOptions:
     requeue: bool | None = None
     sweeps: tuple[str, ...] = ()
     repeat: int | None = None
+    same_seed: bool = False
     max_parallel: int | None = None
     after: tuple[str, ...] = ()
     summary_after: bool = False
@@ -193,6 +194,7 @@ _OPTIONS: dict[str, tuple[_Decorator, ...]] = {
             multiple=True,
         ),
         _flag("--repeat", "N", "Run the job, or each point, N times.", type=_ONE_OR_MORE),
+        _switch("--same-seed", "Repeats keep train.seed, instead of adding 1 each time."),
         _switch(
             "--snapshot/--no-snapshot",
             "Run from a copy of the git work tree. [default: for scripts on clusters]",

@@ -162,6 +162,7 @@ def plan(options: JobOptions) -> PlannedSubmission:
         max_parallel=options.max_parallel,
         comparison=None if comparison is None else comparison.name,
         is_sweep=options.is_sweep,
+        same_seed=options.same_seed,
     )
     note(*planned.notes)
     return planned

@@ -18,7 +18,7 @@ from hpcdist.base.secrets import Stars
 from hpcdist.cluster.channels import mail_of, parse_channel, read_address
 from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
 from hpcdist.job import LoadedJob, locate
-from hpcdist.job.spec import JobSpec, ScriptJob, job_to_dict
+from hpcdist.job.spec import JobSpec, ScriptJob, TrainingJob, job_to_dict
 from hpcdist.machine.containers import InContainer
 from hpcdist.runs.run import Run
 from hpcdist.runs.sweep import Sweep
@@ -281,9 +281,11 @@ def plan_points(
     max_parallel: int | None = None,
     comparison: str | None = None,
     is_sweep: bool = True,
+    same_seed: bool = False,
 ) -> PlannedSubmission:
     """Load and plan every point: once for its repeats, the scheduler's plan once for every shape,
-    and what depends on the code once for all.
+    and what depends on the code once for all. Repeats have seeds of their own, without which they
+    would not show what chance does to an accuracy; not with `same_seed`.
 
     Raises UserError or SchedulerError, as `load` and `plan` do, and UserError for profiles of
     several schedulers: a submission is handed over to one.
@@ -311,7 +313,13 @@ def plan_points(
             else:
                 planned = plan(loaded, point)
             by_values[values] = by_shape[shape] = by_shape[code] = planned
-        runs.append(by_values[values])
+        planned = by_values[values]
+        job = planned.loaded.job
+        if point.repeat and isinstance(job, TrainingJob) and not same_seed:
+            seed = (job.train.seed + point.repeat) % 2**32
+            train = msgspec.structs.replace(job.train, seed=seed)
+            planned = replace(planned, loaded=planned.loaded.with_job(train=train))
+        runs.append(planned)
     if len(names := dict.fromkeys(run.scheduler.name for run in runs)) > 1:
         hint = "submit a sweep for each of them"
         raise UserError(f"the sweep is for {' and '.join(names)}, must be for one", hint=hint)

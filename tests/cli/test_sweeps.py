@@ -59,6 +59,18 @@ def test_points_run_one_after_the_other_and_a_failure_stops_none(hpcdist):
     assert hpcdist("cancel", name).stderr.count("had ended already") == 4
 
 
+def test_repeats_have_seeds_of_their_own_unless_the_user_wants_the_same(hpcdist):
+    once = ("submit", "ddp", "--local", "--gpus", "1", "--repeat", "2", "--json")
+    for options, seeds in ((("train.seed=7",), [7, 8]), (("train.seed=7", "--same-seed"), [7, 7])):
+        done = hpcdist(*once, "--set", "train.max_steps=1", "--set", *options)
+        assert done.returncode == 0, done.stderr
+        specs = [
+            json.loads((hpcdist.folder / "runs" / run["run"] / "spec.json").read_text())
+            for run in answer(done)["runs"]
+        ]
+        assert [spec["job"]["train"]["seed"] for spec in specs] == seeds
+
+
 def test_max_parallel_points_run_at_one_time(hpcdist):
     hpcdist.write("says.py", SAYS)
     # Each of the first two ends only once the other runs too.

@@ -12,7 +12,6 @@ from hpcdist.summary.report.runs import Row, settings_columns
 from hpcdist.summary.values import RunSummary
 
 _MOST_NAMED = 2
-_SEEDS = "sweep train.seed=0,1,2 as well"
 
 
 class Value(NamedTuple):
@@ -93,12 +92,12 @@ def value_sentence(values: Sequence[Value]) -> str:
     if all(value.num_runs == 1 for value in values):
         return (
             f"{told[0]} has the best {what}, then {told[1]}. Each value was run once, which does "
-            f"not show how sure that is: {_SEEDS}."
+            "not show how sure that is: use --repeat 3."
         )
     if any(value.num_runs > 1 and value.is_of_one_seed for value in values):
         return (
             f"{told[0]} has the best {what}, then {told[1]}. Repeats with one seed come to the "
-            f"same, which does not show how sure that is: {_SEEDS}."
+            "same, which does not show how sure that is: repeat them without --same-seed."
         )
     judged = ratios_of_all(known) if all(result.mean > 0 for result in known) else {}
     alike = [
