@@ -225,15 +225,89 @@ def former_lives() -> int:
     return int(os.environ.get(FORMER_LIVES_VARIABLE) or 0)
 
 
-class Scheduler(ABC):
-    """One place where runs can go, and all that other rooms ask of it."""
+class WithinJob:
+    """What a run's agents ask of the scheduler whose job they are."""
 
-    name: ClassVar[str]
-    """As in the table."""
+    def place(self) -> JobPlace:
+        """Return which node of its job the calling agent is; by default as what starts the agents
+        tells it."""
+        node_rank = int(os.environ.get(tasks.NODE_VARIABLE) or 0)
+        return JobPlace(node_rank=node_rank, host=socket.gethostname())
+
+    def own_job_id(self) -> str | None:
+        """Return the id of the job that the calling agent is part of; None where it has none."""
+        return None
+
+    def life(self) -> int:
+        """Return how often the run had been started before, also by its former jobs: 0 in its first
+        life."""
+        return former_lives()
+
+    def decide(self, verdict: Verdict) -> Decision:
+        """Return what is to follow a stop after a warning, whose signal is `verdict.signal`, or the
+        loss of an agent (kind agent_lost).
+
+        Raises SchedulerError or OSError where that is not known.
+        """
+        raise NotImplementedError
+
+    def requeue(self, run: Run) -> str | None:
+        """Have the scheduler start this job, which is the run's, again; it may end the caller at
+        once. Returns what is different in the next start, in a sentence for people.
+
+        Raises RequeueRefusedError where it refuses for good, SchedulerError or OSError where it is
+        worth while to ask again.
+        """
+        raise NotImplementedError
+
+
+class OfSite:
+    """What is asked of a scheduler before there is a job: what the site offers, and whether it is
+    fit."""
+
     title: ClassVar[str]
     """The name in messages: Slurm."""
     version_command: ClassVar[Sequence[str]] = ()
     """Command that succeeds where the scheduler is there; without one it is never detected."""
+
+    def answers(self) -> bool:
+        """Return whether the scheduler is here, for who leaves the choice to hpcdist."""
+        if not self.version_command:
+            return False
+        try:
+            done = call_command(self.version_command, timeout_s=_DETECTION_TIMEOUT_S)
+        except SchedulerError:
+            return False
+        return done.returncode == 0
+
+    def detect_site(self) -> Site:
+        """Return what the site offers, for a first hpcdist.yaml.
+
+        Raises SchedulerError where the scheduler does not tell.
+        """
+        raise SchedulerError(
+            f"{self.title} does not report what the site offers",
+            hint="write hpcdist.yaml by hand; see docs/cluster-profiles.md",
+        )
+
+    def examine(self) -> Iterator[Finding]:
+        """Find out whether the scheduler is there and answers."""
+        yield from ()
+
+    def examine_for(self, job: JobSpec, cluster: ClusterProfile) -> Iterator[Finding]:  # noqa: ARG002 - a default
+        """Find out whether the scheduler is there for a job by a profile."""
+        yield from self.examine()
+
+    def try_script(self, script: str) -> Finding:  # noqa: ARG002 - a default
+        """Find out whether the scheduler would take a script."""
+        return skipped("directives", f"{self.title} has no dry run")
+
+
+class Scheduler(WithinJob, OfSite, ABC):
+    """One place where runs can go, and all that other rooms ask of it."""
+
+    name: ClassVar[str]
+    """As in the table."""
     runs_here: ClassVar[bool] = False
     """Runs are processes of this machine: they end with the command that follows them."""
     has_queue: ClassVar[bool] = False
@@ -389,74 +463,6 @@ class Scheduler(ABC):
         Raises JobError for what the allocation does not have.
         """
         raise NotImplementedError
-
-    # Within a job.
-
-    def place(self) -> JobPlace:
-        """Return which node of its job the calling agent is; by default as what starts the agents
-        tells it."""
-        node_rank = int(os.environ.get(tasks.NODE_VARIABLE) or 0)
-        return JobPlace(node_rank=node_rank, host=socket.gethostname())
-
-    def own_job_id(self) -> str | None:
-        """Return the id of the job that the calling agent is part of; None where it has none."""
-        return None
-
-    def life(self) -> int:
-        """Return how often the run had been started before, also by its former jobs: 0 in its first
-        life."""
-        return former_lives()
-
-    def decide(self, verdict: Verdict) -> Decision:
-        """Return what is to follow a stop after a warning, whose signal is `verdict.signal`, or the
-        loss of an agent (kind agent_lost).
-
-        Raises SchedulerError or OSError where that is not known.
-        """
-        raise NotImplementedError
-
-    def requeue(self, run: Run) -> str | None:
-        """Have the scheduler start this job, which is the run's, again; it may end the caller at
-        once. Returns what is different in the next start, in a sentence for people.
-
-        Raises RequeueRefusedError where it refuses for good, SchedulerError or OSError where it is
-        worth while to ask again.
-        """
-        raise NotImplementedError
-
-    # The site, and whether it is fit.
-
-    def answers(self) -> bool:
-        """Return whether the scheduler is here, for who leaves the choice to hpcdist."""
-        if not self.version_command:
-            return False
-        try:
-            done = call_command(self.version_command, timeout_s=_DETECTION_TIMEOUT_S)
-        except SchedulerError:
-            return False
-        return done.returncode == 0
-
-    def detect_site(self) -> Site:
-        """Return what the site offers, for a first hpcdist.yaml.
-
-        Raises SchedulerError where the scheduler does not tell.
-        """
-        raise SchedulerError(
-            f"{self.title} does not report what the site offers",
-            hint="write hpcdist.yaml by hand; see docs/cluster-profiles.md",
-        )
-
-    def examine(self) -> Iterator[Finding]:
-        """Find out whether the scheduler is there and answers."""
-        yield from ()
-
-    def examine_for(self, job: JobSpec, cluster: ClusterProfile) -> Iterator[Finding]:  # noqa: ARG002 - a default
-        """Find out whether the scheduler is there for a job by a profile."""
-        yield from self.examine()
-
-    def try_script(self, script: str) -> Finding:  # noqa: ARG002 - a default
-        """Find out whether the scheduler would take a script."""
-        return skipped("directives", f"{self.title} has no dry run")
 
     def explain_end(self, run: Run) -> str:  # noqa: ARG002 - a default
         """Return what the scheduler says of the end of a run's job; empty where it says nothing."""

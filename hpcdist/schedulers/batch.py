@@ -137,8 +137,9 @@ class NoJobNamedError(SchedulerError):
     """The command that submits did not say which job it made; there may be one."""
 
 
-class Batch(Scheduler):
-    """A scheduler with a queue and commands."""
+class Commands(Scheduler):
+    """What a scheduler with a queue and commands says of these: pairs of a command and what its
+    output means."""
 
     has_queue = True
     mails = True
@@ -163,8 +164,6 @@ class Batch(Scheduler):
     """Options of the profile's directives that `directives` puts together with its own."""
     stuck_hint: ClassVar[str]
     """Advice on jobs that do not end."""
-
-    # The pairs, and what else a scheduler says.
 
     @abstractmethod
     def submit_command(self, target: Target, script: str) -> list[str]:
@@ -221,7 +220,11 @@ class Batch(Scheduler):
         """Return the options of a step beyond those of a batch job's."""
         return []
 
-    # What follows from it: before and at the submission.
+
+class Batch(Commands):
+    """A scheduler with a queue: what follows from its commands."""
+
+    # Before and at the submission.
 
     def plan(
         self,

@@ -73,7 +73,7 @@ class Lsf(Batch):
     merges = ("-R",)
     allocation_variable = "LSB_JOBID"
     how_to_allocate = "bsub -Is -n 8 -R span[ptile=4] bash"
-    launcher_advice = "lsf.launcher of the cluster profile can name another, such as ssh {host} {command}"
+    launcher_advice = "name another in the profile, such as lsf.launcher: ssh {host} {command}"
     stuck_hint = "their hosts may be down; bkill -r JOBID takes them from LSF's list"
     # At the run limit LSF leaves a job 10 minutes, where a site does not say otherwise; where it
     # ends a job sooner, the verdict on its last attempt is written.
