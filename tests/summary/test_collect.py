@@ -110,18 +110,16 @@ def without_number(window):
     ("change", "told"),
     [
         pytest.param(lambda own, _: own, None, id="as they were written"),
-        pytest.param(lambda own, _: own + own[2:5], "3 there twice", id="some twice"),
+        pytest.param(lambda own, _: own + own[2:5], "3 windows", id="some twice"),
         pytest.param(
-            lambda own, _: [line for line in own for _ in range(3)], "16 there twice", id="thrice"
+            lambda own, _: [line for line in own for _ in range(3)], "16 windows", id="thrice"
         ),
-        pytest.param(lambda own, _: own[::-1], "7 out of order", id="reversed"),
-        pytest.param(
-            lambda own, _: [*own[1:], own[0]], "1 out of order", id="the first at the end"
-        ),
-        pytest.param(lambda own, other: own + other, "8 there twice", id="another rank's behind"),
+        pytest.param(lambda own, _: own[::-1], "7 windows", id="reversed"),
+        pytest.param(lambda own, _: [*own[1:], own[0]], "1 window", id="the first at the end"),
+        pytest.param(lambda own, other: own + other, "8 windows", id="another rank's behind"),
         pytest.param(
             lambda own, other: [*own[:4], without_number(other[4]), *own[4:]],
-            "1 from elsewhere",
+            "1 window",
             id="one without a number between",
         ),
     ],
@@ -130,8 +128,8 @@ def test_moved_and_repeated_lines_change_no_figure_and_are_noted(numbered, chang
     own, other, run_of = numbered
     found = run_of(change(own, other))
     notes = told and (
-        f"the events of rank 0 are not as they were written (windows of steps: {told}); "
-        "each window counts once, in its order"
+        f"the events of rank 0 are not as they were written ({told} of steps out of order, "
+        "there twice or missing); each window counts once, in its order"
     )
     assert found.notes == ([notes] if told else [])
     rates = RATES[1:]  # the first is the warm-up
@@ -142,7 +140,7 @@ def test_moved_and_repeated_lines_change_no_figure_and_are_noted(numbered, chang
 def test_lines_that_were_taken_out_are_noted(numbered):
     own, _, run_of = numbered
     (note,) = run_of(own[:3] + own[5:]).notes
-    assert "(windows of steps: 2 missing)" in note
+    assert "(2 windows of steps out of order, there twice or missing)" in note
 
 
 def test_events_of_unknown_kinds_are_no_fault(stepped_run):

@@ -22,7 +22,7 @@ from hpcdist.runs.events import (
 )
 from hpcdist.summary.figures import timing
 from hpcdist.summary.figures.timing import Spans, StepTotals
-from hpcdist.summary.read.records import Disorder, RankRecord
+from hpcdist.summary.read.records import RankRecord
 
 
 class Tested(NamedTuple):
@@ -70,7 +70,7 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     notes: list[str]
     flops: Flops | None
     """That of the profiler, where there is one."""
-    disorder: Disorder
+    num_displaced: int
     saves_s: float
     """Seconds for checkpoints, outside of steps."""
     memory: Memory | None
@@ -141,7 +141,7 @@ def measure_rank(record: RankRecord, *, most_spans: int | None = None) -> RankFi
         evaluation=record.evaluations[-1] if record.evaluations else None,
         flops=record.flops[-1] if record.flops else None,
         notes=[note.message for note in record.notes],
-        disorder=record.disorder,
+        num_displaced=record.num_displaced,
         # Checkpoints at steps are a phase of the next step; all others are saved between epochs, or
         # at the end.
         saves_s=max(0.0, saves_s - in_steps_s) if record.saves else 0.0,

@@ -41,7 +41,7 @@ from hpcdist.summary.figures.usage import (
     num_cpus_of,
     summarize_usage,
 )
-from hpcdist.summary.read.records import Disorder, RunRecord
+from hpcdist.summary.read.records import RunRecord
 from hpcdist.summary.values import (
     Final,
     ModelStates,
@@ -207,7 +207,7 @@ def measure_run(
         },
         notes=[
             *dict.fromkeys(note for figures in ranks for note in figures.notes),
-            *_notes_on_disorder(ranks),
+            *_notes_on_displaced(ranks),
             *_notes_on_profiles(ranks, world_size),
             *(_notes_on_steps(newest) if verdict and verdict.state == "done" else []),
             *([together.why] if together.why and not is_apart else []),
@@ -340,20 +340,15 @@ def _paces(ranks: Sequence[RankFigures]) -> list[RankPace]:
     return paces if len(paces) > 1 else []  # the only one is neither the slowest nor the fastest
 
 
-def _notes_on_disorder(ranks: Sequence[RankFigures]) -> list[str]:
+def _notes_on_displaced(ranks: Sequence[RankFigures]) -> list[str]:
     """Return a note where files of events have changed since they were written, for all of them."""
-    changed = [figures for figures in ranks if figures.disorder != Disorder()]
+    changed = [figures for figures in ranks if figures.num_displaced]
     if not changed:
         return []
-    counts = {
-        "out of order": sum(figures.disorder.moved for figures in changed),
-        "there twice": sum(figures.disorder.repeated for figures in changed),
-        "missing": sum(figures.disorder.missing for figures in changed),
-        "from elsewhere": sum(figures.disorder.foreign for figures in changed),
-    }
-    told = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    number = number_of(sum(figures.num_displaced for figures in changed), "window")
     whose = listed(sorted({figures.rank for figures in changed}))
-    note = f"the events of {whose} are not as they were written (windows of steps: {told})"
+    what = f"{number} of steps out of order, there twice or missing"
+    note = f"the events of {whose} are not as they were written ({what})"
     return [f"{note}; each window counts once, in its order"]
 
 

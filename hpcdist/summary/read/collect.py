@@ -26,7 +26,6 @@ from hpcdist.summary.read.records import (
     BENCHMARK_EVENTS,
     EVENT_TYPES,
     AttemptRecord,
-    Disorder,
     Fault,
     JobFacts,
     NodeRecord,
@@ -110,7 +109,7 @@ def _read_events(path: Path) -> tuple[dict[str, list[Any]], list[Fault]]:
 
 def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
     events, faults = _read_events(path)
-    windows, disorder = in_order(events["steps"])
+    windows, num_displaced = in_order(events["steps"])
     return RankRecord(
         rank=rank,
         attempt=attempt,
@@ -118,7 +117,7 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
         groups=events["group"],
         resumes=events["resume"],
         windows=windows,
-        disorder=disorder,
+        num_displaced=num_displaced,
         evaluations=events["evaluate"],
         epochs=events["epoch"],
         saves=events["checkpoint"],
@@ -132,23 +131,20 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
     )
 
 
-def in_order(windows: list[Window]) -> tuple[list[Window], Disorder]:
-    """Return the windows of a file as they were written, by their numbers, and what was not so in
-    the file."""
-    numbers = [window.number for window in windows if window.number is not None]
+def in_order(windows: list[Window]) -> tuple[list[Window], int]:
+    """Return the windows of a file as they were written, by their numbers, and how many are
+    missing, there twice, or not where they were written."""
+    numbers = [window.number for window in windows]
     if numbers == [*range(len(windows))]:
-        return windows, Disorder()
+        return windows, 0
     first: dict[int, Window] = {}
     for window in windows:
         if window.number is not None:
             first.setdefault(window.number, window)
+    missing = max(first, default=-1) + 1 - len(first)
     newest = itertools.accumulate(first, max)
-    return [first[number] for number in sorted(first)], Disorder(
-        moved=sum(number < latest for number, latest in zip(first, newest, strict=True)),
-        repeated=len(numbers) - len(first),
-        missing=max(first, default=-1) + 1 - len(first),
-        foreign=len(windows) - len(numbers),
-    )
+    moved = sum(number < latest for number, latest in zip(first, newest, strict=True))
+    return [first[number] for number in sorted(first)], len(windows) - len(first) + missing + moved
 
 
 def sentence(run: Run, fault: Fault) -> str:

@@ -51,17 +51,6 @@ class Fault(Struct, frozen=True, kw_only=True):
     """The reason, and what was left out: the end of a sentence that begins with the path."""
 
 
-class Disorder(Struct, frozen=True, kw_only=True):
-    """The number of windows in a rank's file that are not as they were written."""
-
-    moved: int = 0
-    """Behind a later one."""
-    repeated: int = 0
-    missing: int = 0
-    foreign: int = 0
-    """Without a number, among others that have theirs."""
-
-
 class RankRecord(Struct, frozen=True, kw_only=True):
     """The events of one rank in one attempt."""
 
@@ -72,7 +61,8 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     resumes: list[Resume]
     windows: list[Window]
     """In the order in which they were written, each once, however they stand in the file."""
-    disorder: Disorder = Disorder()
+    num_displaced: int = 0
+    """Windows that are missing, there twice, or not where they were written."""
     evaluations: list[Evaluation]
     epochs: list[Epoch]
     saves: list[Save] = []
