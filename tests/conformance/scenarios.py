@@ -116,7 +116,7 @@ def test_a_rank_that_raised_is_named_and_not_those_that_failed_because_of_it(sit
 
 WAIT = """\
 import os, time
-print("waits", os.getpid(), flush=True)
+print(f"waits {os.getpid()}", flush=True)  # in one piece, where output is not buffered
 time.sleep(600)
 """
 

@@ -12,7 +12,7 @@ from interruptions import hosts, kill_script, kill_srun, terminate_all, warn
 
 WORK = """\
 import os, time
-print("working", os.getpid(), flush=True)
+print(f"working {os.getpid()}", flush=True)
 time.sleep(600)
 """
 FOUR = ("--nodes", 2, "--gpus", 2)
