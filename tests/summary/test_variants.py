@@ -288,6 +288,15 @@ def test_a_comparison_is_printed_apart_from_runs_of_the_same_job(add_run, make_r
     assert "not compared" not in text
 
 
+def test_without_its_baseline_a_comparison_says_nothing_of_what_was_lost(add_run):
+    bare = {"other": 0.1}
+    runs = [add_run("one", bare), add_run("two", ALONE, ALONE)]
+    runs[0].verdict_file.unlink()
+    text = " ".join(printed(runs).split())
+    assert "There is nothing to compare with" in text
+    assert "lost against the ideal" not in text
+
+
 def test_a_picture_and_the_figures_are_written_beside_the_runs(add_run, tmp_path):
     folder = tmp_path / "runs" / COMPARISON
     slow = ALONE | {"exposed_communication": 0.1}

@@ -120,7 +120,7 @@ def comparison_tables(comparison: Comparison) -> Iterator[Table[Cell]]:
     """Yield how fast the variants are, and what each lost."""
     cells = comparison.variants
     yield _speed_table("", cells, [])
-    if any(cell.lost for cell in cells):
+    if any(cell.against for cell in cells):
         name: Column[Cell] = Column("variant", lambda cell: cell.name, align="left")
         lost = _share_columns(lambda cell: cell.lost, cells)
         note = "\n".join(_notes([cell for cell in cells if cell.lost]))

@@ -85,7 +85,7 @@ def _stack(
 
 def draw_comparison(comparison: Comparison) -> Figure:
     """Draw the variants' speed-ups with their intervals, and what each step was lost to."""
-    has_losses = any(variant.lost for variant in comparison.variants)
+    has_losses = any(variant.against for variant in comparison.variants)
     figure = new_figure(10 if has_losses else 7, 2.2 + 0.45 * len(comparison.variants))
     all_axes = figure.subplots(1, 2 if has_losses else 1, sharey=True, squeeze=False)[0]
     speed = all_axes[0]
