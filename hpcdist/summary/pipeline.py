@@ -16,7 +16,6 @@ from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import State
 from hpcdist.summary.compare.groups import (
     Compared,
-    cells_by_run,
     compare_places,
     compare_runs,
     configurations,
@@ -141,7 +140,6 @@ def _beside_each_other(
     measured: Sequence[MeasuredRun], compared: Compared, *, goal: Goal | None
 ) -> list[RunSummary]:
     """Return each run with all that only the others show."""
-    cells = cells_by_run(compared)
     digests = configurations([run.conditions for run in measured])
     accuracies = _times_to_goal(measured, goal=goal)
     return [
@@ -149,7 +147,6 @@ def _beside_each_other(
             **msgspec.structs.asdict(run.figures),
             **msgspec.structs.asdict(beside),
             **digest._asdict(),
-            cell=cells.get(run.figures.run),
             time_to_accuracy=accuracy,
         )
         for run, beside, digest, accuracy in zip(

@@ -16,13 +16,13 @@ from hpcdist.base.statistics import Interval, Measure, Ratio
 from hpcdist.summary import Goal, summarize, writing
 from hpcdist.summary.report.pictures.catalogue import find_pictures
 from hpcdist.summary.report.pictures.over_time import draw_heat_map
-from hpcdist.summary.report.pictures.speed import draw_scaling
 from hpcdist.summary.report.pictures.series import (
     NUM_COLUMNS,
     HeatMap,
     read_heat_map,
     read_learning,
 )
+from hpcdist.summary.report.pictures.speed import draw_scaling
 from hpcdist.summary.report.report import make_sections
 from hpcdist.summary.values import Cell
 from hpcdist.summary.writing import draw_pictures

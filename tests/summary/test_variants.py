@@ -348,22 +348,6 @@ def test_the_picture_of_a_comparison_draws_what_its_table_says_and_gains_left_of
     assert step.get_xlim()[1] > communication[1]
 
 
-def test_variants_that_are_sizes_have_a_forecast(add_run):
-    runs = [
-        add_run(f"gpus={gpus}", *[ALONE | {"exposed_communication": 0.016 * (1 - 1 / gpus)}] * gpus)
-        for gpus in (1, 2, 4)
-        for _ in range(2)
-    ]
-    summary = summarize(runs, {})
-    assert summary.groups == []
-    assert [run.cell.num_measured for run in summary.runs] == [2] * 6
-    assert [size.gpus for size in summary.runs[-1].cell.forecast.sizes] == [8, 16]
-    file = io.StringIO()
-    print_summary(summary, make_console(file))
-    assert "gpus=4 is the fastest: 3.57 times as fast as gpus=1, where 4 is" in file.getvalue()
-    assert file.getvalue().count("Forecast: 8 GPUs") == 1
-
-
 def test_variants_of_one_size_are_not_taken_for_repeats_of_each_other(add_run):
     runs = [add_run("one", ALONE), add_run("ddp", ALONE, ALONE), add_run("other", ALONE, ALONE)]
     assert [run.cell.name for run in summarize(runs, {}).runs] == ["one", "ddp", "other"]
