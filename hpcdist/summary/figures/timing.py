@@ -36,6 +36,8 @@ class Spans(Struct, frozen=True):
 
     first_steps: Sequence[int]
     last_steps: Sequence[int]
+    ends_s: Sequence[float]
+    """Unix times."""
     wall_s: Sequence[float]
     samples: Sequence[int]
     stepped_s: Sequence[float]
@@ -117,11 +119,6 @@ def merged(parts: Iterable[StepTotals]) -> StepTotals:
     return totals
 
 
-def drop_profiled(windows: Sequence[Window]) -> Sequence[Window]:
-    """Return the windows of one rank and attempt without those under the profiler."""
-    return [window for window in windows if not window.profiled]
-
-
 def drop_warm_up(windows: Sequence[Window]) -> list[Window]:
     """Return the windows of one rank and attempt that hold steps, without those of the warm-up."""
     filled = [window for window in windows if window.steps > 0 and window.wall_s > 0]
@@ -135,6 +132,7 @@ def to_spans(windows: Sequence[Window], *, most: int | None = None) -> Spans:
     spans = Spans(
         first_steps=[window.step - window.steps for window in windows],
         last_steps=[window.step for window in windows],
+        ends_s=[(window.time_s or 0.0) - window.after_s for window in windows],
         wall_s=[window.wall_s for window in windows],
         samples=[window.samples for window in windows],
         stepped_s=[window.step_time_s.sum for window in windows],
@@ -163,6 +161,7 @@ def _join(spans: Spans, most: int) -> Spans:
     return Spans(
         first_steps=array("q", [spans.first_steps[place] for place in places]),
         last_steps=array("q", [spans.last_steps[end - 1] for end in ends]),
+        ends_s=array("d", [spans.ends_s[end - 1] for end in ends]),
         wall_s=add_up("d", spans.wall_s),
         samples=add_up("q", spans.samples),
         stepped_s=add_up("d", spans.stepped_s),
