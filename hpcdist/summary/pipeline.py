@@ -17,11 +17,10 @@ from hpcdist.runs.verdict import State
 from hpcdist.summary.compare.groups import (
     Compared,
     cells_by_run,
+    compare_places,
     compare_runs,
     configurations,
-    differing_settings,
 )
-from hpcdist.summary.compare.variants import compare_places
 from hpcdist.summary.figures.disturbance import find_left_out
 from hpcdist.summary.figures.goals import list_train_losses, time_to_goal, wanted_goals
 from hpcdist.summary.figures.rank import Tested
@@ -81,8 +80,8 @@ def summarize(
     summaries = _beside_each_other(measured, compared, goal=goal)
     return Summary(
         runs=summaries,
-        groups=compared.groups,
-        comparisons=compared.comparisons,
+        groups=compared.sizes,
+        comparisons=compared.variants,
         places=compare_places(measured, [run.settings or "" for run in summaries]),
         skipped=skipped,
     )
@@ -143,20 +142,18 @@ def _beside_each_other(
 ) -> list[RunSummary]:
     """Return each run with all that only the others show."""
     cells = cells_by_run(compared)
-    differing = differing_settings(measured, compared.groups)
     digests = configurations([run.conditions for run in measured])
     accuracies = _times_to_goal(measured, goal=goal)
     return [
         RunSummary(
             **msgspec.structs.asdict(run.figures),
-            **msgspec.structs.asdict(speedup),
+            **msgspec.structs.asdict(beside),
             **digest._asdict(),
             cell=cells.get(run.figures.run),
             time_to_accuracy=accuracy,
-            differs_in=differing.get(run.figures.run, {}),
         )
-        for run, speedup, digest, accuracy in zip(
-            measured, compared.speedups, digests, accuracies, strict=True
+        for run, beside, digest, accuracy in zip(
+            measured, compared.runs, digests, accuracies, strict=True
         )
     ]
 

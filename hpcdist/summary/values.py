@@ -377,6 +377,11 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     cost: Cost | None = None
     """None where no time is known."""
 
+    @property
+    def num_gpus(self) -> int:
+        """GPUs in all; without GPUs, what stands for them."""
+        return self.nodes * self.gpus_per_node
+
 
 class Cell(Struct, frozen=True, kw_only=True):
     """Runs that are alike, as one: those of one size, of a variant or on a cluster; beside those of
@@ -492,39 +497,24 @@ class RunSummary(RunFigures, frozen=True, kw_only=True):
 
 
 class Group(Struct, frozen=True, kw_only=True):
-    """Runs of one job that differ only in resources, and so can be compared."""
+    """Runs that are compared with each other: the sizes of a job, the variants of a comparison, or
+    one job on several clusters."""
 
     job: str
+    name: str = ""
+    """Id of the sweep of a comparison; else empty."""
     runs: list[str]
-    """Run ids, smallest world size first."""
+    """Run ids, smallest size first; of variants and clusters in their order."""
     baseline: list[str]
-    """Runs of the smallest size, which may be of another group; empty where all have the same."""
+    """Runs that the others are compared with: those of the smallest size, which may be of another
+    group, or of the first variant or cluster; empty where there is nothing to compare."""
     strategy: str | None = None
     """Strategy of the largest runs: one GPU needs none."""
     scaling: Scaling | None = None
     """None where it is neither."""
     cells: list[Cell]
-    """One for each size, smallest first; that of the baseline, too, where it is of another
-    group."""
-
-
-class Comparison(Struct, frozen=True, kw_only=True):
-    """The variants of one comparison, in their order."""
-
-    id: str
-    """Id of the sweep."""
-    baseline: str
-    """The first variant."""
-    variants: list[Cell]
-
-
-class PlaceComparison(Struct, frozen=True, kw_only=True):
-    """Runs that are the same but for the clusters that they ran on, in their order."""
-
-    job: str
-    nodes: int
-    gpus_per_node: int
-    places: list[Cell]
+    """One for each size, smallest first, with that of the baseline also where it is of another
+    group; or for each variant or cluster, the baseline first."""
 
 
 class Summary(Struct, frozen=True, kw_only=True):
@@ -532,8 +522,11 @@ class Summary(Struct, frozen=True, kw_only=True):
 
     runs: list[RunSummary]
     groups: list[Group]
-    comparisons: list[Comparison] = []
-    places: list[PlaceComparison] = []
+    """Of sizes."""
+    comparisons: list[Group] = []
+    """Of variants."""
+    places: list[Group] = []
+    """Of clusters."""
     skipped: list[str]
 
 

@@ -51,7 +51,7 @@ def write_comparisons(summary: Summary, runs: Path) -> list[Path]:
 
     written = []
     for section in make_sections(summary):
-        if section.comparison is not None and (folder := runs / section.comparison.id).is_dir():
+        if section.comparison is not None and (folder := runs / section.comparison.name).is_dir():
             values = msgspec.to_builtins(section.comparison)
             files.write_json(folder / "compare.json", values)
             drawing = render(comparison_picture(section), with_svg=False)

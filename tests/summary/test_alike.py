@@ -90,7 +90,7 @@ def test_variants_on_other_devices_and_repeats_with_other_code_are_said(add):
         add(300, gpu="H100", code="aa", sweep=sweep | {"variant": "fsdp", "index": 2}),
     ]
     summary = summarize(runs, {})
-    first, second = summary.comparisons[0].variants
+    first, second = summary.comparisons[0].cells
     assert first.num_measured == 1
     assert second.speedup.mean == pytest.approx(3.0, rel=0.01)
     text = " ".join(make_report(summary).sections[0].conclusions)

@@ -97,5 +97,5 @@ def test_variants_that_were_disturbed_are_compared_and_said_to_be(trained, capsy
         run.spec_file.write_bytes(msgspec.json.encode(spec))
         runs.append(run)
     summary = summarize(runs, {})
-    assert [each.num_measured for each in summary.comparisons[0].variants] == [1, 1]
+    assert [each.num_measured for each in summary.comparisons[0].cells] == [1, 1]
     assert "This is uncertain: other processes took 0.6 of the 2 CPUs" in told(capsys, summary)

@@ -427,7 +427,7 @@ def test_what_the_variants_of_a_comparison_lost_is_what_their_steps_took_longer(
     made = [as_variant(add_run(name, history), name) for name, history in histories.items()]
     (comparison,) = summarize(made, {}).comparisons
     figures = {name: expected_figures(history) for name, history in histories.items()}
-    for variant in comparison.variants[1:]:
+    for variant in comparison.cells[1:]:
         own, gpus = figures[variant.name], histories[variant.name].world_size
         times = rate_of(own) / rate_of(figures["one"])
         assert variant.speedup.mean == pytest.approx(times)

@@ -15,7 +15,7 @@ from hpcdist.summary.compare.conclusions import conclusions
 from hpcdist.summary.figures.shares import SHARES as PARTS
 from hpcdist.summary.report.pictures.shares import draw_comparison
 from hpcdist.summary.report.text import make_console
-from hpcdist.summary.values import Comparison
+from hpcdist.summary.values import Group
 from hpcdist.summary.writing import write_comparisons
 
 COMPARISON = "compare-20261121-100000-abcd"
@@ -60,12 +60,14 @@ def compared(*runs):
 
 
 def variant(comparison, name):
-    return next(one for one in comparison.variants if one.name == name)
+    return next(one for one in comparison.cells if one.name == name)
 
 
 def told(one, baseline):
     variants = [baseline, one]
-    return conclusions(Comparison(id=COMPARISON, baseline=baseline.name, variants=variants))[0]
+    return conclusions(
+        Group(job="ddp", name=COMPARISON, runs=[], baseline=baseline.runs, cells=variants)
+    )[0]
 
 
 def assert_lost(one, **wanted):
@@ -118,11 +120,11 @@ def test_one_process_with_two_gpus_is_compared_by_gpu(add_run):
         add_run("one", ALONE),
         add_run("dp", slower, job="data_parallel", batch=64, gpus=2, num_gpus=2),
     ]
-    (dp,) = compared(*runs).variants[1:]
+    (dp,) = compared(*runs).cells[1:]
     assert (dp.num_gpus, dp.world_size, dp.ideal) == (2, 1, 2)
     assert dp.speedup.mean == pytest.approx(1.0)
     assert_lost(dp, computing=0.5)
-    one = compared(*runs).variants[0]
+    one = compared(*runs).cells[0]
     assert "One process drives all GPUs" in told(dp, one)
 
 
@@ -131,7 +133,7 @@ def test_one_process_without_its_gpus_is_held_against_no_ideal(add_run):
     data_parallel = {"job": "data_parallel", "batch": 64, "gpus": 2}
     runs = [add_run("one", ALONE, **on_cpus), add_run("dp", ALONE, **data_parallel, **on_cpus)]
     summary = summarize(runs, {})
-    one, dp = summary.comparisons[0].variants
+    one, dp = summary.comparisons[0].cells
     assert (dp.speedup.mean, dp.efficiency, dp.lost) == (pytest.approx(2.0), None, None)
     assert [run.efficiency for run in summary.runs] == [pytest.approx(1.0), None]
     assert told(dp, one).endswith(
@@ -143,7 +145,7 @@ def test_ranks_on_cpus_are_ranks_also_where_nothing_binds_them(add_run):
     free = {"device": "cpu", "cpus": [], "num_cpus": 3}
     runs = [add_run("one", ALONE, **free), add_run("two", ALONE, ALONE, **free)]
     comparison = compared(*runs)
-    assert [one.num_cpus for one in comparison.variants] == [3, 3]
+    assert [one.num_cpus for one in comparison.cells] == [3, 3]
     assert " on 2 ranks; ideal is 2" in conclusions(comparison)[0]
 
 
@@ -151,7 +153,7 @@ def test_repeats_give_means_and_errors_that_propagate(add_run):
     fast = {phase: time / 1.25 for phase, time in ALONE.items()}
     runs = [add_run("one", ALONE), add_run("two", ALONE, ALONE)]
     runs += [add_run("one", fast), add_run("two", ALONE, ALONE)]
-    one, two = compared(*runs).variants
+    one, two = compared(*runs).cells
     assert (one.num_measured, two.num_measured) == (2, 2)
     assert one.samples_per_s.mean == pytest.approx(360)
     assert one.samples_per_s.sd == pytest.approx(80 / 2**0.5)
@@ -222,7 +224,7 @@ def test_of_repeats_that_differ_much_what_is_certain_is_said_and_what_is_not(add
 )
 def test_the_losses_that_are_told_add_up(add_run, lost, said):
     runs = [add_run("one", ALONE), add_run("two", ALONE, ALONE)]
-    one, two = compared(*runs).variants
+    one, two = compared(*runs).cells
     lost = dict.fromkeys(PARTS, 0.0) | lost
     two = structs.replace(two, lost=lost, overall=1 - sum(lost.values()))
     assert said in told(two, one)
@@ -232,12 +234,12 @@ def test_the_slowest_rank_is_named_only_where_it_was_always_the_slowest(add_run)
     slow, waits = ALONE | {"forward_backward": 0.18}, ALONE | {"exposed_communication": 0.1}
     runs = [add_run("one", ALONE), add_run("two", waits, slow), add_run("two", waits, slow)]
     comparison = compared(*runs)
-    two = comparison.variants[1]
+    two = comparison.cells[1]
     assert (two.straggler.rank, two.straggler.host) == (1, "host0")
     (text,) = conclusions(comparison)
     assert "50 % waiting for the slowest rank. The slowest is rank 1 (node 0, host host0)" in text
     turns = compared(*runs, add_run("two", slow, waits))
-    assert turns.variants[1].straggler is None
+    assert turns.cells[1].straggler is None
     assert "rank 1" not in conclusions(turns)[0]
 
 
@@ -246,12 +248,12 @@ def test_failed_runs_do_not_count_and_a_missing_baseline_is_told(add_run):
     bad.verdict_file.unlink()
     runs = [bad, add_run("two", ALONE, ALONE)]
     comparison = compared(*runs)
-    assert [one.num_measured for one in comparison.variants] == [0, 1]
+    assert [one.num_measured for one in comparison.cells] == [0, 1]
     assert conclusions(comparison) == ["There is nothing to compare with: no run of one is done."]
     text = printed(runs)
     assert "There is nothing to compare with" in text
     nothing = compared(add_run("one", ALONE), *[bad])
-    assert nothing.variants[0].num_measured == 1
+    assert nothing.cells[0].num_measured == 1
 
 
 def printed(runs):
@@ -306,7 +308,7 @@ def test_a_picture_and_the_figures_are_written_beside_the_runs(add_run, tmp_path
     folder.mkdir()
     (picture,) = write_comparisons(summary, folder.parent)
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert files.read_json(folder / "compare.json")["variants"][1]["ideal"] == 2
+    assert files.read_json(folder / "compare.json")["cells"][1]["ideal"] == 2
 
 
 def test_errors_in_the_picture_are_seen_on_a_dark_page(add_run):
@@ -396,7 +398,7 @@ def test_tables_and_pictures_of_a_comparison_show_the_same_interval(add_run):
     runs = [add_run("one", ALONE), add_run("one", ALONE | {"optimizer": 0.02})]
     runs += [add_run("two", *[ALONE] * 2), add_run("two", *[ALONE | {"optimizer": 0.02}] * 2)]
     comparison = compared(*runs)
-    ends = comparison.variants[1].speedup.interval
+    ends = comparison.cells[1].speedup.interval
     with drawing():
         speedups, _ = draw_comparison(comparison).axes
     (bar,) = (each for each in speedups.collections if isinstance(each, LineCollection))

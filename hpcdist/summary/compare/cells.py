@@ -13,20 +13,12 @@ lost, which is the most that could be won.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from hpcdist.base.statistics import (
-    Measure,
-    Ratio,
-    differs,
-    mean,
-    measure,
-    ratios,
-)
+from hpcdist.base.statistics import Measure, Ratio, differs, mean, measure, ratios
 from hpcdist.summary.compare.advice import Case, advise
 from hpcdist.summary.figures import shares as part
 from hpcdist.summary.figures.run import MeasuredRun
@@ -44,32 +36,15 @@ class Size(NamedTuple):
     nodes: int
 
 
-R = TypeVar("R", bound=RunFigures)
-
-
-def by_size(runs: Iterable[R]) -> Mapping[Size, list[R]]:
-    """Return the runs of each size, smallest first."""
-    sizes: dict[Size, list[R]] = defaultdict(list)
-    for run in runs:
-        sizes[size(run)].append(run)
-    return {key: sizes[key] for key in sorted(sizes)}
-
-
-def num_gpus(run: RunFigures) -> int:
-    return run.nodes * run.gpus_per_node
-
-
 def size(run: RunFigures) -> Size:
-    return Size(num_gpus(run), run.nodes)
+    return Size(run.num_gpus, run.nodes)
 
 
 def measured_rate(runs: Sequence[RunFigures]) -> Measure:
     """Return the samples/s of runs of one size, some of which have them: over runs, or of one run
     over its windows."""
     rates = [run.samples_per_s for run in runs if run.samples_per_s]
-    if len(rates) > 1:
-        return measure([rate.mean for rate in rates])
-    return rates[0]
+    return measure([rate.mean for rate in rates]) if len(rates) > 1 else rates[0]
 
 
 def contrast(
@@ -82,45 +57,38 @@ def contrast(
     ratios are judged together. Only runs that `counts` accepts are measured."""
     counted = [[run for run in runs if counts(run)] for runs in cells]
     ids = {run.figures.run for run in baseline}
-    is_baseline = [
-        bool(runs) and ids.issuperset(run.figures.run for run in runs) for runs in counted
-    ]
-    rates = [measured_rate([run.figures for run in runs]) if runs else None for runs in counted]
-    theirs = measured_rate([run.figures for run in baseline]) if baseline else None
-    pairs = {
-        place: (rate, theirs)
-        for place, rate in enumerate(rates)
-        if rate and theirs and not is_baseline[place]
-    }
-    judged = dict(zip(pairs, ratios([*pairs.values()]), strict=True))
-    return [
-        _divide(
-            _measure(
-                runs,
-                own,
-                baseline,
-                Ratio(mean=1.0) if is_baseline[place] else judged.get(place),
-                is_baseline=is_baseline[place],
-            ),
-            own,
-            baseline,
+    made = []
+    for runs, own in zip(cells, counted, strict=True):
+        is_baseline = bool(own) and ids.issuperset(run.figures.run for run in own)
+        made.append(_measure(runs, own, is_baseline=is_baseline))
+    if baseline:
+        theirs = measured_rate([run.figures for run in baseline])
+        judged = iter(
+            ratios(
+                [
+                    (cell.samples_per_s, theirs)
+                    for cell in made
+                    if cell.samples_per_s and not cell.is_baseline
+                ]
+            )
         )
-        for place, (runs, own) in enumerate(zip(cells, counted, strict=True))
-    ]
+        num_gpus = baseline[0].figures.num_gpus
+        made = [
+            _against(cell, Ratio(mean=1.0) if cell.is_baseline else next(judged), num_gpus)
+            if cell.samples_per_s
+            else cell
+            for cell in made
+        ]
+    return [_divide(cell, own, baseline) for cell, own in zip(made, counted, strict=True)]
 
 
 def _measure(
-    runs: Sequence[MeasuredRun],
-    counted: Sequence[MeasuredRun],
-    baseline: Sequence[MeasuredRun],
-    speedup: Ratio | None,
-    *,
-    is_baseline: bool,
+    runs: Sequence[MeasuredRun], counted: Sequence[MeasuredRun], *, is_baseline: bool
 ) -> Cell:
     first, figures = runs[0].figures, [run.figures for run in counted]
     times = [run.step_time_s.mean for run in figures if run.step_time_s]
     prices = [run.cost.price for run in figures if run.cost and run.cost.price is not None]
-    cell = Cell(
+    return Cell(
         job=first.job,
         workload=runs[0].conditions.get("workload"),
         runs=[run.figures.run for run in runs],
@@ -137,16 +105,18 @@ def _measure(
         samples_per_s=measured_rate(figures) if figures else None,
         step_time_s=mean(times) if times else None,
         price=mean(prices) if figures and len(prices) == len(figures) else None,
+        is_baseline=is_baseline,
         computing_has_communication=any(run.computing_has_communication for run in figures),
         straggler=common_straggler(counted),
     )
-    if speedup is None:
-        return cell
-    ideal = cell.num_gpus / num_gpus(baseline[0].figures)
+
+
+def _against(cell: Cell, speedup: Ratio, num_gpus: int) -> Cell:
+    """Hold a cell against a baseline with so many GPUs."""
+    ideal = cell.num_gpus / num_gpus
     return msgspec.structs.replace(
         cell,
         speedup=speedup,
-        is_baseline=is_baseline,
         ideal=ideal,
         efficiency=None if cell.is_without_its_gpus else speedup.times(1 / ideal),
         differs_from_baseline=differs(speedup),
@@ -156,15 +126,13 @@ def _measure(
 def _divide(cell: Cell, counted: Sequence[MeasuredRun], baseline: Sequence[MeasuredRun]) -> Cell:
     """Divide what the runs of a cell lost against the ideal, which is the baseline, where all of
     that is known; else count all that is not computing as lost. The repeats are averaged."""
-    runs, ideals = (
-        [run for run in side if can_divide(run.figures)] for side in (counted, baseline)
-    )
+    runs, ideals = ([run for run in side if _has_parts(run)] for side in (counted, baseline))
     if not runs or (ideals and cell.is_without_its_gpus):
         return cell
-    parts_s = mean_parts_s(runs)
+    parts_s = _mean_parts_s(runs)
     if ideals:
         overall = _overall_rate(runs) / _overall_rate(ideals) / cell.ideal
-        lost = part.lost_shares(parts_s, mean_parts_s(ideals), overall)
+        lost = part.lost_shares(parts_s, _mean_parts_s(ideals), overall)
     else:
         if cell.world_size == 1:  # it waits for nobody: that is its wrapper's own work
             parts_s[part.FIXED] += parts_s[part.COMMUNICATION]
@@ -189,22 +157,25 @@ def why_unfit(run: MeasuredRun) -> str | None:
     return run.unfit or run.set_aside
 
 
-def mean_parts_s(runs: Sequence[MeasuredRun]) -> dict[str, float]:
+def _has_parts(run: MeasuredRun) -> bool:
+    """Return whether there are steps that took time, and samples in them."""
+    rate, parts_s = run.figures.samples_per_s, run.figures.parts_s
+    return bool(rate and rate.mean > 0 and parts_s and sum(parts_s.values()) > 0)
+
+
+def _mean_parts_s(runs: Sequence[MeasuredRun]) -> dict[str, float]:
     """Return the mean seconds per step by share; all runs have parts."""
-    parts_of = [run.figures.parts_s for run in runs if run.figures.parts_s]
+    parts_of = [run.figures.parts_s or {} for run in runs]
     return {name: mean(parts[name] for parts in parts_of) for name in part.SHARES}
 
 
 def _overall_rate(runs: Sequence[MeasuredRun]) -> float:
     """Return the mean samples per second over steps, checkpoints and what restarts cost."""
-    rates = []
-    for figures in (run.figures for run in runs):
-        rate, step_time_s, parts_s = figures.samples_per_s, figures.step_time_s, figures.parts_s
-        assert rate is not None
-        assert step_time_s is not None
-        assert parts_s is not None
-        rates.append(rate.mean * step_time_s.mean / sum(parts_s.values()))
-    return mean(rates)
+    return mean(
+        run.samples_per_s.mean * run.step_time_s.mean / sum(run.parts_s.values())
+        for run in (each.figures for each in runs)
+        if run.samples_per_s and run.step_time_s and run.parts_s
+    )
 
 
 def common_straggler(runs: Sequence[MeasuredRun]) -> Straggler | None:
@@ -213,25 +184,18 @@ def common_straggler(runs: Sequence[MeasuredRun]) -> Straggler | None:
     stragglers = [run.figures.straggler for run in runs if run.figures.straggler]
     if not runs or len(stragglers) < len(runs):
         return None
-    hosts = {straggler.host for straggler in stragglers}
-    is_same_host = len(hosts) == 1
-    first = stragglers[0]
+    first, hosts = stragglers[0], {straggler.host for straggler in stragglers}
     if len({(each.rank, each.node, *each.others) for each in stragglers}) != 1:
-        if not is_same_host or None in hosts or any(each.others for each in stragglers):
+        is_of_one_host = len(hosts) == 1 and None not in hosts
+        if not is_of_one_host or any(each.others for each in stragglers):
             return None
         if any((run.figures.num_hosts or 1) < 2 for run in runs):
             return None
         first = msgspec.structs.replace(first, rank=None, node=None)
     return msgspec.structs.replace(
         first,
-        host=stragglers[0].host if is_same_host else None,
+        host=first.host if len(hosts) == 1 else None,
         longer_s=mean(straggler.longer_s for straggler in stragglers),
         slowest_in=sum(straggler.slowest_in for straggler in stragglers),
         stretches=sum(straggler.stretches for straggler in stragglers),
     )
-
-
-def can_divide(run: RunFigures) -> bool:
-    """Return whether there are steps that took time, and samples in them."""
-    rate = run.samples_per_s
-    return bool(rate and rate.mean > 0 and run.parts_s and sum(run.parts_s.values()) > 0)

@@ -18,7 +18,7 @@ from hpcdist.base.text import (
 from hpcdist.summary.compare.advice import straggler_named
 from hpcdist.summary.compare.cells import WORTH_SAYING
 from hpcdist.summary.figures import shares as part
-from hpcdist.summary.values import Cell, Comparison, PlaceComparison, RunSummary
+from hpcdist.summary.values import Cell, Group, RunSummary
 
 NAMES = {
     part.DATA: "waiting for data",
@@ -39,21 +39,21 @@ _ONCE = "Each was run once, which does not show how much runs differ: use --repe
 _NO_GPU = "There is no GPU here."
 
 
-def conclusions(comparison: Comparison) -> list[str]:
+def conclusions(comparison: Group) -> list[str]:
     """Return a paragraph for each variant but the first, and what holds for several of them,
     once."""
-    baseline = comparison.variants[0]
+    baseline = comparison.cells[0]
     if baseline.samples_per_s is None:
         why = shown(baseline.why_none or f"no run of {baseline.name} is done")
         return [f"There is nothing to compare with: {why}."]
-    paragraphs = [_sentences(variant, baseline) for variant in comparison.variants[1:]]
+    paragraphs = [_sentences(variant, baseline) for variant in comparison.cells[1:]]
     counts = Counter(itertools.chain.from_iterable(paragraphs))
     shared = [text for text in counts if counts[text] > 1 and text.startswith((_ONCE, _NO_GPU))]
     own = [[text for text in paragraph if text not in shared] for paragraph in paragraphs]
     texts = [" ".join(paragraph) for paragraph in (*own, shared) if paragraph]
     # Variants may differ in the loop that trains, not only in how it is spread.
-    if {"train", "lightning"} <= {variant.workload for variant in comparison.variants}:
-        names = [shown(each.name) for each in comparison.variants if each.workload == "lightning"]
+    if {"train", "lightning"} <= {variant.workload for variant in comparison.cells}:
+        names = [shown(each.name) for each in comparison.cells if each.workload == "lightning"]
         texts.append(
             f"{', '.join(names)}: trained with Lightning's loop, the others with "
             "hpcdist's; differences in speed also come from the two loops."
@@ -61,11 +61,11 @@ def conclusions(comparison: Comparison) -> list[str]:
     return texts
 
 
-def headline(comparison: Comparison) -> str | None:
+def headline(comparison: Group) -> str | None:
     """Name the fastest variant, or those that it may be, and say where other programs disturbed
     them; None where there is nothing to compare."""
     text = _fastest(comparison)
-    loads = [variant.disturbed for variant in comparison.variants]
+    loads = [variant.disturbed for variant in comparison.cells]
     return text and text + uncertainty(loads)
 
 
@@ -75,11 +75,11 @@ def uncertainty(loads: Sequence[str | None]) -> str:
     return f" This is uncertain: {shown(load)}." if load else ""
 
 
-def _fastest(comparison: Comparison) -> str | None:
-    baseline = comparison.variants[0]
+def _fastest(comparison: Group) -> str | None:
+    baseline = comparison.cells[0]
     others = [
         variant
-        for variant in comparison.variants[1:]
+        for variant in comparison.cells[1:]
         if variant.speedup and variant.samples_per_s and not variant.is_without_its_gpus
     ]
     if not others or baseline.samples_per_s is None:
@@ -259,24 +259,24 @@ def times_hardware(mine: int, theirs: int) -> str:
 _SURE_OF_MONEY = 0.05
 
 
-def place_sentences(comparison: PlaceComparison) -> Iterator[str]:
+def place_sentences(comparison: Group) -> Iterator[str]:
     """Say of each place but the first how fast it is against that, and what the runs cost."""
-    first, *others = comparison.places
+    first, *others = comparison.cells
     for place in others:
         assert place.speedup is not None
         name, other = _named(place, comparison), _named(first, comparison)
         times = interval_text(place.speedup, 2)
-        size = f"{comparison.nodes} x {comparison.gpus_per_node}"
+        size = f"{first.nodes} x {first.gpus_per_node}"
         sentence = f"{name} is {times} times as fast as {other} ({size} each)"
         if differs(place.speedup) is False:
             sentence += ", so which of the two is faster is not certain"
         yield f"{sentence}{_money(place, first)}."
 
 
-def _named(place: Cell, comparison: PlaceComparison) -> str:
+def _named(place: Cell, comparison: Group) -> str:
     """Say the device, too, where it differs."""
     device = ""
-    if len({each.num_cpus is None for each in comparison.places}) > 1:
+    if len({each.num_cpus is None for each in comparison.cells}) > 1:
         device = " (GPU)" if place.num_cpus is None else " (CPU)"
     return f"{shown(place.name)}{device}"
 

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hpcdist.base.statistics import CONFIDENCE, Interval, Measure, lower_median, mean, quantile
-from hpcdist.summary.compare.cells import Size, by_size, measured_rate, num_gpus
+from hpcdist.summary.compare.cells import Size, measured_rate, size
 from hpcdist.summary.values import Forecast, ForecastSize, RunFigures, Scaling
 
 FEWEST_SIZES = 3
@@ -38,16 +38,21 @@ class Law(NamedTuple):
 
     is_strong: bool
     is_over_nodes: bool
-    computing_s: float
-    communication_s: float
-    variance: float
+    computing_s: float = 0.0
+    communication_s: float = 0.0
+    variance: float = 0.0
     """Variance of the relative error of one size's mean."""
-    covariance: tuple[float, float, float]
+    covariance: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Covariance of the two weights: the first, both, the second; for errors with variance 1."""
+
+    def factors(self, size: Size) -> tuple[float, float]:
+        """Return the factors of the two weights."""
+        members = size.nodes if self.is_over_nodes else size.gpus
+        return 1 / size.gpus if self.is_strong else 1.0, (members - 1) / members
 
     def at(self, size: Size) -> tuple[float, float]:
         """Return the step time, and its relative variance for errors with variance 1."""
-        x, y = _factors(size, is_strong=self.is_strong, is_over_nodes=self.is_over_nodes)
+        x, y = self.factors(size)
         first, both, second = self.covariance
         time_s = self.computing_s * x + self.communication_s * y
         return time_s, max(0.0, x * x * first + 2 * x * y * both + y * y * second) / time_s**2
@@ -56,11 +61,10 @@ class Law(NamedTuple):
 def fit_law(times_s: Mapping[Size, float], *, is_strong: bool) -> Law | None:
     """Fit the law to the mean step time of each size; None where it would compute in no time, or
     the sizes do not tell the terms apart."""
-    is_over_nodes = any(size.nodes > 1 for size in times_s)
-    rows = []
-    for size, time_s in times_s.items():
-        x, y = _factors(size, is_strong=is_strong, is_over_nodes=is_over_nodes)
-        rows.append((x / time_s, y / time_s))
+    law = Law(is_strong, any(size.nodes > 1 for size in times_s))
+    rows = [
+        (x / time_s, y / time_s) for own, time_s in times_s.items() for x, y in [law.factors(own)]
+    ]
     xx, yy = sum(x * x for x, _ in rows), sum(y * y for _, y in rows)
     xy, sum_x, sum_y = sum(x * y for x, y in rows), sum(x for x, _ in rows), sum(y for _, y in rows)
     determinant = xx * yy - xy * xy
@@ -75,7 +79,7 @@ def fit_law(times_s: Mapping[Size, float], *, is_strong: bool) -> Law | None:
         return None
     squares = sum((computing_s * x + communication_s * y - 1) ** 2 for x, y in rows)
     variance = squares / max(1, len(rows) - 2)
-    return Law(is_strong, is_over_nodes, computing_s, communication_s, variance, covariance)
+    return Law(is_strong, law.is_over_nodes, computing_s, communication_s, variance, covariance)
 
 
 def make_forecast(runs: Sequence[RunFigures], scaling: Scaling | None) -> Forecast:
@@ -84,29 +88,28 @@ def make_forecast(runs: Sequence[RunFigures], scaling: Scaling | None) -> Foreca
     `runs` are done, differ in size, and scale in one way; those of the smallest size are what the
     speed-up is against.
     """
-    if (reason := _why_none(runs, scaling)) is not None:
+    by_size = {key: list(own) for key, own in itertools.groupby(sorted(runs, key=size), key=size)}
+    if (reason := _why_none(runs, by_size.keys(), scaling)) is not None:
         return Forecast(refused_because=reason)
-    is_strong, sizes = scaling == "strong", by_size(runs)
+    is_strong = scaling == "strong"
     # Samples of a step: in all, or with weak scaling of each GPU.
-    batch = mean(
-        (run.samples_per_step or 1.0) / (1 if is_strong else num_gpus(run)) for run in runs
+    batch = mean((run.samples_per_step or 1.0) / (1 if is_strong else run.num_gpus) for run in runs)
+    rates = {key: [measured_rate([run]) for run in own] for key, own in by_size.items()}
+    law = fit_law(
+        {
+            key: batch * (1 if is_strong else key.gpus) * mean(1 / rate.mean for rate in own)
+            for key, own in rates.items()
+        },
+        is_strong=is_strong,
     )
-    times_s = {
-        size: batch
-        * (1 if is_strong else size.gpus)
-        * mean(1 / measured_rate([run]).mean for run in theirs)
-        for size, theirs in sizes.items()
-    }
-    law = fit_law(times_s, is_strong=is_strong)
     if law is None:
         return Forecast(refused_because="the law does not fit what was measured")
-
-    (smallest, baseline_runs), *_, (largest, (run, *_)) = sizes.items()
-    baseline = measured_rate(baseline_runs)
+    smallest, *_, largest = by_size
+    baseline = measured_rate(by_size[smallest])
     # By the windows of runs: a fit cannot be surer than its points.
-    rates = [measured_rate([run]) for run in runs]
     within = lower_median(
-        rate.sd**2 / rate.count / rate.mean**2 if rate.sd and rate.count else 0.0 for rate in rates
+        rate.sd**2 / rate.count / rate.mean**2 if rate.sd and rate.count else 0.0
+        for rate in itertools.chain.from_iterable(rates.values())
     )
     variance = max(law.variance, _LEAST_ERROR**2, within)
     found: list[ForecastSize] = []
@@ -116,13 +119,14 @@ def make_forecast(runs: Sequence[RunFigures], scaling: Scaling | None) -> Foreca
         if gpus > min(_FARTHEST * largest.gpus, batch if is_strong else math.inf):
             break
         # As many in a node as the largest run has; all in one, where no run was on several.
-        size = Size(gpus, -(-gpus // run.gpus_per_node) if law.is_over_nodes else 1)
-        time_s, of_fit = law.at(size)
+        in_node = by_size[largest][0].gpus_per_node
+        to_come = Size(gpus, -(-gpus // in_node) if law.is_over_nodes else 1)
+        time_s, of_fit = law.at(to_come)
         ideal = gpus / smallest.gpus
         speedup = batch * (1 if is_strong else gpus) / time_s / baseline.mean
         # That of a run to come, against a baseline that was measured so often.
-        spread = math.sqrt(variance * (of_fit + 1 + 1 / len(baseline_runs)))
-        half = min(_LARGEST_EXPONENT, quantile(CONFIDENCE, max(1, len(sizes) - 2)) * spread)
+        spread = math.sqrt(variance * (of_fit + 1 + 1 / len(by_size[smallest])))
+        half = min(_LARGEST_EXPONENT, quantile(CONFIDENCE, max(1, len(by_size) - 2)) * spread)
         low, high = (min(ideal, speedup * math.exp(sign * half)) for sign in (-1, 1))
         if high > _WIDEST * low:
             reason = (
@@ -131,10 +135,11 @@ def make_forecast(runs: Sequence[RunFigures], scaling: Scaling | None) -> Foreca
             )
             break
         interval = Interval(low=low, high=high)
-        measure = Measure(mean=min(ideal, speedup), interval=interval, over="runs")
-        efficiency = measure.times(1 / ideal)
+        times = Measure(mean=min(ideal, speedup), interval=interval, over="runs")
         found.append(
-            ForecastSize(gpus=gpus, nodes=size.nodes, speedup=measure, efficiency=efficiency)
+            ForecastSize(
+                gpus=gpus, nodes=to_come.nodes, speedup=times, efficiency=times.times(1 / ideal)
+            )
         )
     if not found:
         return Forecast(refused_because=reason)
@@ -142,32 +147,25 @@ def make_forecast(runs: Sequence[RunFigures], scaling: Scaling | None) -> Foreca
     return Forecast(sizes=found, notes=[in_one] if largest.nodes == 1 else [])
 
 
-def _factors(size: Size, *, is_strong: bool, is_over_nodes: bool) -> tuple[float, float]:
-    """Return the factors of the two weights of the law."""
-    members = size.nodes if is_over_nodes else size.gpus
-    return 1 / size.gpus if is_strong else 1.0, (members - 1) / members
-
-
-def _why_none(runs: Sequence[RunFigures], scaling: Scaling | None) -> str | None:
-    sizes = by_size(runs)
-    if len(sizes) < FEWEST_SIZES:
-        return f"it takes runs of {FEWEST_SIZES} sizes, and there are {len(sizes)}"
-    if scaling is None:
-        return (
-            "the number of samples per step is neither the same in all sizes nor the same "
-            "for each GPU"
-        )
+def _why_none(
+    runs: Sequence[RunFigures], sizes: Iterable[Size], scaling: Scaling | None
+) -> str | None:
+    num_sizes, num_crossing = len({*sizes}), sum(key.nodes > 1 for key in sizes)
     # More ranks have no more CPUs for each; on GPUs they are not counted.
     shares = [run.num_cpus / run.world_size for run in runs if run.num_cpus is not None]
-    if shares and max(shares) > min(shares):
-        return "the ranks share CPUs, so more ranks are not more hardware"
-    if any(run.num_hosts is not None and run.num_hosts < run.nodes for run in runs):
-        return (
-            "nodes were simulated on one host, which says nothing about the network between nodes"
-        )
-    if len([nodes for _, nodes in sizes if nodes > 1]) == 1:
-        return (
-            "only one size is on several nodes, which says too little about the network "
-            "between them: submit it with another --nodes"
-        )
-    return None
+    reasons = {
+        f"it takes runs of {FEWEST_SIZES} sizes, and there are {num_sizes}": (
+            num_sizes < FEWEST_SIZES
+        ),
+        "the number of samples per step is neither the same in all sizes nor the same for each "
+        "GPU": scaling is None,
+        "the ranks share CPUs, so more ranks are not more hardware": (
+            bool(shares) and max(shares) > min(shares)
+        ),
+        "nodes were simulated on one host, which says nothing about the network between nodes": any(
+            run.num_hosts is not None and run.num_hosts < run.nodes for run in runs
+        ),
+        "only one size is on several nodes, which says too little about the network between them: "
+        "submit it with another --nodes": num_crossing == 1,
+    }
+    return next((reason for reason, is_so in reasons.items() if is_so), None)

@@ -1,4 +1,4 @@
-"""Group the runs that can be compared, and compute how much faster the larger ones are: pure.
+"""Group the runs that can be compared, and compare the sizes, the variants and the clusters: pure.
 
 Two runs are alike when they differ only in nodes and GPUs. Everything else in the job, and all that
 `RanWith` lists, must be equal, except what changes no step: `NOT_COMPARED` lists it. What is not
@@ -9,26 +9,30 @@ larger. Strong scaling: more GPUs share a step of as many samples as before, so 
 fewer. A job's `train.batch_size` is per GPU, so runs that differ only in resources scale weakly;
 runs whose batch_size x GPUs x accumulate is equal scale strongly, though their settings differ.
 Runs for which no other size is alike are compared with those whose whole batch is the same.
+
+The variants of a comparison stand against its first variant. Runs of one job on several clusters
+have equal settings and sizes; device, scheduler and version of torch may differ, which are what a
+cluster has.
 """
 
 from __future__ import annotations
 
 import functools
-import json
+import itertools
 import shlex
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from hpcdist.base.statistics import mean
-from hpcdist.summary.compare.cells import Size, contrast, num_gpus, size
+from hpcdist.summary.compare.cells import Size, contrast, size, why_unfit
 from hpcdist.summary.compare.forecast import make_forecast
-from hpcdist.summary.compare.variants import Speedup, compare_variants
 from hpcdist.summary.figures.rank import digest_of
 from hpcdist.summary.figures.run import MeasuredRun
-from hpcdist.summary.values import Cell, Comparison, Group, RanWith, Scaling
+from hpcdist.summary.values import Cell, Group, RanWith, RunFigures, Scaling
 
 NOT_COMPARED = (
     "name",  # the runs of one job are looked at together anyway
@@ -53,51 +57,57 @@ _SAME_BATCH = 0.1
 _SHOWN_DIFFERENCES = 3
 
 
+class Beside(Struct, frozen=True):
+    """A run beside those that it is compared with."""
+
+    speedup: float | None = None
+    """Against the mean of its baseline."""
+    efficiency: float | None = None
+    compared_with: list[str] = []
+    not_compared_because: str | None = None
+    differs_in: dict[str, str] = {}
+    """Settings in which runs of its job differ so that they are not compared."""
+
+
 class Compared(NamedTuple):
     """The results of comparing runs with each other."""
 
-    speedups: list[Speedup]
-    """Speed-up of each run, in their order."""
-    groups: list[Group]
+    runs: list[Beside]
+    """One for each run, in their order."""
+    sizes: list[Group]
     """Runs that are alike, but those of comparisons."""
-    comparisons: list[Comparison]
+    variants: list[Group]
 
 
 def compare_runs(measured: Sequence[MeasuredRun]) -> Compared:
     """Sort runs into groups and comparisons, and compare those within each."""
     jobs: dict[str, list[MeasuredRun]] = defaultdict(list)
-    by_comparison: dict[str, list[MeasuredRun]] = defaultdict(list)
+    comparisons: dict[str, list[MeasuredRun]] = defaultdict(list)
     for run in measured:
         if run.figures.comparison is None:
             jobs[run.figures.job].append(run)
         else:
-            by_comparison[run.figures.comparison].append(run)
-    speedups: dict[int, Speedup] = {}
-    compared = Compared([], [], [])
-    for runs in by_comparison.values():
-        comparison, own = compare_variants(runs)
-        speedups.update(zip(map(id, runs), own, strict=True))
-        for each in _alike(runs):
-            if _is_of_sizes(each, comparison.baseline):
-                largest = _group(each).cells[-1]
-                variants = [
-                    msgspec.structs.replace(cell, forecast=largest.forecast)
-                    if largest.runs[0] in cell.runs
-                    else cell
-                    for cell in comparison.variants
-                ]
-                comparison = msgspec.structs.replace(comparison, variants=variants)
-        compared.comparisons.append(comparison)
+            comparisons[run.figures.comparison].append(run)
+    beside: dict[int, Beside] = {}
+    sizes: list[Group] = []
     for runs in jobs.values():
-        alike = sorted(_alike(runs), key=lambda group: _importance(group.runs))
-        for each in alike:  # the first is what others are told by
-            compared.groups.append(_group(each))
-            reason = _why_unlike(each, alike[0]) if each is not alike[0] else None
-            speedups.update(zip(map(id, each.runs), _speedups(each, reason), strict=True))
+        settings = _comparable(runs)
+        alike = sorted(_alike(runs, settings), key=lambda each: _importance(each.runs))
+        differs_in = _differing(runs, alike, settings)
         for run in runs:
-            if reason := _why_left_out(run):
-                speedups[id(run)] = Speedup(not_compared_because=reason)
-    return compared._replace(speedups=[speedups[id(run)] for run in measured])
+            reason = why_left_out(run)
+            beside[id(run)] = Beside(not_compared_because=reason, differs_in=differs_in[id(run)])
+        for each in alike:  # the first is what others are told by
+            sizes.append(_group(each))
+            reason = None if each is alike[0] else _why_unlike(each, alike[0], settings)
+            for run in each.runs:
+                beside[id(run)] = _stand(run, each.baseline, reason, differs_in[id(run)])
+    variants = []
+    for runs in comparisons.values():
+        group, own = _compare_variants(runs)
+        variants.append(group)
+        beside |= own
+    return Compared([beside[id(run)] for run in measured], sizes, variants)
 
 
 class _Alike(NamedTuple):
@@ -108,48 +118,73 @@ class _Alike(NamedTuple):
     """Runs of the smallest size, of this group or lent by another; empty where there is nothing
     to compare with."""
 
-
-def _is_of_sizes(alike: _Alike, baseline: str) -> bool:
-    """Each variant is another size; else they are compared for something else."""
-    variants = {(run.figures.variant, _size(run)) for run in (*alike.baseline, *alike.runs)}
-    has_baseline = {run.figures.variant for run in alike.baseline} == {baseline}
-    return has_baseline and len(variants) == len({size for _, size in variants})
+    @property
+    def members(self) -> list[MeasuredRun]:
+        return list({id(run): run for run in (*self.baseline, *self.runs)}.values())
 
 
-def _why_left_out(run: MeasuredRun) -> str | None:
-    if run.figures.state != "done":
-        return f"its state is {run.figures.state or 'not known'}, and only done runs are compared"
+def why_left_out(run: MeasuredRun) -> str | None:
+    """Return why a run has no speed that could be compared."""
+    own = run.figures
+    if own.state != "done":
+        return f"its state is {own.state or 'not known'}, and only done runs are compared"
     if run.unfit is not None:
         return run.unfit
-    if run.figures.samples_per_s is None:
+    if own.samples_per_s is None:
         return run.missing
-    return "its samples/s are 0" if run.figures.samples_per_s.mean <= 0 else None
+    return "its samples/s are 0" if own.samples_per_s.mean <= 0 else None
 
 
-def _alike(runs: Sequence[MeasuredRun]) -> list[_Alike]:
-    texts = _texts(runs)
-    by_text: dict[str, list[MeasuredRun]] = defaultdict(list)
+def _counts(run: MeasuredRun) -> bool:
+    return why_left_out(run) is None and run.set_aside is None
+
+
+def _stand(
+    run: MeasuredRun,
+    baseline: Sequence[MeasuredRun],
+    reason: str | None,
+    differs_in: dict[str, str],
+) -> Beside:
+    if not baseline:
+        reason = run.set_aside or reason or "there is no finished run like it of another size"
+        return Beside(not_compared_because=reason, differs_in=differs_in)
+    own = run.figures
+    speedup = _rate(run) / mean(map(_rate, baseline))
+    share = baseline[0].figures.num_gpus / own.num_gpus
+    lacks_gpus = own.world_size < own.num_gpus and own.num_cpus is not None
+    efficiency = None if lacks_gpus else speedup * share
+    ids = [each.figures.run for each in baseline]
+    return Beside(speedup, efficiency, ids, reason, differs_in)
+
+
+def _rate(run: MeasuredRun) -> float:
+    assert run.figures.samples_per_s is not None
+    return run.figures.samples_per_s.mean
+
+
+def _alike(runs: Iterable[MeasuredRun], settings: Mapping[int, Mapping[str, str]]) -> list[_Alike]:
+    by_settings: dict[Any, list[MeasuredRun]] = defaultdict(list)
     set_aside = []
     for run in runs:
-        if _why_left_out(run) is not None:
+        if why_left_out(run) is not None:
             continue
         if run.set_aside is not None:  # where its own time went is known all the same
             set_aside.append(_Alike([run], []))
         else:
-            by_text[texts[id(run.conditions)]].append(run)
-    groups = [alike for group in by_text.values() for alike in _by_strategy(group)]
+            by_settings[tuple(settings[id(run.conditions)].items())].append(run)
+    groups = [alike for group in by_settings.values() for alike in _by_strategy(group)]
     several = [group for group in groups if group.baseline]
-    singles = _joined([group for group in groups if not group.baseline], several)
-    return several + singles + set_aside
+    singles = [group for group in groups if not group.baseline]
+    return several + _join(singles, several, settings) + set_aside
 
 
 def _by_strategy(group: Sequence[MeasuredRun]) -> list[_Alike]:
     """Make a group for each strategy, as two of one size are no repeats of each other; all of them
     begin with the runs on one GPU, which needs none."""
-    alone = [run for run in group if num_gpus(run.figures) == 1]
+    alone = [run for run in group if run.figures.num_gpus == 1]
     strategies: dict[Any, list[MeasuredRun]] = defaultdict(list)
     for run in group:
-        if num_gpus(run.figures) > 1:
+        if run.figures.num_gpus > 1:
             strategies[run.conditions.get("strategy")].append(run)
     if len(strategies) < 2:
         return [_Alike(sorted(group, key=_size), _smallest(group))]
@@ -160,67 +195,50 @@ def _by_strategy(group: Sequence[MeasuredRun]) -> list[_Alike]:
     ]
 
 
-def _joined(singles: Sequence[_Alike], several: Sequence[_Alike]) -> list[_Alike]:
-    """Join groups of one size each: those of one whole batch become one.
+def _join(
+    singles: Sequence[_Alike],
+    several: Sequence[_Alike],
+    settings: Mapping[int, Mapping[str, str]],
+) -> list[_Alike]:
+    """Join groups of one size each: those of one whole batch become one, compared as strong
+    scaling.
 
     It is compared with its smallest runs, which may be the baseline of another group: one smallest
     size often begins a weak and a strong line.
     """
-    alone = [run for group in singles for run in group.runs]
-    lenders = [run for group in several for run in group.baseline]
-    texts = _texts([*alone, *lenders], but=_BATCH_KEYS)
 
-    def by_batch(runs: Sequence[MeasuredRun]) -> dict[tuple[object, ...], list[MeasuredRun]]:
-        """Group what may be compared as strong scaling: without a batch, a run is like no other."""
-        groups: dict[tuple[object, ...], list[MeasuredRun]] = defaultdict(list)
-        for run in runs:
-            has_batch = run.conditions.get("train.batch_size") is not None
-            batch = _batch(run) if has_batch else run.figures.run
-            groups[texts[id(run.conditions)], batch].append(run)
-        return groups
+    def by_batch(groups: Iterable[Sequence[MeasuredRun]]) -> dict[Any, list[MeasuredRun]]:
+        """Group runs by their settings and batch: without a batch, a run is like no other."""
+        found: dict[Any, list[MeasuredRun]] = defaultdict(list)
+        for run in itertools.chain.from_iterable(groups):
+            own = settings[id(run.conditions)]
+            others = tuple(item for item in own.items() if item[0] not in _BATCH_KEYS)
+            has_batch = _BATCH_KEYS[0] in own
+            found[others, _batch(run) if has_batch else run.figures.run].append(run)
+        return found
 
-    lent = by_batch(lenders)
+    lent = by_batch(group.baseline for group in several)
     joined = []
-    for key, runs in by_batch(alone).items():
+    for key, runs in by_batch(group.runs for group in singles).items():
         if baseline := _smallest([*runs, *lent[key]]):
             joined.append(_Alike(sorted(runs, key=_size), baseline))
     taken = {id(run) for group in joined for run in group.runs}
     return joined + [group for group in singles if id(group.runs[0]) not in taken]
 
 
-def _compared(conditions: Mapping[str, Any], *, but: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the conditions of a run that must be equal."""
-    return {
-        key: value for key, value in conditions.items() if key not in but and not _may_differ(key)
-    }
-
-
-@functools.cache  # thousands of runs have the same keys
-def _may_differ(key: str) -> bool:
-    return any(key == free or key.startswith(f"{free}.") for free in NOT_COMPARED)
-
-
-def _importance(group: Sequence[MeasuredRun]) -> tuple[int, int]:
-    """Sorts the group with most sizes, then with most runs, to the front."""
-    return -len({_size(run) for run in group}), -len(group)
-
-
 def _group(alike: _Alike) -> Group:
-    members = list({id(run): run for run in (*alike.baseline, *alike.runs)}.values())
+    members, strategy = alike.members, alike.runs[-1].conditions.get("strategy")
     scaling: Scaling | None = None
     if alike.baseline:
-        batches = [(num_gpus(run.figures), _batch(run)) for run in members]
-        if _all_equal([whole for _, whole in batches]):
+        batches = [(run.figures.num_gpus, _batch(run)) for run in members]
+        if _are_equal([whole for _, whole in batches]):
             scaling = "strong"
-        elif _all_equal([whole and whole / gpus for gpus, whole in batches]):
+        elif _are_equal([whole and whole / gpus for gpus, whole in batches]):
             scaling = "weak"
-    strategy = alike.runs[-1].conditions.get("strategy")
-    sizes: dict[Size, list[MeasuredRun]] = defaultdict(list)
-    for run in members:
-        sizes[_size(run)].append(run)
+    sizes = [list(own) for _, own in itertools.groupby(sorted(members, key=_size), key=_size)]
     cells = [
         msgspec.structs.replace(cell, scaling=scaling, strategy=strategy)
-        for cell in contrast([sizes[key] for key in sorted(sizes)], alike.baseline)
+        for cell in contrast(sizes, alike.baseline)
     ]
     if alike.baseline:
         forecast = make_forecast([run.figures for run in members], scaling)
@@ -237,65 +255,47 @@ def _group(alike: _Alike) -> Group:
 
 def cells_by_run(compared: Compared) -> dict[str, Cell]:
     """Return, for each run, the cell that it is compared as one of."""
-    variants = [cell for each in compared.comparisons for cell in each.variants]
-    cells = {run: cell for cell in variants for run in cell.runs}
-    for group in compared.groups:
-        cells |= {run: cell for cell in group.cells for run in cell.runs if run in group.runs}
-    return cells
+    return {
+        run: cell
+        for group in (*compared.variants, *compared.sizes)
+        for cell in group.cells
+        for run in cell.runs
+        if run in group.runs
+    }
 
 
-def _speedups(alike: _Alike, reason: str | None) -> list[Speedup]:
-    if not alike.baseline:
-        reason = (
-            alike.runs[0].set_aside or reason or "there is no finished run like it of another size"
-        )
-        return [Speedup(not_compared_because=reason)] * len(alike.runs)
-    baseline_rate = mean(map(_rate, alike.baseline))
-    baseline_size = num_gpus(alike.baseline[0].figures)
-    names = [run.figures.run for run in alike.baseline]
-    speedups = [_rate(run) / baseline_rate for run in alike.runs]
-    return [
-        Speedup(speedup, speedup * baseline_size / num_gpus(run.figures), names, reason)
-        for run, speedup in zip(alike.runs, speedups, strict=True)
-    ]
-
-
-def _rate(run: MeasuredRun) -> float:
-    assert run.figures.samples_per_s is not None
-    return run.figures.samples_per_s.mean
-
-
-def _why_unlike(group: _Alike, main: _Alike) -> str | None:
+def _why_unlike(
+    group: _Alike, main: _Alike, settings: Mapping[int, Mapping[str, str]]
+) -> str | None:
     """`train.batch_size is 32, but 64 in ddp-...`."""
     if any(run is other_run for run in group.baseline for other_run in main.runs):
         return None  # it is compared with the same
-    mine, theirs = group.runs[0].conditions, main.runs[0].conditions
-    strategies = mine.get("strategy"), theirs.get("strategy")
-    mine, theirs = _compared(mine), _compared(theirs)
+    first, other = group.runs[0], main.runs[0]
+    mine, theirs = (settings[id(run.conditions)] for run in (first, other))
     if mine == theirs:
-        mine, theirs = ({"strategy": strategy} for strategy in strategies)
+        mine, theirs = ({"strategy": str(run.conditions.get("strategy"))} for run in (first, other))
     unlike = [
-        key for key in sorted(mine.keys() | theirs.keys()) if mine.get(key) != theirs.get(key)
+        f"{key} is {mine.get(key, 'unset')}, but {theirs.get(key, 'unset')}"
+        for key in sorted(mine.keys() | theirs.keys())
+        if mine.get(key) != theirs.get(key)
     ]
-    differences = []
-    for key in unlike[:_SHOWN_DIFFERENCES]:
-        own, other = (
-            "unset" if side.get(key) is None else _setting_text(side[key])
-            for side in (mine, theirs)
-        )
-        differences.append(f"{key} is {own}, but {other}")
     more = len(unlike) - _SHOWN_DIFFERENCES
     ending = f" (and {more} more)" if more > 0 else ""
-    return f"{'; '.join(differences)} in {main.runs[0].figures.run}{ending}"
+    return f"{'; '.join(unlike[:_SHOWN_DIFFERENCES])} in {other.figures.run}{ending}"
 
 
 def _batch(run: MeasuredRun) -> float | None:
     """Return the samples per step over all GPUs: as the job says, or else as was measured."""
-    size = run.conditions.get("train.batch_size")
+    batch = run.conditions.get("train.batch_size")
     accumulate = run.conditions.get("train.accumulate") or 1
-    if isinstance(size, int) and isinstance(accumulate, int):
-        return size * accumulate * num_gpus(run.figures)
+    if isinstance(batch, int) and isinstance(accumulate, int):
+        return batch * accumulate * run.figures.num_gpus
     return run.figures.samples_per_step
+
+
+def _are_equal(values: Sequence[float | None]) -> bool:
+    positive = [value for value in values if value]
+    return len(positive) == len(values) > 0 and max(positive) <= (1 + _SAME_BATCH) * min(positive)
 
 
 def _smallest(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
@@ -309,54 +309,37 @@ def _size(run: MeasuredRun) -> Size:
     return size(run.figures)
 
 
-def _texts(runs: Sequence[MeasuredRun], *, but: Sequence[str] = ()) -> dict[int, str]:
-    """Return equal texts for equal conditions, by the identity of these: of thousands of runs most
-    share theirs."""
+def _importance(group: Sequence[MeasuredRun]) -> tuple[int, int]:
+    """Sorts the group with most sizes, then with most runs, to the front."""
+    return -len({_size(run) for run in group}), -len(group)
+
+
+# Settings that must be equal.
+
+
+@functools.cache  # thousands of runs have the same keys
+def _may_differ(key: str) -> bool:
+    return any(key == free or key.startswith(f"{free}.") for free in NOT_COMPARED)
+
+
+def _comparable(runs: Iterable[MeasuredRun]) -> dict[int, dict[str, str]]:
+    """Return the settings that must be equal, as texts, by the identity of a run's conditions: of
+    thousands of runs most share theirs."""
     shared = {id(run.conditions): run.conditions for run in runs}
     # What one run has and the other does not say is no difference.
-    not_known = [
-        key for key in _OF_MACHINES if len({own.get(key) for own in shared.values()} - {None}) < 2
-    ]
-    return {
-        key: json.dumps(_compared(conditions, but=[*but, *not_known]), sort_keys=True)
-        for key, conditions in shared.items()
+    free = {
+        key
+        for key in RanWith.__struct_fields__
+        if len({own.get(key) for own in shared.values()} - {None}) < 2
     }
-
-
-def _all_equal(values: Sequence[float | None]) -> bool:
-    positive = [value for value in values if value]
-    return len(positive) == len(values) > 0 and max(positive) <= (1 + _SAME_BATCH) * min(positive)
-
-
-def differing_settings(
-    runs: Sequence[MeasuredRun], groups: Sequence[Group]
-) -> dict[str, dict[str, str]]:
-    """Return, by run id, the values of the settings in which runs of a job differ so that they are
-    not compared with each other; runs of comparisons are told by their variants."""
-    jobs: dict[str, list[MeasuredRun]] = defaultdict(list)
-    for run in runs:
-        if run.figures.comparison is None:
-            jobs[run.figures.job].append(run)
-    places = {run: place for place, group in enumerate(groups) for run in group.runs}
-    differing: dict[str, dict[str, str]] = {}
-    for alike in jobs.values():
-        shared = {id(run.conditions): run.conditions for run in alike}  # mostly one
-        settings = {key: _settings(conditions) for key, conditions in shared.items()}
-        if len({tuple(values.items()) for values in settings.values()}) > 1:
-            keys = _keys_between_groups(alike, settings, places)
-            for run in alike:
-                own = settings[id(run.conditions)]
-                differing[run.figures.run] = {key: own.get(key, "unset") for key in keys}
-    return differing
-
-
-def _settings(conditions: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that must be equal, as texts; the device and backend of a run that never
-    began are not known."""
-    known = (
-        (key, value) for key, value in _compared(conditions).items() if value not in (None, "")
-    )
-    return {key: _setting_text(value) for key, value in sorted(known)}
+    return {
+        key: {
+            name: _setting_text(value)
+            for name, value in sorted(own.items())
+            if value not in (None, "") and name not in free and not _may_differ(name)
+        }
+        for key, own in shared.items()
+    }
 
 
 def _setting_text(value: Any) -> str:
@@ -366,48 +349,34 @@ def _setting_text(value: Any) -> str:
     return str(value)
 
 
-def _keys_between_groups(
+def _differing(
     runs: Sequence[MeasuredRun],
+    groups: Sequence[_Alike],
     settings: Mapping[int, Mapping[str, str]],
-    places: Mapping[str, int],
-) -> list[str]:
-    """Return the keys with other values in one group than in another; within a group, sizes may
-    have batches of their own."""
-    values: dict[object, dict[str, set[str | None]]] = defaultdict(lambda: defaultdict(set))
+) -> dict[int, dict[str, str]]:
+    """Return, by the identity of a run, its values of the settings with other values in one group
+    than in another; within a group, sizes may have batches of their own."""
+    places = {id(run): place for place, group in enumerate(groups) for run in group.runs}
+    values: dict[Any, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     every = sorted({key for own in settings.values() for key in own})
     for run in runs:
         own = settings[id(run.conditions)]
-        group = places.get(run.figures.run, tuple(own.items()))
         for key in every:
-            values[group][key].add(own.get(key))
+            values[places.get(id(run), tuple(own.items()))][key].add(own.get(key, "unset"))
     first, *others = values.values()
-    return [
-        key
-        for key in every
-        if any(other[key] != first[key] for other in others)
-        and not (key in _OF_MACHINES and _is_partly_known(key, settings))
-    ]
+    keys = [key for key in every if any(other[key] != first[key] for other in others)]
+    return {
+        id(run): {key: settings[id(run.conditions)].get(key, "unset") for key in keys}
+        for run in runs
+    }
 
-
-def _is_partly_known(key: str, settings: Mapping[int, Mapping[str, str]]) -> bool:
-    """Return whether all runs that have the key have the same value."""
-    return len({own[key] for own in settings.values() if key in own}) < 2
-
-
-_OF_MACHINES = RanWith.__struct_fields__
 
 _FREE = (
     "code",  # a check against a baseline asks what a change of it brings
-    "torch",
-    "scheduler",
-    "backend",
-    "script",  # another checkout of it
-    "module",
-    "program",
-    "data.root",
+    *("torch", "scheduler", "backend", "data.root"),
+    *("script", "module", "program"),  # another checkout of it
 )
 """Conditions that may differ beyond those that may between runs of different sizes."""
-
 _PLACE = ("device", "device_model", "cluster")
 
 
@@ -434,7 +403,101 @@ def configurations(runs: Sequence[Mapping[str, Any]]) -> list[Digests]:
 
 
 def _digest(conditions: Mapping[str, Any]) -> str:
-    fixed = _compared(conditions) | {"strategy": conditions.get("strategy")}
     return digest_of(
-        {key: value for key, value in fixed.items() if key not in _FREE and value is not None}
+        {
+            key: value
+            for key, value in conditions.items()
+            if value is not None
+            and key not in _FREE
+            and (key == "strategy" or not _may_differ(key))
+        }
     )
+
+
+# Variants and clusters.
+
+
+def _compare_variants(runs: Sequence[MeasuredRun]) -> tuple[Group, dict[int, Beside]]:
+    """Compare the variants of one comparison, in the order of `runs`, and each run with the mean of
+    the first variant; only done runs are counted."""
+    by_name: dict[str, list[MeasuredRun]] = {}
+    for run in runs:
+        own = by_name.setdefault(run.figures.variant or "", [])
+        own.append(_as_repeat(run, own[0]) if own else run)
+    baseline = [run for run in next(iter(by_name.values())) if _counts(run)]
+    # Variants that differ in their size alone have a forecast, as sizes do.
+    forecasts = {}
+    for alike in _alike(runs, _comparable(runs)):
+        variants = {(run.figures.variant, _size(run)) for run in alike.members}
+        firsts = {run.figures.variant or "" for run in alike.baseline}
+        num_sizes = len({own for _, own in variants})
+        if firsts == {next(iter(by_name))} and len(variants) == num_sizes:
+            forecasts[alike.runs[-1].figures.run] = _group(alike).cells[-1].forecast
+    cells = [
+        msgspec.structs.replace(
+            cell, name=name, forecast=next(filter(None, map(forecasts.get, cell.runs)), None)
+        )
+        for name, cell in zip(
+            by_name, contrast([*by_name.values()], baseline, counts=_counts), strict=True
+        )
+    ]
+    group = Group(
+        job=runs[0].figures.job,
+        name=runs[0].figures.comparison or "",
+        runs=[run.figures.run for run in runs],
+        baseline=[run.figures.run for run in baseline],
+        cells=cells,
+    )
+    as_repeats = {run.figures.run: run for own in by_name.values() for run in own}
+    beside = {}
+    for run in runs:
+        reason = why_left_out(run) or why_unfit(as_repeats[run.figures.run])
+        if reason is None and not baseline:
+            reason = "no run of the first variant is done"
+        beside[id(run)] = (
+            Beside(not_compared_because=reason) if reason else _stand(run, baseline, None, {})
+        )
+    return group, beside
+
+
+def _as_repeat(run: MeasuredRun, first: MeasuredRun) -> MeasuredRun:
+    """Return a run of a variant as one that does not count where it is no repeat of the first."""
+    mine, theirs = (msgspec.structs.asdict(each.figures.ran_with) for each in (run, first))
+    for key, value in mine.items():
+        if value and theirs[key] and value != theirs[key]:
+            why = f"{key} is {value}, but {theirs[key]} in {first.figures.run}"
+            return msgspec.structs.replace(run, set_aside=why)
+    return run
+
+
+def place_of(run: RunFigures) -> str:
+    """Return the name of the profile that a run went by, or else its scheduler's."""
+    return run.cluster or run.scheduler or ""
+
+
+def compare_places(measured: Sequence[MeasuredRun], settings: Sequence[str]) -> list[Group]:
+    """Compare done runs that were the same but for their cluster; the first one is the baseline.
+    `settings` are digests of their settings."""
+    alike: dict[Any, dict[str, list[MeasuredRun]]] = defaultdict(lambda: defaultdict(list))
+    for run, digest in zip(measured, settings, strict=True):
+        if why_left_out(run) is None:
+            own = run.figures
+            kind = (own.job, digest, own.ran_with.code, own.comparison, _size(run))
+            alike[kind][place_of(own)].append(run)
+    groups = []
+    for places in alike.values():
+        if len(places) > 1:
+            first, *_ = places.values()
+            cells = contrast([*places.values()], first)
+            groups.append(
+                Group(
+                    job=cells[0].job,
+                    runs=[run for cell in cells for run in cell.runs],
+                    baseline=cells[0].runs,
+                    cells=[
+                        msgspec.structs.replace(cell, name=name)
+                        for name, cell in zip(places, cells, strict=True)
+                    ],
+                )
+            )
+    return groups

@@ -21,7 +21,7 @@ from hpcdist.summary.compare.forecast import FEWEST_SIZES
 from hpcdist.summary.figures import shares as part
 from hpcdist.summary.report.runs import BASELINE_NOTE, Row, gpus_column, interval_note
 from hpcdist.summary.report.words import footnote
-from hpcdist.summary.values import Cell, Comparison, Forecast, Group, Scaling
+from hpcdist.summary.values import Cell, Forecast, Group, Scaling
 
 
 class Look(NamedTuple):
@@ -116,9 +116,9 @@ def speed_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Table
         yield Table("Repeats, with the 95 % confidence interval of their mean", columns, repeated)
 
 
-def comparison_tables(comparison: Comparison) -> Iterator[Table[Cell]]:
+def comparison_tables(comparison: Group) -> Iterator[Table[Cell]]:
     """Yield how fast the variants are, and what each lost."""
-    cells = comparison.variants
+    cells = comparison.cells
     yield _speed_table("", cells, [])
     if any(cell.against for cell in cells):
         name: Column[Cell] = Column("variant", lambda cell: cell.name, align="left")

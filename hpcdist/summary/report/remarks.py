@@ -18,7 +18,6 @@ from hpcdist.base.text import (
     spread_text,
 )
 from hpcdist.runs.run import name_to_type
-from hpcdist.summary.compare.cells import num_gpus
 from hpcdist.summary.compare.conclusions import times_hardware, uncertainty
 from hpcdist.summary.values import Group, Parting, RunSummary, UsageSummary
 
@@ -91,10 +90,10 @@ def _without_a_speedup(run: RunSummary) -> str:
         return f"{why}. Together they processed {rate} samples/s; no speed-up is computed."
     if run.disturbed is not None:
         return f"{_rate_on_ranks(run)}, but {shown(run.disturbed)}."
-    if run.num_cpus is not None and num_gpus(run) > run.world_size:
+    if run.num_cpus is not None and run.num_gpus > run.world_size:
         return (
             f"{_rate_on_ranks(run)}, whose process had no GPU to use: this says nothing "
-            f"about the speed with {num_gpus(run)} GPUs."
+            f"about the speed with {run.num_gpus} GPUs."
         )
     more = "To measure a speed-up, submit it with other --nodes or --gpus, too."
     return f"{_rate_on_ranks(run)}. {more}{_shared_cpus(run)}"
@@ -109,7 +108,7 @@ def leading_run(runs: Sequence[RunSummary], groups: Sequence[Group]) -> RunSumma
     for group in groups:
         scaled = [by_id[run] for run in group.runs if run in by_id and run not in group.baseline]
         if group.baseline and scaled:
-            return max(scaled, key=num_gpus)
+            return max(scaled, key=lambda run: run.num_gpus)
     done = [run for run in runs if run.state == "done"]
     if benchmarked := [run for run in done if is_benchmark(run)]:
         return max(benchmarked[::-1], key=lambda run: run.world_size)
@@ -179,9 +178,9 @@ def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
         speedup = interval_text(size.speedup, 2)  # of all runs of its size
     baseline = next(other for other in runs if other.run in run.compared_with)
     # One process drives all GPUs with data_parallel.
-    unit = "rank" if run.world_size == num_gpus(run) else "GPU"
-    sizes = f"{number_of(num_gpus(run), unit)} ({run.nodes} x {run.gpus_per_node})"
-    theirs = f"{num_gpus(baseline)} ({baseline.nodes} x {baseline.gpus_per_node})"
+    unit = "rank" if run.world_size == run.num_gpus else "GPU"
+    sizes = f"{number_of(run.num_gpus, unit)} ({run.nodes} x {run.gpus_per_node})"
+    theirs = f"{baseline.num_gpus} ({baseline.nodes} x {baseline.gpus_per_node})"
     if size and size.differs_from_baseline is False:
         ideal = run.speedup / run.efficiency if run.efficiency else 1.0
         return (
@@ -203,7 +202,7 @@ def _hardware(run: RunSummary, baseline: RunSummary) -> str:
     """Say on CPUs that more ranks are no more hardware, where it is so."""
     if (shared := _shared_cpus(run)) or not run.num_cpus or not baseline.num_cpus:
         return shared
-    if run.num_cpus * num_gpus(baseline) >= baseline.num_cpus * num_gpus(run):
+    if run.num_cpus * baseline.num_gpus >= baseline.num_cpus * run.num_gpus:
         return ""
     more = times_hardware(run.num_cpus, baseline.num_cpus)
     mine, theirs = (number_of(side.num_cpus or 0, "CPU") for side in (run, baseline))

@@ -31,7 +31,7 @@ from hpcdist.summary.report.runs import (
     run_table,
     step_tables,
 )
-from hpcdist.summary.values import Comparison, Group, RunSummary, Summary
+from hpcdist.summary.values import Group, RunSummary, Summary
 
 _MOST_RUNS = 20
 """Most runs in a brief report: a page, and all of a small sweep with repeats."""
@@ -52,7 +52,7 @@ class Section(NamedTuple):
 
     name: str
     """Name of the job, or id of the comparison."""
-    comparison: Comparison | None
+    comparison: Group | None
     groups: list[Group]
     """Groups of the job's runs that can be compared."""
     rows: list[Row]
@@ -99,7 +99,7 @@ def make_sections(summary: Summary) -> Iterator[Section]:
     sections: dict[str, list[RunSummary]] = {}
     for run in summary.runs:
         sections.setdefault(run.comparison or run.job, []).append(run)
-    comparisons = {comparison.id: comparison for comparison in summary.comparisons}
+    comparisons = {comparison.name: comparison for comparison in summary.comparisons}
     numbers = itertools.count(1)
     for key, members in sections.items():
         runs = sorted(members, key=lambda run: place.get(run.run, last))
@@ -120,11 +120,11 @@ def make_sections(summary: Summary) -> Iterator[Section]:
             texts[:0] = [
                 f"{shown(places.job)}: {sentence}"
                 for places in summary.places
-                if places.job == key and places.places[0].runs[0] in ids
+                if places.job == key and places.runs[0] in ids
                 for sentence in place_sentences(places)
             ]
         yield Section(
-            name=comparison.id if comparison else runs[0].job,
+            name=comparison.name if comparison else runs[0].job,
             comparison=comparison,
             groups=groups,
             rows=[Row(number, run) for run, number in zip(runs, numbers, strict=False)],

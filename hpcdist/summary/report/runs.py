@@ -28,7 +28,7 @@ from hpcdist.base.text import (
     time_unit,
 )
 from hpcdist.summary.compare.cells import size as size_of_run
-from hpcdist.summary.compare.variants import place_of
+from hpcdist.summary.compare.groups import place_of
 from hpcdist.summary.figures.timing import OTHER
 from hpcdist.summary.report.remarks import is_benchmark
 from hpcdist.summary.values import RunSummary, TimeToAccuracy

@@ -88,13 +88,13 @@ def comparison_picture(section: Section) -> Picture:
     comparison = section.comparison
     assert comparison is not None
     draw = partial(shares.draw_comparison, comparison)
-    make = _picture(comparison.id, Topic.SPEED, "compared", section.rows, draw)
-    against = label(comparison.baseline)
+    make = _picture(comparison.name, Topic.SPEED, "compared", section.rows, draw)
+    against = label(comparison.cells[0].name)
     return make("comparison", f"Times as fast as {against}, and what the rest was lost to.")
 
 
 def _comparison(section: Section) -> Iterator[Picture]:
-    variants = section.comparison.variants if section.comparison else []
+    variants = section.comparison.cells if section.comparison else []
     if sum(variant.samples_per_s is not None for variant in variants) >= _LEAST_POINTS:
         yield comparison_picture(section)
 

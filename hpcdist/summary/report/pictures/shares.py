@@ -9,7 +9,7 @@ from hpcdist.base.plotting import error_bars, finish, label, new_figure, shared_
 from hpcdist.base.text import format_percent, spread_text
 from hpcdist.summary.figures.shares import COMPUTING, SHARES
 from hpcdist.summary.report.cells import LOOKS
-from hpcdist.summary.values import Cell, Comparison
+from hpcdist.summary.values import Cell, Group
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,16 +83,16 @@ def _stack(
         right, left = right + max(0.0, width), left + min(0.0, width)
 
 
-def draw_comparison(comparison: Comparison) -> Figure:
+def draw_comparison(comparison: Group) -> Figure:
     """Draw the variants' speed-ups with their intervals, and what each step was lost to."""
-    has_losses = any(variant.against for variant in comparison.variants)
-    figure = new_figure(10 if has_losses else 7, 2.2 + 0.45 * len(comparison.variants))
+    has_losses = any(variant.against for variant in comparison.cells)
+    figure = new_figure(10 if has_losses else 7, 2.2 + 0.45 * len(comparison.cells))
     all_axes = figure.subplots(1, 2 if has_losses else 1, sharey=True, squeeze=False)[0]
     speed = all_axes[0]
     _draw_speedups(speed, comparison)
     if has_losses:
         step = all_axes[1]
-        for place, variant in enumerate(comparison.variants):
+        for place, variant in enumerate(comparison.cells):
             if variant.lost and variant.overall is not None:
                 is_mixed = variant.computing_has_communication
                 _stack(step, place, ("not lost", variant.overall), variant.lost, is_mixed=is_mixed)
@@ -100,19 +100,19 @@ def draw_comparison(comparison: Comparison) -> Figure:
         step.set_xlabel("share of the time (%): not lost, and lost to;\nleft of 0: gained")
         step.grid(visible=True, axis="x", alpha=0.3)
         step.set_axisbelow(True)
-    names = [label(variant.name) for variant in comparison.variants]
+    names = [label(variant.name) for variant in comparison.cells]
     speed.set_yticks(range(len(names)), names)
     speed.set_ylim(len(names) - 0.5, -0.5)  # the first one on top
     shared_legend(figure, list(all_axes), columns=4, markerscale=0.4)
     return figure
 
 
-def _draw_speedups(axes: Any, comparison: Comparison) -> None:
+def _draw_speedups(axes: Any, comparison: Group) -> None:
     from matplotlib import rcParams
 
     ink = rcParams["text.color"]  # black is not to be seen on a dark page
     ideals, ends = [], [1.0]
-    for place, variant in enumerate(comparison.variants):
+    for place, variant in enumerate(comparison.cells):
         speedup = variant.speedup
         if speedup is None:
             continue
@@ -135,6 +135,6 @@ def _draw_speedups(axes: Any, comparison: Comparison) -> None:
     if ideals:
         axes.scatter(*zip(*ideals, strict=True), marker="|", s=500, color=ink, label="ideal")
     axes.set_xlim(0, _ROOM * max(ends))
-    has_intervals = any(each.speedup and each.speedup.interval for each in comparison.variants)
+    has_intervals = any(each.speedup and each.speedup.interval for each in comparison.cells)
     what = " (± interval)" if has_intervals else ""
-    axes.set_xlabel(f"times as fast as {label(comparison.baseline)}{what}")
+    axes.set_xlabel(f"times as fast as {label(comparison.cells[0].name)}{what}")
