@@ -1,5 +1,5 @@
-"""From run directories to measured runs: read, or taken from what is kept beside a run from its end,
-or from the first summary, to the next one.
+"""From run directories to measured runs: read, or taken from what is kept beside a run from its
+end, or from the first summary, to the next one.
 
     <run>/figures.msgpack
 
@@ -40,10 +40,6 @@ from hpcdist.summary.figures.usage import Usage
 from hpcdist.summary.read.collect import read_run
 from hpcdist.summary.read.event_file import Fault, read_events
 
-_SPANS_OF_RUN = 2_000_000
-"""The stretches of all ranks are in memory at once."""
-_LEAST_SPANS = 200
-"""Ten for each of the twenty blocks over which a run's spread is taken."""
 _COARSEST_CLOCK_S = 2.0
 """Resolution of file systems' times: until then a second change may leave the same ones."""
 _QUIET_S = 3600.0
@@ -69,14 +65,12 @@ def measure(run: Run) -> Measurement:
     lowest: dict[int, int] = {}
     for number, attempt, _ in event_files:
         lowest[attempt] = min(number, lowest.get(attempt, number))
-    most_spans = max(_LEAST_SPANS, _SPANS_OF_RUN // max(1, len(event_files)))
     ranks, replicas = [], Replicas()
     for number, attempt, path in event_files:
         events = read_events(path, number=number, attempt=attempt)
         faults += events.faults
         replicas.add(events)
-        has_progress = lowest[attempt] == number
-        ranks.append(measure_rank(events, most_spans=most_spans, has_progress=has_progress))
+        ranks.append(measure_rank(events, has_progress=lowest[attempt] == number))
     usage, lines = Usage(), UsageLines()
     for number, attempt, path in run.usage_files():
         events = read_events(path, number=number, attempt=attempt)
@@ -109,19 +103,14 @@ def find_measurements(runs: Sequence[Run], *, uses_kept: bool) -> list[Measureme
             if now_s - fingerprint.changed_s > still_s:
                 with suppress(OSError):  # read again the next time
                     write_kept(run, fingerprint, found)
+    # Conditions are the larger part of a run, and mostly alike: equal ones are one object.
     shared: dict[str, dict[str, Any]] = {}
-    return [_share(measurements[index], shared) for index in range(len(runs))]
-
-
-def _share(measurement: Measurement, shared: dict[str, dict[str, Any]]) -> Measurement:
-    """Replace the conditions by those of an equal run: they are the larger part of one, and mostly
-    alike."""
-    if (run := measurement.run) is None:
-        return measurement
-    conditions = shared.setdefault(repr(run.conditions), run.conditions)
-    return msgspec.structs.replace(
-        measurement, run=msgspec.structs.replace(run, conditions=conditions)
-    )
+    for index, found in measurements.items():
+        if (own := found.run) is not None:
+            conditions = shared.setdefault(repr(own.conditions), own.conditions)
+            own = msgspec.structs.replace(own, conditions=conditions)
+            measurements[index] = msgspec.structs.replace(found, run=own)
+    return [measurements[index] for index in range(len(runs))]
 
 
 def keep_figures(run: Run) -> None:

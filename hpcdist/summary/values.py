@@ -527,6 +527,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     """Of variants."""
     places: list[Group] = []
     """Of clusters."""
+    series: dict[str, msgspec.Raw] = {}
+    """Encoded curves of runs, by their directories: see `figures.series.decode_series`."""
     skipped: list[str]
 
 

@@ -65,11 +65,8 @@ class Progress(Struct, frozen=True):
     learning_rate: float | None
 
 
-def measure_rank(
-    record: EventFile, *, most_spans: int | None = None, has_progress: bool = False
-) -> RankFigures:
-    """Compute the figures of one rank in one attempt; of more than so many spans, neighbours are
-    joined."""
+def measure_rank(record: EventFile, *, has_progress: bool = False) -> RankFigures:
+    """Compute the figures of one rank in one attempt; `has_progress`: its progress is the run's."""
     windows = record.all(Window)
     steady = [window for window in windows if not window.profiled]
     measured = timing.drop_warm_up(steady)
@@ -79,10 +76,12 @@ def measure_rank(
     stepping_s = None
     if first is not None and first.time_s is not None:
         stepping_s = first.time_s - first.after_s - first.wall_s - first.pause_s
-    resume, epoch = record.last(Resume), record.last(Epoch)
-    first_step = resume.step if resume else first and first.step - first.steps
-    last_step = largest([*(end.step for end in record.all(End)), last and last.step, first_step])
-    ended_s = largest([last and last.time_s, *(end.time_s for end in record.all(End))])
+    resume, epoch, ends = record.last(Resume), record.last(Epoch), record.all(End)
+    first_step = first.step - first.steps if first else None
+    if resume:
+        first_step = resume.step
+    last_step = largest([*(end.step for end in ends), last.step if last else None, first_step])
+    ended_s = largest([last.time_s if last else None, *(end.time_s for end in ends)])
     # Steps that are known by their number alone, as their window was never written, count with the
     # mean time of a step.
     worked_s = [event.time_s for kind in (Evaluation, Save) for event in record.all(kind)[-1:]]
@@ -104,7 +103,7 @@ def measure_rank(
         attempt=record.attempt,
         events=msgspec.structs.replace(record, events=record.events | {"steps": [], "digest": []}),
         start=record.last(Start) or Start(),
-        spans=timing.to_spans(measured, most=most_spans),
+        spans=timing.to_spans(measured),
         totals=totals,
         warm_up_steps=num_steady - totals.steps,
         profiled_steps=sum([window.steps for window in windows]) - num_steady,
@@ -118,8 +117,8 @@ def measure_rank(
         ended_s=ended_s,
         worked_until_s=ended_s if worked_until_s is None else worked_until_s,
         epochs=epochs,
-        train_loss=last and last.mean_loss,
-        learning_rate=last and last.learning_rate,
+        train_loss=last.mean_loss if last else None,
+        learning_rate=last.learning_rate if last else None,
         saves_s=max(0.0, saves_s - in_steps_s) if saves_s else 0.0,
     )
 

@@ -395,9 +395,7 @@ def _model_states(memory: Memory) -> ModelStates:
     )
 
 
-def _ran_with(
-    record: RunRecord, ranks: Sequence[RankFigures], usage: Usage
-) -> RanWith:
+def _ran_with(record: RunRecord, ranks: Sequence[RankFigures], usage: Usage) -> RanWith:
     devices = {figures.start.device.split(":")[0] for figures in ranks if figures.start.device}
     if _lacks_gpus(record, ranks):  # the number of its GPUs decides what it computes, not how fast
         devices = {f"{record.facts.resources.gpus} GPUs that are not there"}

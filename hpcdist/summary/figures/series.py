@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from hpcdist.runs.events import NodeBegin, UsageWindow
@@ -101,6 +102,10 @@ class Series(Struct, frozen=True, kw_only=True):
     """None of a single rank, and where no rank stepped for any time."""
     usage: UsageSeries | None
     """None where nothing was sampled twice."""
+
+
+def decode_series(raw: bytes | msgspec.Raw) -> Series:
+    return msgspec.msgpack.decode(raw, type=Series)
 
 
 def learning_of(learned: Sequence[Learned]) -> Learning:

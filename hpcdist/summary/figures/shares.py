@@ -165,9 +165,7 @@ def _coarse(parts_s: Mapping[str, float]) -> dict[str, float]:
     return coarse
 
 
-def held_up_by(
-    attempts: Sequence[Attempt], world_size: int
-) -> tuple[float, Straggler | None]:
+def held_up_by(attempts: Sequence[Attempt], world_size: int) -> tuple[float, Straggler | None]:
     """Return the seconds per step that ranks waited for slower ones, and the one they waited for,
     from the stretches of all attempts in which every rank recorded steps."""
     stretches: list[Stretch] = []

@@ -119,9 +119,7 @@ def find_straggler(
     return None
 
 
-def _slowest(
-    stretches: Sequence[Stretch], groups: Sequence[list[int]]
-) -> tuple[list[int], int]:
+def _slowest(stretches: Sequence[Stretch], groups: Sequence[list[int]]) -> tuple[list[int], int]:
     """Return the group whose fastest rank is slower than all others, more often than by chance, and
     how often; none where there is none."""
     if not groups:

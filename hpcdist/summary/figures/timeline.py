@@ -80,7 +80,7 @@ def list_attempts(record: RunRecord, ranks: Sequence[RankFigures]) -> list[Attem
                 ranks=own,
                 verdict=verdict,
                 begin_s=begin_s,
-                end_s=largest((ended_s, verdict and verdict.time_s)),
+                end_s=largest((ended_s, verdict.time_s if verdict else None)),
                 first_step=smallest(figures.first_step for figures in own),
                 last_step=largest(figures.last_step for figures in own),
             )

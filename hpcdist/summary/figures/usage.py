@@ -1,10 +1,10 @@
-"""The resources that a run used, from the samples of its agents, one file at a time; the use that it
-made of its devices; and whether something else used its CPUs."""
+"""The resources that a run used, from the samples of its agents, one file at a time; the use that
+it made of its devices; and whether something else used its CPUs."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct, field

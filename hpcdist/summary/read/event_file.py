@@ -113,12 +113,14 @@ def _decode(lines: bytes, found: dict[str, list[Any]]) -> Counter[str]:
     decoder, tagged = _decoder()
     appends = {own: found[kind].append for own, kind in tagged.items()}
     try:
-        for event in decoder.decode_lines(lines):
-            if append := appends.get(event.__class__):
-                append(event)
-        return unread
+        decoded = decoder.decode_lines(lines)
     except UNDECODABLE:
-        pass
+        decoded = []
+    else:
+        lines = b""
+    for event in decoded:
+        if append := appends.get(event.__class__):
+            append(event)
     for line in filter(bytes.strip, lines.split(b"\n")):
         fields = decode_event(line)
         if fields is None:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
+from msgspec import Raw
+
 from hpcdist.base.table import Table
 from hpcdist.base.text import format_ranges, shown
 from hpcdist.summary.compare.conclusions import (
@@ -66,6 +68,8 @@ class Section(NamedTuple):
     remarks: Sequence[str] = ()
     left_out: Sequence[str] = ()
     """Names of the tables that are left out."""
+    series: Mapping[str, Raw] = {}
+    """Encoded curves of runs, by their directories."""
 
 
 class Report(NamedTuple):
@@ -129,6 +133,7 @@ def make_sections(summary: Summary) -> Iterator[Section]:
             groups=groups,
             rows=[Row(number, run) for run, number in zip(runs, numbers, strict=False)],
             conclusions=texts,
+            series=summary.series,
         )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcdist.base import plotting
@@ -19,17 +18,12 @@ from hpcdist.bench.benchmark import NumberedResult
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.job.goal import Goal
 from hpcdist.runs.run import slug
+from hpcdist.summary.figures.series import Learning, Series, decode_series
 from hpcdist.summary.report.best import find_values
 from hpcdist.summary.report.cells import alone_cells
 from hpcdist.summary.report.pictures import over_time, scaling, shares
 from hpcdist.summary.report.pictures.best import draw_values
 from hpcdist.summary.report.pictures.labels import made_on, run_names, size, unit_of
-from hpcdist.summary.report.pictures.series import (
-    Learning,
-    read_heat_map,
-    read_learning,
-    read_usage,
-)
 from hpcdist.summary.report.report import Section, Topic
 from hpcdist.summary.report.runs import Row, goal_text
 
@@ -43,7 +37,7 @@ _LEAST_POINTS = 2
 
 
 def find_pictures(sections: Iterable[Section]) -> Iterator[tuple[int, Picture]]:
-    """Yield every picture with the index of its section; events are read one by one."""
+    """Yield every picture with the index of its section."""
     taken: set[str] = set()
     for index, section in enumerate(sections):
         for picture in _of_section(section):
@@ -158,8 +152,8 @@ def _shares(section: Section) -> Iterator[Picture]:
 
 def _heat_maps(section: Section) -> Iterator[Picture]:
     rows = [row for row in section.rows if row.run.world_size > 1 and row.run.step_time_s]
-    for row, path, left_out in _largest(rows):
-        if times := read_heat_map(path):
+    for row, series, left_out in _largest(section, rows):
+        if times := series.heat_map:
             ends = [
                 f"{format_time(pace.own_time_s)} (rank {over_time.rank_name(pace.rank, pace.host)})"
                 for pace in (row.run.fastest_rank, row.run.slowest_rank)
@@ -172,12 +166,12 @@ def _heat_maps(section: Section) -> Iterator[Picture]:
 
 
 def _learning(section: Section) -> Iterator[Picture]:
-    rows = [row for row in section.rows if row.run.path and row.run.step_time_s]
+    rows = [row for row in section.rows if row.run.path in section.series and row.run.step_time_s]
     drawn, left_out = first(_of_each_size_first(rows), over_time.MOST_LINES)
     drawn = sorted(drawn, key=lambda row: row.number)
     found: list[tuple[Row, Learning]] = []
     for row in drawn:
-        learning = read_learning(Path(row.run.path or ""))
+        learning = decode_series(section.series[row.run.path or ""]).learning
         if any(len(curve.values) >= _LEAST_POINTS for curve in learning):
             found.append((row, learning))
     if found:
@@ -202,20 +196,20 @@ def _noted(draw: Callable[[], Figure], text: str) -> Figure:
 
 def _usage(section: Section) -> Iterator[Picture]:
     rows = [row for row in section.rows if row.run.usage]
-    for row, path, left_out in _largest(rows):
-        if series := read_usage(path):
-            draw = partial(over_time.draw_usage, series)
+    for row, series, left_out in _largest(section, rows):
+        if usage := series.usage:
+            draw = partial(over_time.draw_usage, usage)
             make = _picture(row.run.run, Topic.RESOURCES, "what it used", [row], draw)
-            described = over_time.describe_usage(series)
+            described = over_time.describe_usage(usage)
             yield make("usage", f"Run {row.number}. {described}{left_out}")
 
 
-def _largest(rows: Sequence[Row]) -> Iterator[tuple[Row, Path, str]]:
-    """Yield the largest of the runs, with their directories, and what is said of the others."""
+def _largest(section: Section, rows: Sequence[Row]) -> Iterator[tuple[Row, Series, str]]:
+    """Yield the largest of the runs, with their series, and what is said of the others."""
     drawn, left_out = first(sorted(rows, key=lambda row: -row.run.world_size), _MOST_OWN)
     for row in drawn:
-        if row.run.path:
-            yield row, Path(row.run.path), left_out
+        if row.run.path in section.series:
+            yield row, decode_series(section.series[row.run.path or ""]), left_out
 
 
 def _benchmarks(section: Section) -> Iterator[Picture]:

@@ -18,7 +18,7 @@ from hpcdist.base.plotting import (
 )
 from hpcdist.base.text import number_of, time_unit
 from hpcdist.job.goal import Goal
-from hpcdist.summary.report.pictures.series import (
+from hpcdist.summary.figures.series import (
     GPU_BUSY,
     Curve,
     HeatMap,
