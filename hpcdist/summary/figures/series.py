@@ -113,9 +113,10 @@ def learning_of(learned: Sequence[Learned]) -> Learning:
     curves = []
     for value in map(attrgetter, ("train_loss", "loss", "accuracy", "learning_rate")):
         points = [
-            (float(own.step or 0), own.time_s, value(own))  # damaged files have any number
+            (float(own.step), own.time_s, value(own))  # damaged files have any number
             for own in learned
-            if value(own) is not None and abs(value(own)) < _LARGEST  # which NaN is not
+            if own.step is not None and abs(value(own) or 0.0) < _LARGEST  # which NaN is not
+            if value(own) is not None
         ]
         curve = Curve([], [], [])
         for own in _neighbours(points, MOST_POINTS):
