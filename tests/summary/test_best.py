@@ -79,7 +79,7 @@ def test_what_one_seed_shows_is_not_called_certain(add_tested, accuracies, why):
 
 def test_without_an_accuracy_the_least_loss_is_best(add_tested):
     runs = [add_tested(lr, 0, loss=loss) for lr, loss in ((0.1, 0.2), (0.01, 0.05))]
-    assert "lr=0.01 (0.0500) has the best test loss, then lr=0.1 (0.2000)" in printed(runs)
+    assert "lr=0.01 (0.0500) has the least test loss, then lr=0.1 (0.2000)" in printed(runs)
 
 
 def test_values_on_other_numbers_of_gpus_are_not_ranked(add_tested):

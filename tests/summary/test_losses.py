@@ -8,7 +8,7 @@ import pytest
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import print_summary, summarize
 from hpcdist.summary.figures.shares import SHARES as PARTS
-from hpcdist.summary.report.pictures.shares import draw_sizes
+from hpcdist.summary.report.pictures.speed import draw_bars
 from hpcdist.summary.report.text import make_console
 
 ALONE = {"data_wait": 0.01, "forward_backward": 0.08, "optimizer": 0.01}
@@ -294,7 +294,7 @@ def test_a_part_that_won_time_reaches_left_of_zero_in_the_picture(add_run):
     assert two.lost["computing"] == pytest.approx(-0.2)
     bars = [
         (bar.get_x(), bar.get_x() + bar.get_width())
-        for bar in draw_sizes(sizes, ["1 x 1", "1 x 2"], unit="GPUs").axes[0].patches
+        for bar in draw_bars(sizes, ["1 x 1", "1 x 2"]).axes[0].patches
         if bar.get_y() > 0.5
     ]
     assert min(min(bar) for bar in bars) == pytest.approx(-20)
@@ -305,5 +305,5 @@ def test_the_picture_calls_computing_both_where_nothing_tells_it_from_communicat
     fsdp = {"strategy": "fsdp"}
     alone = add_run(*[ALONE] * 2, **fsdp)
     (only,) = losses(alone)
-    (legend,) = draw_sizes([only], ["1 x 2"], unit="ranks").legends
+    (legend,) = draw_bars([only], ["1 x 2"]).legends
     assert legend.get_texts()[0].get_text() == "computing and communication"

@@ -17,7 +17,7 @@ from hpcdist.summary import Goal, summarize, writing
 from hpcdist.summary.figures.series import NUM_COLUMNS, HeatMap
 from hpcdist.summary.report.pictures.catalogue import find_pictures
 from hpcdist.summary.report.pictures.over_time import draw_heat_map
-from hpcdist.summary.report.pictures.scaling import draw
+from hpcdist.summary.report.pictures.speed import draw_scaling
 from hpcdist.summary.report.report import make_sections
 from hpcdist.summary.values import Cell
 from hpcdist.summary.writing import draw_pictures
@@ -206,7 +206,7 @@ def run_of(gpus, mean, *, against=100.0, nodes=1, half=None):
 
 
 def test_the_scaling_picture_draws_the_values_of_the_table_of_sizes():
-    rates, speedups = draw([run_of(1, 100.0, half=5.0), run_of(2, 150.0, half=15.0)]).axes
+    rates, speedups = draw_scaling([run_of(1, 100.0, half=5.0), run_of(2, 150.0, half=15.0)]).axes
     for axes, ends in ((rates, [(95, 105), (135, 165)]), (speedups, [(1, 1), (1.35, 1.65)])):
         (_, _, (bars,)) = axes.containers[0]
         drawn = [tuple(segment[:, 1]) for segment in bars.get_segments()]
@@ -220,7 +220,7 @@ def test_as_many_gpus_on_more_nodes_stand_beside_the_line():
         run_of(1, 120.0, nodes=2),
         run_of(2, 200.0, nodes=2),
     ]
-    axes = draw(runs).axes[1]
+    axes = draw_scaling(runs).axes[1]
     lines = [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines]
     assert ([1, 2, 4], [1.0, 1.9, 2.0]) in lines
     assert ([2], [1.2]) in lines
@@ -229,7 +229,7 @@ def test_as_many_gpus_on_more_nodes_stand_beside_the_line():
 def test_labels_of_what_is_far_below_the_ideal_stay_above_the_axis():
     sizes = [(1, 5100.0, 1), (2, 1700.0, 1), (4, 2600.0, 1), (2, 4700.0, 2), (8, 3600.0, 1)]
     runs = [run_of(gpus, mean, nodes=nodes, against=5100.0) for gpus, mean, nodes in sizes]
-    figure = draw(runs)
+    figure = draw_scaling(runs)
     figure.draw_without_rendering()
     for axes in figure.axes:
         assert len(axes.texts) == 5
@@ -259,18 +259,16 @@ def test_runs_of_one_size_have_a_picture_of_where_their_time_goes(make_run, even
     assert widths == pytest.approx(expected)
 
 
-def test_of_many_runs_those_of_every_size_learn_in_the_picture(make_ddp):
+def test_repeats_learn_as_one_line_in_a_band(make_ddp):
     runs = [make_ddp(f"one-{repeat}", 1) for repeat in range(8)] + [make_ddp("two", 2)]
-    (picture,) = [
-        one
-        for _, one in find_pictures(make_sections(summarize(runs, {})))
-        if "learning" in one.name
+    picture = pictures_of(*runs)["ddp-learning"]
+    assert "Bands hold all repeats." in picture.description
+    axes, *_ = picture.draw().axes
+    names = [line.get_label() for line in axes.lines]
+    assert names == [
+        f"{name}: {what}" for name in ("1 x 1, 8 runs", "1 x 2") for what in ("training", "test")
     ]
-    assert picture.description.endswith("Only 7 of 9 runs are drawn.")
-    drawn = [line.get_label() for line in picture.draw().axes[0].lines]
-    assert drawn[0] == "1 x 1 (one-0)"  # of its tests: there is no room for training as well
-    assert drawn[-1] == "1 x 2"
-    assert len(drawn) == 7
+    assert len(axes.collections) == 2
 
 
 def test_pictures_say_where_and_when_their_runs_were_and_name_no_gpu_on_cpus(make_run, events):

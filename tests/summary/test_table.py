@@ -302,4 +302,4 @@ def test_model_states_are_shown_in_mib_with_those_of_the_rank_that_has_most(make
     _, _, table = printed(summary, details=True).partition(
         "Memory of the rank that uses most, in MiB\n"
     )
-    assert table.splitlines()[2].split() == ["1", "6.00", "1.50", "1.50", "3.00", "-", "-"]
+    assert table.splitlines()[2].split() == ["1", "6.00", "1.50", "1.50", "3.00"]

@@ -1,4 +1,4 @@
-"""Which value of a setting is best, by what the runs of each came to on the test data."""
+"""Which value of a setting is best, by what the runs of each came to."""
 
 from __future__ import annotations
 
@@ -8,10 +8,31 @@ from typing import NamedTuple
 from hpcdist.base.statistics import Measure, differs, mean, measure, ratios_of_all
 from hpcdist.base.table import Column, Table, mean_interval, number
 from hpcdist.base.text import decimals_for, number_of, shown, spread_text
-from hpcdist.summary.report.runs import Row, settings_columns
+from hpcdist.summary.figures.run import OWN_CODE
+from hpcdist.summary.report.runs import Row, gpus_column, known, read, settings_columns
 from hpcdist.summary.values import RunSummary
 
 _MOST_NAMED = 2
+GPUS = "nodes x gpus"
+
+
+class Quantity(NamedTuple):
+    """What values are judged by."""
+
+    name: str
+    header: str
+    figure: str
+    """Its path in a run."""
+    unit: str = ""
+    is_more_better: bool = False
+
+
+_QUANTITIES = (
+    Quantity("test accuracy", "accuracy", "final.accuracy", "%", is_more_better=True),
+    Quantity("test loss", "test\nloss", "final.loss"),
+    Quantity("training loss", "training\nloss", "train_loss"),
+)
+"""The first that all runs have counts; the last one for own code alone."""
 
 
 class Value(NamedTuple):
@@ -19,116 +40,114 @@ class Value(NamedTuple):
 
     run: RunSummary
     """The first of them."""
+    settings: dict[str, str]
+    name: str
     num_runs: int
-    accuracy: Measure | None
-    """In percent; None where a run has none."""
+    quantity: Quantity
+    result: Measure
+    """What they came to; a share in percent."""
     loss: Measure | None
+    """Of the test data; None where a run has none, or values are judged by it."""
     time_s: float | None
     """Mean time to the goal that was asked for; None where a run did not reach it."""
 
-    @property
-    def result(self) -> tuple[Measure | None, bool]:
-        """What it is judged by, and whether more of that is better."""
-        return (self.accuracy, True) if self.accuracy else (self.loss, False)
-
-    @property
-    def is_of_one_seed(self) -> bool:
-        """Its runs came to the same, to the last digit."""
-        return all(one is None or not one.sd for one in (self.accuracy, self.loss))
-
 
 def find_values(runs: Sequence[RunSummary]) -> list[Value]:
-    """Return the values of what differs between the done runs of a job, best first; none where the
-    runs were not tested, or ran on other numbers of GPUs, too."""
-    done = [run for run in runs if run.state == "done" and run.differs_in]
+    """Return the values of what differs between the done runs of a job, best first; none where
+    there is nothing to judge them by, or numbers of GPUs differ that not all values have."""
     kinds: dict[tuple[tuple[str, str], ...], list[RunSummary]] = {}
-    for run in done:
-        kinds.setdefault(tuple(run.differs_in.items()), []).append(run)
-    if len(kinds) < 2 or len({(run.nodes, run.gpus_per_node) for run in done}) > 1:
+    for run in runs:
+        if run.state == "done" and run.differs_in:
+            kinds.setdefault(tuple(run.differs_in.items()), []).append(run)
+    sizes = [{(run.nodes, run.gpus_per_node) for run in alike} for alike in kinds.values()]
+    done = [run for alike in kinds.values() for run in alike]
+    are_own = all(run.cell and run.cell.workload in OWN_CODE for run in done)
+    found = next((one for one in _QUANTITIES[: 3 if are_own else 2] if _have(done, one)), None)
+    if len(kinds) < 2 or found is None or any(own != sizes[0] for own in sizes):
         return []
     values = []
-    for alike in kinds.values():
-        accuracies = [run.final.accuracy for run in alike if run.final.accuracy is not None]
-        losses = [run.final.loss for run in alike if run.final.loss is not None]
-        goals = [run.time_to_accuracy for run in alike if run.time_to_accuracy]
-        times = [goal.time_s for goal in goals if goal.is_asked]
-        known = [time_s for time_s in times if time_s is not None]
-        values.append(
-            Value(
-                run=alike[0],
-                num_runs=len(alike),
-                accuracy=_measure([100 * value for value in accuracies], len(alike)),
-                loss=_measure(losses, len(alike)),
-                time_s=mean(known) if len(known) == len(alike) else None,
+    for settings, alike in kinds.items():
+        for nodes, gpus in sorted(sizes[0]):
+            own = [run for run in alike if (run.nodes, run.gpus_per_node) == (nodes, gpus)]
+            size = {GPUS: f"{nodes} x {gpus}"} if len(sizes[0]) > 1 else {}
+            on = f" on {nodes} x {gpus}" if size else ""
+            goals = [run.time_to_accuracy for run in own if run.time_to_accuracy]
+            times = [goal.time_s for goal in goals if goal.is_asked and goal.time_s is not None]
+            losses = _QUANTITIES[1]
+            values.append(
+                Value(
+                    run=own[0],
+                    settings=dict(settings) | size,
+                    name=f"{shown(own[0].settings_text)}{on}",
+                    num_runs=len(own),
+                    quantity=found,
+                    result=_measure(own, found),
+                    loss=_measure(own, losses) if found != losses and _have(own, losses) else None,
+                    time_s=mean(times) if len(times) == len(own) else None,
+                )
             )
-        )
-    if len({is_more for _, is_more in (value.result for value in values)}) > 1:
-        return []
-    if any(value.result[0] is None for value in values):
-        return []
-    return sorted(values, key=_rank)
+    sign = -1 if found.is_more_better else 1
+    return sorted(values, key=lambda value: sign * value.result.mean)
 
 
-def _measure(values: Sequence[float], num_runs: int) -> Measure | None:
-    return measure(values) if values and len(values) == num_runs else None
+def _have(runs: Sequence[RunSummary], quantity: Quantity) -> bool:
+    return all(read(quantity.figure)(Row(0, run)) is not None for run in runs)
 
 
-def _rank(value: Value) -> float:
-    result, is_more = value.result
-    assert result is not None
-    return -result.mean if is_more else result.mean
+def _measure(runs: Sequence[RunSummary], quantity: Quantity) -> Measure:
+    per = 100 if quantity.unit == "%" else 1
+    return measure([per * read(quantity.figure)(Row(0, run)) for run in runs])
 
 
 def value_sentence(values: Sequence[Value]) -> str:
     """Name the best value, or say between which of them it cannot be told."""
-    results = [value.result[0] for value in values]
-    known = [result for result in results if result is not None]
-    what, unit = ("test accuracy", " %") if values[0].result[1] else ("test loss", "")
-    decimals = 2 if unit else min(4, decimals_for([result.mean for result in known]) + 2)
-    told = [
-        f"{shown(value.run.settings_text)} ({spread_text(result, decimals)}{unit})"
-        for value, result in zip(values, known, strict=True)
-    ]
+    what, results = values[0].quantity, [value.result for value in values]
+    unit = f" {what.unit}" if what.unit else ""
+    decimals = 2 if unit else min(4, decimals_for([abs(result.mean) for result in results]) + 2)
+    told = [f"{value.name} ({spread_text(value.result, decimals)}{unit})" for value in values]
+    first = f"{told[0]} has the {'best' if what.is_more_better else 'least'} {what.name}"
     if all(value.num_runs == 1 for value in values):
         return (
-            f"{told[0]} has the best {what}, then {told[1]}. Each value was run once, which does "
-            "not show how sure that is: use --repeat 3."
+            f"{first}, then {told[1]}. Each value was run once, which does not show how sure that "
+            "is: use --repeat 3."
         )
-    if any(value.num_runs > 1 and value.is_of_one_seed for value in values):
+    if any(value.num_runs > 1 and not value.result.sd for value in values):
         return (
-            f"{told[0]} has the best {what}, then {told[1]}. Repeats with one seed come to the "
-            "same, which does not show how sure that is: repeat them without --same-seed."
+            f"{first}, then {told[1]}. Repeats with one seed come to the same, which does not show "
+            "how sure that is: repeat them without --same-seed."
         )
-    judged = ratios_of_all(known) if all(result.mean > 0 for result in known) else {}
+    judged = ratios_of_all(results) if all(result.mean > 0 for result in results) else {}
     alike = [
         place
-        for place in range(1, len(known))
+        for place in range(1, len(results))
         if (0, place) not in judged or differs(judged[0, place]) is not True
     ]
     if not alike:
-        return f"{told[0]} has the best {what}; the next is {told[1]}."
-    first = " or ".join([told[0], *(told[place] for place in alike[: _MOST_NAMED - 1])])
-    more = f", or {number_of(len(alike) - _MOST_NAMED + 1, 'other value')}"
-    rest = more if len(alike) >= _MOST_NAMED else ""
-    return f"Which has the best {what} is not certain: {first}{rest}. More repeats would tell."
+        return f"{first}; the next is {told[1]}."
+    named = " or ".join([told[0], *(told[place] for place in alike[: _MOST_NAMED - 1])])
+    more = len(alike) - _MOST_NAMED + 1
+    rest = f", or {number_of(more, 'other value')}" if more > 0 else ""
+    best = "best" if what.is_more_better else "least"
+    return (
+        f"Which has the {best} {what.name} is not certain: {named}{rest}. More repeats would tell."
+    )
 
 
 def value_tables(rows: Sequence[Row]) -> Iterator[Table[Value]]:
     """Yield a table of the values, best first."""
-    values = find_values([row.run for row in rows])
-    if not values:
+    if not (values := find_values([row.run for row in rows])):
         return
-    times = [value.time_s for value in values if value.time_s is not None]
-    losses = [value.loss.mean for value in values if value.loss]
+    what = values[0].quantity
+    decimals = 2 if what.unit else decimals_for([abs(value.result.mean) for value in values]) + 2
+    of_losses = decimals_for([value.loss.mean for value in values if value.loss]) + 2
+    of_times = decimals_for([value.time_s for value in values if value.time_s])
     columns: list[Column[Value]] = [
         *settings_columns(values),
+        *([gpus_column(lambda value: value.run)] if GPUS in values[0].settings else []),
         Column("runs", lambda value: value.num_runs),
-        Column("accuracy", lambda value: value.accuracy, mean_interval(2), unit="%"),
-        Column("test\nloss", lambda value: value.loss, mean_interval(decimals_for(losses) + 2)),
+        Column(what.header, lambda value: value.result, mean_interval(decimals), unit=what.unit),
+        Column("test\nloss", lambda value: value.loss, mean_interval(of_losses)),
+        Column("time to\nthe goal", lambda value: value.time_s, number(of_times), unit="s"),
     ]
-    if times:
-        decimals = decimals_for(times)
-        columns.append(
-            Column("time to\nthe goal", lambda value: value.time_s, number(decimals), unit="s")
-        )
-    yield Table("Values by what they came to, best first, mean ± 95 % interval", columns, values)
+    caption = "Values by what they came to, best first, mean ± 95 % interval"
+    yield Table(caption, known(columns, values), values)

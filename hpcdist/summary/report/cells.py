@@ -19,7 +19,7 @@ from hpcdist.base.text import (
 )
 from hpcdist.summary.compare.forecast import FEWEST_SIZES
 from hpcdist.summary.figures import shares as part
-from hpcdist.summary.report.runs import BASELINE_NOTE, Row, gpus_column, interval_note
+from hpcdist.summary.report.runs import Row, gpus_column, known
 from hpcdist.summary.report.words import footnote
 from hpcdist.summary.values import Cell, Forecast, Group, Scaling
 
@@ -53,87 +53,80 @@ LOOKS = {
 }
 _ALWAYS = {part.DATA, part.COMMUNICATION, part.STRAGGLERS, part.COMPUTING, part.FIXED}
 """Shares that always have a column; others have one where some row has them."""
-
-_FORWARD_BACKWARD = "forward\nbackward"
-_MIXED_HEADERS = {
-    LOOKS[part.COMPUTING].header: "slower comp.\n+ comm.",
-    _FORWARD_BACKWARD: "comp. +\ncomm.",
-}
-"""Headers of the share of computing, where it has communication in it."""
-_AGAINST = "Where the time goes: lost against the ideal, in % of all the time"
-_ALONE = "Where the time goes, in % of all the time"
-_NOTE = (
-    "all the time is that of steps, checkpoints and what restarts cost, so that in all may be more "
-    "than 100 - effic."
-)
-_EXPOSED = footnote("exposed communication (exposed comm.)")
-_MIXED = footnote("computing and communication together (comp. + comm.)")
+_PAUSES = (part.CHECKPOINTS, part.RESTARTS)
 _SEEN = 0.005
 """Smaller shares are 0 % in a table."""
 
-
-_SCALING_NOTES: dict[Scaling, str] = {
-    "weak": "weak scaling: each {unit} keeps its samples per step; ideal: a step takes as long",
-    "strong": "strong scaling: a step keeps its samples; ideal: twice the {unit}s, half the time",
+_BASELINE_NOTE = "* baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal"
+_SCALING_NOTES: dict[Scaling | None, tuple[str, str]] = {
+    "weak": (
+        "Weak scaling ({each:,.0f} samples per step for each {unit})",
+        "weak scaling: each {unit} keeps its samples per step; ideal: a step takes as long",
+    ),
+    "strong": (
+        "Strong scaling ({all:,.0f} samples per step, shared by all {unit}s)",
+        "strong scaling: a step keeps its samples; ideal: twice the {unit}s, half the time",
+    ),
+    None: ("Scaling", ""),
 }
+"""Caption and note."""
 _YES_NO = {True: "yes", False: "no", None: None}
+_PARTS = "±: 95 % confidence interval over "
 
 
 def speed_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Table[Cell]]:
-    """Yield a table for each group of several sizes, with a line for each size, and one of the
-    sizes of other groups that were run more than once. `rows` are the runs of all groups."""
+    """Yield a table for each group of several sizes, or of variants, with a line for each; and one
+    of the sizes of other groups that were run more than once. `rows` are the runs of all groups."""
     by_id = {row.run.run: row.run for row in rows}
-    compared = [group for group in groups if group.baseline]
+    compared = [group for group in groups if group.baseline and not group.name]
     has_strategies = len({group.strategy for group in compared}) > 1
-    for group in compared:
-        last = group.cells[-1]
-        unit = "GPU" if last.num_cpus is None else "rank"
-        caption = {"strong": "Strong scaling", "weak": "Weak scaling", None: "Scaling"}[
-            group.scaling
-        ]
-        if last.samples_per_step and group.scaling == "strong":
-            caption += f" ({last.samples_per_step:,.0f} samples per step, shared by all {unit}s)"
-        elif last.samples_per_step and group.scaling == "weak":
-            samples = last.samples_per_step / last.num_gpus
-            caption += f" ({samples:,.0f} samples per step for each {unit})"
-        if has_strategies:
-            caption = f"{shown(group.strategy or 'no strategy')}: {caption}"
-        run = by_id.get(group.runs[-1])
-        if run and run.differs_in:
-            caption = f"{shown(run.settings_text)}: {caption}"
-        notes = [_SCALING_NOTES[group.scaling].format(unit=unit)] if group.scaling else []
-        yield _speed_table(caption, group.cells, notes)
+    for group in groups:
+        caption = note = ""
+        if group in compared:
+            last = group.cells[-1]
+            unit, samples = _unit(last), last.samples_per_step or 0.0
+            caption, note = (
+                text.format(unit=unit, all=samples, each=samples / last.num_gpus)
+                for text in _SCALING_NOTES[group.scaling]
+            )
+            if has_strategies:
+                caption = f"{shown(group.strategy or 'no strategy')}: {caption}"
+            run = by_id.get(group.runs[-1])
+            if run and run.differs_in:
+                caption = f"{shown(run.settings_text)}: {caption}"
+        if group in compared or group.name:
+            yield _speed_table(caption, group.cells, [note] if note else [])
     alone = [cell for group in groups if not group.baseline for cell in group.cells]
-    if repeated := [cell for cell in alone if cell.num_measured > 1]:
+    if repeated := [cell for cell in alone if cell.num_measured > 1 and not cell.name]:
         settings = {cell.runs[0]: by_id[cell.runs[0]].settings_text for cell in repeated}
-        column = Column[Cell]("settings", lambda cell: settings[cell.runs[0]], align="left")
-        columns = [
-            *([column] if any(settings.values()) else []),
+        columns: list[Column[Cell]] = [
+            Column("settings", lambda cell: settings[cell.runs[0]] or None, align="left"),
             gpus_column(lambda cell: cell),
             Column("runs", lambda cell: cell.num_measured),
             Column("samples/s", lambda cell: cell.samples_per_s, mean_interval()),
         ]
-        yield Table("Repeats, with the 95 % confidence interval of their mean", columns, repeated)
+        caption = "Repeats, with the 95 % confidence interval of their mean"
+        yield Table(caption, known(columns, repeated), repeated)
 
 
-def comparison_tables(comparison: Group) -> Iterator[Table[Cell]]:
-    """Yield how fast the variants are, and what each lost."""
-    cells = comparison.cells
-    yield _speed_table("", cells, [])
-    if any(cell.against for cell in cells):
-        name: Column[Cell] = Column("variant", lambda cell: cell.name, align="left")
-        lost = _share_columns(lambda cell: cell.lost, cells)
-        note = "\n".join(_notes([cell for cell in cells if cell.lost]))
-        yield Table("Share of the time lost against the ideal, in %", [name, *lost], cells, note)
+def _unit(cell: Cell) -> str:
+    return "GPU" if cell.num_cpus is None else "rank"
 
 
 def _speed_table(caption: str, cells: Sequence[Cell], notes: Sequence[str]) -> Table[Cell]:
     unit_s, unit = time_unit(max(cell.step_time_s or 0.0 for cell in cells))
-    notes = [BASELINE_NOTE, *notes]
-    if note := interval_note(cell.speedup for cell in cells):
-        notes.append(note)
-    spreads = {cell.samples_per_s.over for cell in cells if cell.samples_per_s}
-    if {"runs", "windows"} <= spreads:
+    notes = [_BASELINE_NOTE, *notes]
+    judged = [cell.speedup.over for cell in cells if cell.speedup and cell.speedup.over]
+    if "windows" in judged:
+        notes.append(
+            f"{_PARTS}equal parts of one run; it does not include how runs differ from each other, "
+            "which --repeat 3 shows"
+        )
+    elif judged:
+        notes.append(f"{_PARTS}repeated runs")
+    if len(judged) > 1:
+        notes.append("that of a speed-up is wider, as several are compared at once (Holm's method)")
+    if {"runs", "windows"} <= {cell.samples_per_s.over for cell in cells if cell.samples_per_s}:
         notes.append("samples/s of what was run once: over equal parts of its run")
     forecast = next((cell.forecast for cell in cells if cell.forecast), None)
     if forecast and len(cells) >= FEWEST_SIZES:
@@ -143,6 +136,7 @@ def _speed_table(caption: str, cells: Sequence[Cell], notes: Sequence[str]) -> T
         return f"{cell.num_measured} of {len(cell.runs)}" if cell.name else f"{cell.num_measured}"
 
     columns: list[Column[Cell]] = [
+        Column("variant", lambda cell: cell.name or None, align="left"),
         gpus_column(lambda cell: cell),
         Column("runs", num_runs, align="right"),
         Column("samples/s", lambda cell: cell.samples_per_s, mean_interval()),
@@ -158,70 +152,71 @@ def _speed_table(caption: str, cells: Sequence[Cell], notes: Sequence[str]) -> T
         ),
         Column("differs\nfrom *", lambda cell: _YES_NO[cell.differs_from_baseline], align="left"),
     ]
-    if any(cell.name for cell in cells):
-        columns.insert(0, Column("variant", lambda cell: cell.name, align="left"))
-    return Table(caption, columns, cells, "\n".join(notes))
+    return Table(caption, known(columns, cells), cells, "\n".join(notes))
 
 
 def forecast_sentence(forecast: Forecast, baseline: Cell) -> str:
     """Return `Forecast: 8 GPUs 5.9 to 6.6 times, 16 GPUs ...`, or why there is none."""
     if forecast.refused_because is not None:
         return f"No forecast for more GPUs: {forecast.refused_because}."
-    unit = "GPU" if baseline.num_cpus is None else "rank"
     ranges = []
     for size in forecast.sizes:
         assert size.speedup.interval is not None
         low, high = size.speedup.interval.low, size.speedup.interval.high
         decimals = min(2, decimals_for([low]))
         times = f"{format_number(low, decimals)} to {format_number(high, decimals)} times"
-        ranges.append(f"{number_of(size.gpus, unit)} {times}")
+        ranges.append(f"{number_of(size.gpus, _unit(baseline))} {times}")
     notes = "".join(f" {note[0].upper()}{note[1:]}." for note in forecast.notes)
     ending = f"as fast as {baseline.num_gpus}, with 95 % confidence."
     return f"Forecast: {', '.join(ranges)} {ending}{notes}"
 
 
 def share_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Table[Cell]]:
-    """Yield a table for each group of several sizes, and one for all other groups.
+    """Yield a table for each group of several sizes or of variants, and one for all other groups.
 
     `rows` are the runs of all groups.
     """
     numbers = {row.run.run: row.number for row in rows}
-    size_columns: list[Column[Cell]] = [
-        Column("#", lambda row: sorted(numbers[run] for run in row.runs), each(format_ranges)),
-        gpus_column(lambda row: row),
+    columns: list[Column[Cell]] = [
+        Column("#", lambda cell: sorted(numbers[run] for run in cell.runs), each(format_ranges)),
+        gpus_column(lambda cell: cell),
     ]
-    compared = [
-        group for group in groups if group.baseline and any(cell.lost for cell in group.cells)
-    ]
+    variant: Column[Cell] = Column("variant", lambda cell: cell.name, align="left")
+    kept: Column[Cell] = Column("not\nlost", lambda cell: cell.overall, percent())
+    compared = [group for group in groups if any(cell.against for cell in group.cells)]
     has_strategies = len({group.strategy for group in compared}) > 1
     names = []
     for group in compared:
         strategy = f"{shown(group.strategy or 'no strategy')}, " if has_strategies else ""
-        names.append(
-            f"{strategy}{group.scaling} scaling" if group.scaling else f"{strategy}scaling"
-        )
+        names.append(f"{strategy}{group.scaling or ''} scaling".replace("  ", " "))
     for group, name in zip(compared, names, strict=True):
-        pauses = (part.CHECKPOINTS, part.RESTARTS)
         losses = [cell.lost for cell in group.cells if cell.lost]
-        has_pauses = any(abs(lost[name]) >= _SEEN for lost in losses for name in pauses)
-        title = f"{_AGAINST} ({name})" if len(set(names)) > 1 else _AGAINST
-        kept: Column[Cell] = Column("not\nlost", lambda row: row.overall, percent())
-        lost = _share_columns(lambda row: row.lost, group.cells)
-        columns = [*size_columns, kept, *lost]
-        note = "\n".join([*_notes(group.cells), *([_NOTE] if has_pauses else [])])
-        yield Table(title, columns, group.cells, note)
+        notes = _notes([cell for cell in group.cells if cell.lost])
+        if any(abs(lost[pause]) >= _SEEN for lost in losses for pause in _PAUSES):
+            notes.append(
+                "all the time is that of steps, checkpoints and what restarts cost, so that in all "
+                "may be more than 100 - effic."
+            )
+        title = "Where the time goes: lost against the ideal, in % of all the time"
+        if len(set(names)) > 1:
+            title = f"{title} ({name})"
+        lost = [kept, *_share_columns(lambda cell: cell.lost, group.cells)]
+        first = [variant] if group.name else columns
+        yield Table(title, [*first, *lost], group.cells, "\n".join(notes))
     if alone := alone_cells(groups):
-        columns = _share_columns(lambda row: row.shares, alone, computing=_FORWARD_BACKWARD)
-        yield Table(_ALONE, [*size_columns, *columns], alone, "\n".join(_notes(alone)))
+        shares = _share_columns(lambda cell: cell.shares, alone, is_alone=True)
+        caption = "Where the time goes, in % of all the time"
+        yield Table(caption, [*columns, *shares], alone, "\n".join(_notes(alone)))
 
 
-def _notes(rows: Sequence[Any]) -> Iterator[str]:
+def _notes(cells: Sequence[Cell]) -> list[str]:
     """Explain the columns of shares."""
-    are_mixed = [row.computing_has_communication for row in rows]
-    if not all(are_mixed):
-        yield _EXPOSED
-    if any(are_mixed):
-        yield _MIXED
+    are_mixed = {cell.computing_has_communication for cell in cells}
+    words = {
+        False: "exposed communication (exposed comm.)",
+        True: "computing and communication together (comp. + comm.)",
+    }
+    return [footnote(words[is_mixed]) for is_mixed in sorted(are_mixed)]
 
 
 def alone_cells(groups: Sequence[Group]) -> list[Cell]:
@@ -231,34 +226,34 @@ def alone_cells(groups: Sequence[Group]) -> list[Cell]:
 
 
 def _share_columns(
-    shares_of: Callable[[Any], Mapping[str, float] | None],
-    rows: Sequence[Any],
+    shares_of: Callable[[Cell], Mapping[str, float] | None],
+    cells: Sequence[Cell],
     *,
-    computing: str = LOOKS[part.COMPUTING].header,
-) -> list[Column[Any]]:
-    """Return a column for each share that some row has, in whole percent that add up, and their
-    sum."""
-    of_rows = [shares for row in rows if (shares := shares_of(row))]
+    is_alone: bool = False,
+) -> list[Column[Cell]]:
+    """Return a column for each share that some cell has, in whole percent that add up, and their
+    sum; `is_alone`: that of computing is all of it."""
+    of_cells = [shares for cell in cells if (shares := shares_of(cell))]
     names = [
         name
         for name in part.SHARES
-        if name in _ALWAYS or any(abs(shares[name]) >= _SEEN for shares in of_rows)
+        if name in _ALWAYS or any(abs(shares[name]) >= _SEEN for shares in of_cells)
     ]
+    headers = {name: LOOKS[name].header for name in names}
+    if is_alone:
+        headers[part.COMPUTING] = "forward\nbackward"
+    if any(cell.computing_has_communication for cell in cells):
+        headers[part.COMPUTING] = "comp. +\ncomm." if is_alone else "slower comp.\n+ comm."
 
-    def percents(row: Any) -> dict[str, int]:
-        shares = shares_of(row)
-        if shares is None:
-            return {}
-        return whole_percents({name: shares[name] for name in names})
+    def percents(cell: Cell) -> dict[str, int]:
+        shares = shares_of(cell)
+        return whole_percents({name: shares[name] for name in names}) if shares else {}
 
-    def percent_of(name: str) -> Callable[[Any], int | None]:
-        return lambda row: percents(row).get(name)
+    def percent_of(name: str) -> Callable[[Cell], int | None]:
+        return lambda cell: percents(cell).get(name)
 
-    def whole(row: Any) -> int | None:
-        return sum(percents(row).values()) if percents(row) else None
+    def whole(cell: Cell) -> int | None:
+        return sum(percents(cell).values()) if percents(cell) else None
 
-    if any(row.computing_has_communication for row in rows):
-        computing = _MIXED_HEADERS[computing]
-    headers = {name: LOOKS[name].header for name in names} | {part.COMPUTING: computing}
     columns = [Column(headers[name], percent_of(name)) for name in names]
     return [*columns, Column("in\nall", whole)]

@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hpcdist.base.files import shipped_folder
 from hpcdist.base.plotting import INK, Drawing
 from hpcdist.base.secrets import Stars, starred_args
-from hpcdist.base.table import Cell, Column, Table
+from hpcdist.base.table import Cell, Table
 from hpcdist.base.text import harmless, shown
 from hpcdist.base.version import __version__
 from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
-from hpcdist.summary.report.remarks import leading_run
 from hpcdist.summary.report.report import Report, Section, Topic
 from hpcdist.summary.report.runs import NUMBER, Row
 from hpcdist.summary.values import RunSummary
@@ -60,7 +59,7 @@ def to_html(report: Report, drawn: Mapping[int, Sequence[Drawing]]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["whole_options"] = _whole_options
+    environment.filters |= {"whole_options": _whole_options, "shown": shown}
     script = (templates / _SCRIPT).read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     sections = [
@@ -90,37 +89,22 @@ def _whole_options(text: str) -> Markup:
     return Markup(_OPTION.sub(r'<span class="option">\g<0></span>', str(escape(text))))  # noqa: S704 - escaped
 
 
-class PageRow(NamedTuple):
-    """One row of a table, with the numbers of its runs."""
-
-    cells: list[Cell]
-    runs: list[int]
-
-
 class PageTable(NamedTuple):
     """One table; `num_staying` columns stay where the others are scrolled."""
 
-    caption: str
+    table: Table[Any]
     label: str
-    columns: Sequence[Column[Any]]
-    rows: list[PageRow]
-    footnote: str
+    rows: list[tuple[list[Cell], list[int]]]
+    """Cells, and the numbers of the runs that they are about."""
     num_staying: int
-
-
-class PageDrawing(NamedTuple):
-    """One picture, with its svg element."""
-
-    title: str
-    description: str
-    svg: str
 
 
 class PageTopic(NamedTuple):
     """Tables and pictures folded under one name."""
 
     name: str
-    drawings: list[PageDrawing]
+    is_open: bool
+    drawings: list[Drawing]
     tables: list[PageTable]
 
 
@@ -128,13 +112,9 @@ class PageRun(NamedTuple):
     """One run below the tables."""
 
     number: int
-    id: str
-    state: str
+    run: RunSummary
     is_failed: bool
     is_open: bool
-    verdict: str
-    """Sentence on a run that did not end well; else empty."""
-    log_name: str
     traceback: str
     """The verdict's, in which secrets have stars. The page is shown to others, and a log has what
     the program printed."""
@@ -145,9 +125,7 @@ class PageSection(NamedTuple):
     """One section, as the template shows it."""
 
     section: Section
-    name: str
-    answer: str
-    key: PageDrawing | None
+    key: Drawing | None
     """The picture that carries the answer."""
     table: PageTable | None
     """The table that it is drawn from."""
@@ -160,68 +138,47 @@ class PageSection(NamedTuple):
 
 
 def _section(section: Section, drawings: Sequence[Drawing]) -> PageSection:
-    name = shown(section.name)
+    leading = section.leading
     rows = sorted(section.rows, key=lambda row: not _is_failed(row.run))
-    num_failed = sum(_is_failed(row.run) for row in rows)
-    open_numbers = {row.number for row in rows[: min(num_failed, _MOST_OPEN)]}
-    tables = {topic: list(of_topic) for topic, of_topic in section.topics.items()}
-    leading = leading_run([row.run for row in section.rows], section.groups)
-    key = next((each for each in drawings if leading and leading.run in each.picture.runs), None)
-    if key is None and drawings:
-        key = drawings[0]
-    first = _take_main(tables, next((row for row in rows if row.run is leading), None))
+    failed = [row for row in rows if _is_failed(row.run)]
+    of_leading = [each for each in drawings if leading and leading.run in each.picture.runs]
+    key = next(iter([*of_leading, *drawings]), None)
+    # The table that the answer rests on: what the benchmark measured in the run that leads, else
+    # the speed.
+    begin = next((f"#{row.number}:" for row in rows if row.run is leading), "#")
+    measured = section.topics.get(Topic.MEASURED, [])
+    of_benchmark = [each for each in measured if each.caption.startswith(begin)]
+    main = next(iter([*of_benchmark, *section.tables]), None)
     topics = []
-    for topic, of_topic in tables.items():
-        theirs = [
+    for topic, tables in section.topics.items():
+        pictures = [
             each for each in drawings if each is not key and each.picture.topic == topic.value
         ]
-        if theirs or of_topic:
-            shown_tables = [_table(each, name) for each in of_topic]
-            topics.append(PageTopic(topic.value, [*map(_inline, theirs)], shown_tables))
+        shown_tables = [_table(each, section.name) for each in tables if each is not main]
+        if pictures or shown_tables:
+            is_open = topic is Topic.TIME  # it is the answer to "why"
+            topics.append(PageTopic(topic.value, is_open, [*map(_inline, pictures)], shown_tables))
+    are_all_failed = all(row.run.state == "failed" for row in failed)
     return PageSection(
         section=section,
-        name=name,
-        answer=section.conclusions[0] if section.conclusions else f"{name}: no answer yet",
-        key=None if key is None else _inline(key),
-        table=None if first is None else _table(first, name),
+        key=key and _inline(key),
+        table=_table(main, section.name) if main else None,
         topics=topics,
-        runs=[_run(row, is_open=row.number in open_numbers) for row in rows],
-        num_failed=num_failed,
-        how_failed="failed" if all(map(_is_failed_or_well, rows)) else "did not end well",
+        runs=[_run(row, is_open=row in failed[:_MOST_OPEN]) for row in rows],
+        num_failed=len(failed),
+        how_failed="failed" if are_all_failed else "did not end well",
     )
-
-
-def _is_failed_or_well(row: Row) -> bool:
-    return row.run.state == "failed" or not _is_failed(row.run)
-
-
-def _take_main(tables: Mapping[Topic, list[Table[Any]]], leading: Row | None) -> Table[Any] | None:
-    """Take out the table that the answer rests on: what the benchmark measured in the run that
-    leads, else the speed."""
-    measured = tables.get(Topic.MEASURED, [])
-    for place, table in enumerate(measured):
-        if leading is not None and table.caption.startswith(f"#{leading.number}:"):
-            return measured.pop(place)
-    first = next((of_topic for of_topic in tables.values() if of_topic), None)
-    return first.pop(0) if first else None
 
 
 def _table(table: Table[Any], name: str) -> PageTable:
-    first = table.columns[0] if table.columns else None
-    has_numbers = first is not None and first.header == NUMBER
-    all_runs: list[list[int]] = [[] for _ in table.rows]
-    if first is not None and has_numbers:
-        values = [first.value(row) for row in table.rows]
-        all_runs = [value if isinstance(value, list) else [value] for value in values]
+    first = table.columns[0]
+    has_numbers = first.header == NUMBER
+    values = [first.value(row) if has_numbers else [] for row in table.rows]
+    runs = [value if isinstance(value, list) else [value] for value in values]
     has_ids = has_numbers and len(table.columns) > 1 and table.columns[1].align == "left"
-    return PageTable(
-        caption=table.caption,
-        label=table.caption or f"Table of {name}",
-        columns=table.columns,
-        rows=[PageRow(cells, runs) for cells, runs in zip(table.cells(), all_runs, strict=True)],
-        footnote=table.footnote,
-        num_staying=2 if has_ids else 1,
-    )
+    label = table.caption or f"Table of {shown(name)}"
+    rows = [*zip(table.cells(), runs, strict=True)]
+    return PageTable(table, label, rows, num_staying=2 if has_ids else 1)
 
 
 def _is_failed(run: RunSummary) -> bool:
@@ -229,34 +186,28 @@ def _is_failed(run: RunSummary) -> bool:
 
 
 def _run(row: Row, *, is_open: bool) -> PageRun:
-    run = row.run
-    is_failed = _is_failed(run)
+    run, is_failed = row.run, _is_failed(row.run)
     directory = Run(Path(run.path)) if run.path else None
-    spec = directory.read_spec() if directory else None
     verdict = directory.read_verdict() if directory and is_failed else None
     traceback = (verdict and verdict.first and verdict.first.report.traceback) or ""
     return PageRun(
         number=row.number,
-        id=shown(run.run),
-        state=run.state or "unknown",
+        run=run,
         is_failed=is_failed,
         is_open=is_open,
-        verdict=shown(run.verdict.message) if run.verdict and is_failed else "",
-        log_name=shown(run.verdict.log or "") if run.verdict else "",
         traceback=harmless(traceback[-_MOST_TRACEBACK:]),
-        again=command_again(spec or RunSpec()),
+        again=command_again((directory.read_spec() if directory else None) or RunSpec()),
     )
 
 
-def _inline(drawing: Drawing) -> PageDrawing:
+def _inline(drawing: Drawing) -> Drawing:
     """Return the picture with an `svg` element that is as wide as there is room, and ids that no
     other has: they are those of the whole page."""
-    picture = drawing.picture
     head, _, rest = drawing.svg[drawing.svg.index("<svg") :].partition(">")
     head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)
     head = head.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1)
-    svg = _ID.sub(rf"\g<1>{picture.name}-", f"{head}>{rest}").replace(INK, "currentColor")
-    return PageDrawing(picture.title, picture.description, svg)
+    svg = _ID.sub(rf"\g<1>{drawing.picture.name}-", f"{head}>{rest}")
+    return drawing._replace(svg=svg.replace(INK, "currentColor"))
 
 
 _JOB_FILES = (".yaml", ".yml")

@@ -18,7 +18,7 @@ from hpcdist.base.text import (
     spread_text,
 )
 from hpcdist.runs.run import name_to_type
-from hpcdist.summary.compare.conclusions import times_hardware, uncertainty
+from hpcdist.summary.compare.conclusions import hardware, uncertainty
 from hpcdist.summary.values import Group, Parting, RunSummary, UsageSummary
 
 _LONG_ENOUGH_S = 60.0
@@ -26,24 +26,15 @@ _LITTLE = 0.3
 _SHOWN_KINDS = 3
 _NEARLY_ALL = 0.95
 _OFTEN = 0.1
-
+_MISCOUNTED = 1.5
 _MOST_EFFICIENCY = 1.1
 """Caches and noise can give a little more than the ideal; more than this is odd."""
-
-_MORE_RUNS = " More repeats, or longer runs, would make that clear."
 _ENDED = {"cancelled": "was cancelled", "preempted": "was preempted", "lost": "was lost"}
-
-_MISCOUNTED = 1.5
-_COUNTS_ALL = (
-    " That cannot be: record.step(samples=...) must count the samples of its own rank alone, or "
-    "something else slowed the smaller run down."
-)
-_TOO_GOOD = " More than ideal is seldom real: something else may have slowed the smaller run down."
 
 
 def conclusion(runs: Sequence[RunSummary], groups: Sequence[Group]) -> str:
     """Return what the runs of one job come to, in one sentence; `groups` are those of its runs."""
-    job = shown(runs[0].job)
+    job, best = shown(runs[0].job), leading_run(runs, groups)
     done = [run for run in runs if run.state == "done"]
     if len(runs) == 1 and not done and runs[0].verdict:  # else they are counted
         ended = _ENDED.get(runs[0].state or "", "failed")
@@ -52,7 +43,6 @@ def conclusion(runs: Sequence[RunSummary], groups: Sequence[Group]) -> str:
         counts = Counter(run.state or "unknown" for run in runs)
         states = ", ".join(f"{count} {state}" for state, count in counts.items())
         return f"{job}: no run is done ({states}).{_how_it_stands(runs)}"
-    best = leading_run(runs, groups)
     if best is None:
         return f"{job}: {_without_a_leader(done)}"
     if best.differs_in:
@@ -66,37 +56,6 @@ def conclusion(runs: Sequence[RunSummary], groups: Sequence[Group]) -> str:
         text = " ".join(shown(sentence) for sentences in answers for sentence in sentences)
         return f"{job}: {text}{_shared_cpus(best)}"
     return f"{job}: {_without_a_speedup(best)}"
-
-
-_NO_STEPS = (
-    "no steps were recorded. Your own loop records them with record.step(samples=...): see "
-    "docs/own-code.md"
-)
-
-
-def _without_a_leader(done: Sequence[RunSummary]) -> str:
-    if _kinds(done):
-        return _unlike_sentence(done)
-    # Perhaps not all ranks of a run recorded steps.
-    stepped = [run for run in done if run.step_time_s and run.not_compared_because]
-    why = shown(stepped[-1].not_compared_because or "") if stepped else _NO_STEPS
-    return f"{number_of(len(done), 'run')} done, but no speed is known: {why}."
-
-
-def _without_a_speedup(run: RunSummary) -> str:
-    if run.together is False:
-        rate = format_number(_rate(run), decimals_for([_rate(run)]))
-        why = shown(run.not_compared_because or "")
-        return f"{why}. Together they processed {rate} samples/s; no speed-up is computed."
-    if run.disturbed is not None:
-        return f"{_rate_on_ranks(run)}, but {shown(run.disturbed)}."
-    if run.num_cpus is not None and run.num_gpus > run.world_size:
-        return (
-            f"{_rate_on_ranks(run)}, whose process had no GPU to use: this says nothing "
-            f"about the speed with {run.num_gpus} GPUs."
-        )
-    more = "To measure a speed-up, submit it with other --nodes or --gpus, too."
-    return f"{_rate_on_ranks(run)}. {more}{_shared_cpus(run)}"
 
 
 def leading_run(runs: Sequence[RunSummary], groups: Sequence[Group]) -> RunSummary | None:
@@ -127,16 +86,13 @@ def _kinds(runs: Sequence[RunSummary]) -> list[list[RunSummary]]:
     return list(kinds.values())
 
 
-def _unlike_sentence(runs: Sequence[RunSummary]) -> str:
-    """Say how fast the runs of each setting are."""
-    kinds = _kinds(runs)
-    keys = ", ".join(map(shown, kinds[0][0].differs_in))
-    rates = []
-    for kind in kinds[:_SHOWN_KINDS]:
-        best = max(kind, key=_rate)
-        rates.append(f"{_rate_on_ranks(best)} with {shown(best.settings_text)}")
-    more = f"; and {len(kinds) - _SHOWN_KINDS} more" if len(kinds) > _SHOWN_KINDS else ""
-    return f"its runs differ in {keys}, so they are not compared: {'; '.join(rates)}{more}."
+def _rate(run: RunSummary) -> float:
+    return run.samples_per_s.mean if run.samples_per_s else 0.0
+
+
+def is_benchmark(run: RunSummary) -> bool:
+    """Tell whether the run measured something else than training steps."""
+    return bool(run.benchmark_results)
 
 
 def _how_it_stands(runs: Sequence[RunSummary]) -> str:
@@ -150,6 +106,41 @@ def _how_it_stands(runs: Sequence[RunSummary]) -> str:
     return f" The newest run: {messages[-1]}." if messages else ""
 
 
+def _without_a_leader(done: Sequence[RunSummary]) -> str:
+    """Say how fast the runs of each setting are, or why no speed is known."""
+    if kinds := _kinds(done):
+        keys = ", ".join(map(shown, kinds[0][0].differs_in))
+        fastest = [max(kind, key=_rate) for kind in kinds[:_SHOWN_KINDS]]
+        rates = [f"{_rate_on_ranks(run)} with {shown(run.settings_text)}" for run in fastest]
+        more = f"; and {len(kinds) - _SHOWN_KINDS} more" if len(kinds) > _SHOWN_KINDS else ""
+        return f"its runs differ in {keys}, so they are not compared: {'; '.join(rates)}{more}."
+    why = (
+        "no steps were recorded. Your own loop records them with record.step(samples=...): see "
+        "docs/own-code.md"
+    )
+    # Perhaps not all ranks of a run recorded steps.
+    for run in done:
+        if run.step_time_s and run.not_compared_because:
+            why = shown(run.not_compared_because)
+    return f"{number_of(len(done), 'run')} done, but no speed is known: {why}."
+
+
+def _without_a_speedup(run: RunSummary) -> str:
+    if run.together is False:
+        rate = format_number(_rate(run), decimals_for([_rate(run)]))
+        why = shown(run.not_compared_because or "")
+        return f"{why}. Together they processed {rate} samples/s; no speed-up is computed."
+    if run.disturbed is not None:
+        return f"{_rate_on_ranks(run)}, but {shown(run.disturbed)}."
+    if run.num_cpus is not None and run.num_gpus > run.world_size:
+        return (
+            f"{_rate_on_ranks(run)}, whose process had no GPU to use: this says nothing "
+            f"about the speed with {run.num_gpus} GPUs."
+        )
+    more = "To measure a speed-up, submit it with other --nodes or --gpus, too."
+    return f"{_rate_on_ranks(run)}. {more}{_shared_cpus(run)}"
+
+
 def _rate_on_ranks(run: RunSummary) -> str:
     measured = run.samples_per_s or Measure(mean=0.0)
     if run.cell and run.cell.samples_per_s and run.cell.num_measured > 1:
@@ -158,58 +149,37 @@ def _rate_on_ranks(run: RunSummary) -> str:
     return f"{rate} samples/s on {number_of(run.world_size, 'rank')}"
 
 
-def _rate(run: RunSummary) -> float:
-    return run.samples_per_s.mean if run.samples_per_s else 0.0
-
-
-def is_benchmark(run: RunSummary) -> bool:
-    """Tell whether the run measured something else than training steps."""
-    return bool(run.benchmark_results)
-
-
 def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
-    assert run.speedup is not None
-    assert run.efficiency is not None
-    size = run.cell
-    speedup, efficiency, scaling = f"{run.speedup:.2f}", run.efficiency, ""
-    if size and size.speedup and size.efficiency:
-        efficiency = size.efficiency.mean
-        scaling = f" ({size.scaling} scaling)" if size.scaling else ""
-        speedup = interval_text(size.speedup, 2)  # of all runs of its size
+    cell = run.cell
+    assert cell is not None
+    assert cell.speedup is not None
     baseline = next(other for other in runs if other.run in run.compared_with)
+    speedup = interval_text(cell.speedup, 2)  # of all runs of its size
+    efficiency = cell.efficiency.mean if cell.efficiency else run.efficiency or 0.0
+    scaling = f" ({cell.scaling} scaling)" if cell.scaling else ""
     # One process drives all GPUs with data_parallel.
     unit = "rank" if run.world_size == run.num_gpus else "GPU"
     sizes = f"{number_of(run.num_gpus, unit)} ({run.nodes} x {run.gpus_per_node})"
     theirs = f"{baseline.num_gpus} ({baseline.nodes} x {baseline.gpus_per_node})"
-    if size and size.differs_from_baseline is False:
-        ideal = run.speedup / run.efficiency if run.efficiency else 1.0
+    shared = _shared_cpus(run) or "".join(f" {text}" for text in hardware(run, baseline))
+    if cell.differs_from_baseline is False:
         return (
-            f"Whether {sizes} are faster than {theirs} is not certain: {speedup} times "
-            f"as fast, where {ideal:.3g} is "
-            f"ideal{scaling}.{_MORE_RUNS}{_hardware(run, baseline)}"
+            f"Whether {sizes} are faster than {theirs} is not certain: {speedup} times as fast, "
+            f"where {cell.ideal:.3g} is ideal{scaling}. More repeats, or longer runs, would make "
+            f"that clear.{shared}"
         )
-    doubt = _TOO_GOOD if efficiency > _MOST_EFFICIENCY else ""
+    doubt = ""
     if efficiency > _MISCOUNTED:
-        doubt = _COUNTS_ALL
+        doubt = (
+            " That cannot be: record.step(samples=...) must count the samples of its own rank "
+            "alone, or something else slowed the smaller run down."
+        )
+    elif efficiency > _MOST_EFFICIENCY:
+        doubt = (
+            " More than ideal is seldom real: something else may have slowed the smaller run down."
+        )
     of_ideal = f"{format_percent(efficiency)} % of the ideal speed-up{scaling}"
-    return (
-        f"{sizes} are {speedup} times as fast as {theirs}: {of_ideal}.{doubt}"
-        f"{_hardware(run, baseline)}"
-    )
-
-
-def _hardware(run: RunSummary, baseline: RunSummary) -> str:
-    """Say on CPUs that more ranks are no more hardware, where it is so."""
-    if (shared := _shared_cpus(run)) or not run.num_cpus or not baseline.num_cpus:
-        return shared
-    if run.num_cpus * baseline.num_gpus >= baseline.num_cpus * run.num_gpus:
-        return ""
-    more = times_hardware(run.num_cpus, baseline.num_cpus)
-    mine, theirs = (number_of(side.num_cpus or 0, "CPU") for side in (run, baseline))
-    return (
-        f" There is no GPU here. It ran on {mine}, and the smallest size on {theirs}, which "
-        f"is {more}."
-    )
+    return f"{sizes} are {speedup} times as fast as {theirs}: {of_ideal}.{doubt}{shared}"
 
 
 def _shared_cpus(run: RunSummary) -> str:
@@ -226,71 +196,67 @@ def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
 
     `is_alone`: there is no other run of its job to compare it with.
     """
-    sentences = []
+    return [shown(text) for text in _remarks(run, is_alone=is_alone)]
+
+
+def _remarks(run: RunSummary, *, is_alone: bool) -> Iterator[str]:
     if run.verdict and run.verdict.kind != "done":
-        log = f"log: {shown(run.verdict.log)}" if run.verdict.log else ""
+        log = f"log: {run.verdict.log}" if run.verdict.log else ""
         if not is_alone:
-            sentences.append(shown(run.verdict.message) + (f" ({log})" if log else ""))
+            yield run.verdict.message + (f" ({log})" if log else "")
         elif log:  # the conclusion has the message
-            sentences.append(log)
+            yield log
     if run.parting:
-        sentences.append(shown(parting_sentence(run.parting)))
-    sentences += _restart_remarks(run)
+        yield parting_sentence(run.parting)
+    yield from _restart_remarks(run)
     for benchmark, result in run.benchmark_results:
-        sentences += map(shown, benchmark.details(result))
+        yield from benchmark.details(result)
     if run.usage is not None and run.usage.sampled_s >= _LONG_ENOUGH_S:
-        sentences += map(shown, _usage_remarks(run.usage))
-    sentences += _efficiency_remarks(run)
-    sentences += map(shown, run.notes)
+        yield from _usage_remarks(run.usage)
+    yield from _efficiency_remarks(run)
+    yield from run.notes
     is_left_out = run.state == "done" and not is_alone and not is_benchmark(run)
     if run.not_compared_because and is_left_out:
         others = " with the others" if run.compared_with else ""
-        sentences.append(f"not compared{others}: {shown(run.not_compared_because)}")
-    return sentences
+        yield f"not compared{others}: {run.not_compared_because}"
 
 
 def _restart_remarks(run: RunSummary) -> Iterator[str]:
     """Say what restarts cost, and why each attempt before the last ended."""
     if not run.restarts:
         return
-    restarted = f"restarted {number_of(run.restarts, 'time')}"
-    if run.lost_steps:
-        restarted += f", {number_of(run.lost_steps, 'step')} done again"
-    if run.lost_time_s:
-        restarted += f", {run.lost_time_s:,.1f} s lost"
+    text = f"restarted {number_of(run.restarts, 'time')}"
+    text += f", {number_of(run.lost_steps, 'step')} done again" if run.lost_steps else ""
+    text += f", {run.lost_time_s:,.1f} s lost" if run.lost_time_s else ""
     if run.waited_s:
-        restarted += f"; {run.waited_s:,.1f} s in the queue between, which count as no time of it"
-    yield restarted
+        text += f"; {run.waited_s:,.1f} s in the queue between, which count as no time of it"
+    yield text
     for attempt in run.attempts[:-1]:
         if attempt.message:
-            yield f"attempt {attempt.attempt}: {shown(attempt.message)}"
+            yield f"attempt {attempt.attempt}: {attempt.message}"
 
 
 def parting_sentence(parting: Parting) -> str:
     """Say when the replicas of a run part."""
-    ranks, others = listed(parting.ranks), listed(parting.others)
     have = "has" if len(parting.ranks) == 1 else "have"
     attempt = f" of attempt {parting.attempt}" if parting.attempt else ""
-    differ = f"{ranks} {have} other parameters than {others}"
-    if parting.equal_at is None:
-        return (
-            f"the ranks are no replicas from the first digest on, at step {parting.step}{attempt}: "
-            f"{differ}; that is right only where each has another part of the model"
-        )
+    differ = f"{listed(parting.ranks)} {have} other parameters than {listed(parting.others)}"
+    at = f"at step {parting.step}{attempt}: {differ}"
+    if parting.equal_at is not None:
+        return f"replicas part {at}; at step {parting.equal_at} they were equal"
     return (
-        f"replicas part at step {parting.step}{attempt}: {differ}; at step {parting.equal_at} they "
-        "were equal"
+        f"the ranks are no replicas from the first digest on, {at}; that is right only where each "
+        "has another part of the model"
     )
 
 
 def _efficiency_remarks(run: RunSummary) -> Iterator[str]:
     """Say what the run makes of its devices, and at what energy."""
-    flops = run.flops
-    if flops is not None and flops.per_s is not None:
+    if run.flops is not None and run.flops.per_s is not None:
         used = ""
-        if flops.utilization is not None:
-            used = f", {format_percent(flops.utilization)} % of the peak of its GPUs (MFU)"
-        yield f"{flops.per_s / 1e9:,.4g} GFLOP/s{used}"
+        if run.flops.utilization is not None:
+            used = f", {format_percent(run.flops.utilization)} % of the peak of its GPUs (MFU)"
+        yield f"{run.flops.per_s / 1e9:,.4g} GFLOP/s{used}"
     if run.energy_per_sample_j is not None:
         yield f"{run.energy_per_sample_j:,.3g} J of the GPUs per sample"
 

@@ -6,7 +6,7 @@ Which tables there are depends on who reads: on a terminal those that answer, el
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -15,13 +15,13 @@ from msgspec import Raw
 from hpcdist.base.table import Table
 from hpcdist.base.text import format_ranges, shown
 from hpcdist.summary.compare.conclusions import (
+    cell_conclusions,
     conclusions,
     headline,
     place_sentences,
-    run_conclusions,
 )
 from hpcdist.summary.report.best import find_values, value_sentence, value_tables
-from hpcdist.summary.report.cells import comparison_tables, share_tables, speed_tables
+from hpcdist.summary.report.cells import share_tables, speed_tables
 from hpcdist.summary.report.remarks import conclusion, leading_run, remarks
 from hpcdist.summary.report.runs import (
     Row,
@@ -58,18 +58,20 @@ class Section(NamedTuple):
     groups: list[Group]
     """Groups of the job's runs that can be compared."""
     rows: list[Row]
+    leading: RunSummary | None
+    """The run that the answer is about."""
     conclusions: list[str]
-    """The first is the answer; the others are about the same run."""
-    sentences: Sequence[str] = ()
-    """Words that stand for a table that is left out."""
-    tables: Sequence[Table[Any]] = ()
+    """The first is the answer."""
     topics: Mapping[Topic, Sequence[Table[Any]]] = {}
-    """All tables by their subjects; empty in a brief report."""
     remarks: Sequence[str] = ()
     left_out: Sequence[str] = ()
     """Names of the tables that are left out."""
     series: Mapping[str, Raw] = {}
     """Encoded curves of runs, by their directories."""
+
+    @property
+    def tables(self) -> list[Table[Any]]:
+        return [table for of_topic in self.topics.values() for table in of_topic]
 
 
 class Report(NamedTuple):
@@ -85,37 +87,31 @@ def make_report(summary: Summary, *, is_brief: bool = False) -> Report:
 
     With `is_brief` it has about a page: the answers, and the tables that they rest on.
     """
-    sections = [
-        _brief(section) if is_brief else _whole(section) for section in make_sections(summary)
-    ]
+    sections = [_with_tables(each, is_brief=is_brief) for each in make_sections(summary)]
     return Report(sections, summary.skipped)
 
 
 def make_sections(summary: Summary) -> Iterator[Section]:
     """Yield the sections in order, without tables; runs are numbered through all of them: job by
     job in the order given, of a job comparable runs together, smallest first."""
-    place = {
-        run: (number, index)
-        for number, group in enumerate(summary.groups)
-        for index, run in enumerate(group.runs)
-    }
-    last = (len(summary.groups), 0)
+    ordered = itertools.chain.from_iterable(group.runs for group in summary.groups)
+    place = {run: place for place, run in enumerate(ordered)}
     sections: dict[str, list[RunSummary]] = {}
     for run in summary.runs:
         sections.setdefault(run.comparison or run.job, []).append(run)
     comparisons = {comparison.name: comparison for comparison in summary.comparisons}
     numbers = itertools.count(1)
     for key, members in sections.items():
-        runs = sorted(members, key=lambda run: place.get(run.run, last))
+        runs = sorted(members, key=lambda run: place.get(run.run, len(place)))
         ids = {run.run for run in runs}
         groups = [group for group in summary.groups if group.runs[0] in ids]
-        comparison = comparisons.get(key)
+        comparison, leading = comparisons.get(key), None
         if comparison is not None:
-            first = headline(comparison)
-            texts = [*([first] if first else []), *conclusions(comparison)]
+            texts = [text for text in [headline(comparison)] if text] + conclusions(comparison)
         else:
             leading = leading_run(runs, groups)
-            texts = [conclusion(runs, groups), *run_conclusions(leading)]
+            of_leading = cell_conclusions(leading.cell) if leading and leading.cell else []
+            texts = [conclusion(runs, groups), *of_leading]
             if values := find_values(runs):
                 # Without a run that leads there is nothing else to conclude.
                 answer = f"{shown(runs[0].job)}: {value_sentence(values)}"
@@ -124,17 +120,60 @@ def make_sections(summary: Summary) -> Iterator[Section]:
             texts[:0] = [
                 f"{shown(places.job)}: {sentence}"
                 for places in summary.places
-                if places.job == key and places.runs[0] in ids
+                if places.runs[0] in ids
                 for sentence in place_sentences(places)
             ]
         yield Section(
-            name=comparison.name if comparison else runs[0].job,
+            name=key,
             comparison=comparison,
             groups=groups,
             rows=[Row(number, run) for run, number in zip(runs, numbers, strict=False)],
-            conclusions=texts,
+            leading=leading,
+            conclusions=[*texts, *goal_sentences(runs)],
             series=summary.series,
         )
+
+
+def _with_tables(section: Section, *, is_brief: bool) -> Section:
+    """Fill in all tables, or those that the conclusion rests on: of many runs, then first those
+    that are not done."""
+    rows, groups, comparison = section.rows, section.groups, section.comparison
+    compared = [comparison] if comparison else groups
+    if is_brief:
+        by_need = sorted(rows, key=lambda row: row.run.state == "done")
+        rows = sorted(by_need[:_MOST_RUNS], key=lambda row: row.number)
+    # The groups that the conclusion is about, or all where each has one size only.
+    leading = next(([group] for group in compared if group.baseline), compared)
+    lossy = [group for group in leading if any(cell.largest for cell in group.cells)]
+    shares, others = (list(share_tables(some, section.rows)) for some in (lossy, compared))
+    states = {row.run.model_states for row in rows} - {None}
+    is_goal_asked = any(run.time_to_accuracy and run.time_to_accuracy.is_asked for _, run in rows)
+    has_phases = any(len(row.run.phase_s or {}) > 1 for row in rows)
+    several = "where the time of other groups goes" if shares else "where the time goes"
+    tables: list[tuple[str, Topic, Iterable[Table[Any]], bool]] = [
+        ("values", Topic.SPEED, value_tables(section.rows), True),
+        ("speed", Topic.SPEED, speed_tables(compared, section.rows), True),
+        ("runs", Topic.SPEED, [run_table(rows)], True),
+        ("measurements", Topic.MEASURED, _benchmarks(rows), True),
+        ("where the time goes", Topic.TIME, shares if is_brief else others, True),
+        (several, Topic.TIME, others[len(shares) :] if is_brief else [], False),
+        ("phases of a step", Topic.TIME, phase_tables(rows), has_phases and not shares),
+        ("step times", Topic.LEARNING, step_tables(rows), not comparison),
+        ("time to accuracy", Topic.LEARNING, accuracy_tables(rows), is_goal_asked),
+        ("model states", Topic.RESOURCES, memory_tables(rows), len(states) > 1),
+        ("resources", Topic.RESOURCES, resource_tables(rows), False),
+    ]
+    topics: dict[Topic, list[Table[Any]]] = {topic: [] for topic in Topic}
+    left_out = []
+    for name, topic, made, is_answer in tables:
+        found = list(made)
+        if is_answer or not is_brief:
+            topics[topic] += found
+        elif found:
+            left_out.append(name)
+    if len(rows) < len(section.rows):
+        left_out.append(f"some runs of {rows[0].run.job}")
+    return section._replace(topics=topics, remarks=_remarks(section.rows), left_out=left_out)
 
 
 def _remarks(rows: Sequence[Row]) -> list[str]:
@@ -146,80 +185,7 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
     return [f"#{format_ranges(runs)}: {remark}" for remark, runs in numbers.items()]
 
 
-_DETAILS: tuple[tuple[str, Topic, Callable[[Sequence[Row]], Iterable[Table[Row]]]], ...] = (
-    ("step times", Topic.LEARNING, step_tables),
-    ("phases of a step", Topic.TIME, phase_tables),
-    ("model states", Topic.RESOURCES, memory_tables),
-    ("resources", Topic.RESOURCES, resource_tables),
-    ("time to accuracy", Topic.LEARNING, accuracy_tables),
-)
-
-
-def _whole(section: Section) -> Section:
-    rows, comparison = section.rows, section.comparison
-    topics: dict[Topic, list[Table[Any]]] = {
-        Topic.SPEED: [
-            *(comparison_tables(comparison) if comparison else value_tables(rows)),
-            *(() if comparison else speed_tables(section.groups, rows)),
-            run_table(rows),
-        ],
-        Topic.MEASURED: list(_benchmarks(rows)),
-        Topic.TIME: list(share_tables(section.groups, rows)),
-        Topic.LEARNING: [],
-        Topic.RESOURCES: [],
-    }
-    for _, topic, make in _DETAILS:
-        topics[topic] += make(rows)
-    tables = [table for of_topic in topics.values() for table in of_topic]
-    return section._replace(tables=tables, topics=topics, remarks=_remarks(rows))
-
-
 def _benchmarks(rows: Sequence[Row]) -> Iterator[Table[Any]]:
     for row in rows:
         for benchmark, result in row.run.benchmark_results:
             yield from benchmark.tables(result, row.number)
-
-
-def _brief(section: Section) -> Section:
-    """Fill in the tables that the conclusion rests on, and the table of runs: all of a few runs; of
-    many, first those that are not done."""
-    groups, comparison = section.groups, section.comparison
-    by_need = sorted(section.rows, key=lambda row: row.run.state == "done")
-    rows = sorted(by_need[:_MOST_RUNS], key=lambda row: row.number)
-    shares: list[Table[Any]] = []
-    num_shares = 0
-    if comparison:
-        answers: list[Table[Any]] = list(comparison_tables(comparison))
-    else:
-        # Of the group that the conclusion is about, or of all where each has one size only.
-        leading = next(([group] for group in groups if group.baseline), groups)
-        lossy = [group for group in leading if any(cell.largest for cell in group.cells)]
-        shares = list(share_tables(lossy, section.rows))
-        num_shares = len(list(share_tables(groups, section.rows)))
-        answers = [*value_tables(section.rows), *speed_tables(groups, section.rows)]
-    details = {name: list(make(rows)) for name, _, make in _DETAILS}
-    is_goal_asked = any(run.time_to_accuracy and run.time_to_accuracy.is_asked for _, run in rows)
-    has_phases = any(len(row.run.phase_s or {}) > 1 for row in rows)
-    wanted = {
-        "step times": not comparison,
-        "phases of a step": has_phases and not (shares or comparison),
-        "model states": len({row.run.model_states for row in rows} - {None}) > 1,
-        "time to accuracy": is_goal_asked,
-    }
-    tables = [
-        *answers,
-        run_table(rows),
-        *_benchmarks(rows),
-        *shares,
-        *(table for name in details if wanted.get(name) for table in details[name]),
-    ]
-    other = "where the time of other groups goes" if shares else "where the time goes"
-    left_out = [
-        *([other] if num_shares > len(shares) else []),
-        *([f"some runs of {rows[0].run.job}"] if len(rows) < len(section.rows) else []),
-        *(name for name, found in details.items() if found and not wanted.get(name)),
-    ]
-    goals = list(goal_sentences([row.run for row in section.rows])) if is_goal_asked else []
-    return section._replace(
-        sentences=goals, tables=tables, remarks=_remarks(rows), left_out=left_out
-    )

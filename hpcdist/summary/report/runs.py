@@ -1,4 +1,4 @@
-"""Tables with a line for each run: speed, steps, phases, memory, resources, accuracy, repeats."""
+"""Tables with a line for each run: speed, steps, phases, memory, resources, and time to a goal."""
 
 from __future__ import annotations
 
@@ -6,19 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hpcdist.base.plotting import long_unit
-from hpcdist.base.statistics import Measure, Ratio, differs, measure, ratios
-from hpcdist.base.table import (
-    Column,
-    Format,
-    Table,
-    count,
-    each,
-    mean_interval,
-    mean_sd,
-    number,
-    percent,
-    size,
-)
+from hpcdist.base.statistics import Measure, differs, measure, ratios
+from hpcdist.base.table import Column, Table, count, each, mean_interval, mean_sd, number, percent
+from hpcdist.base.table import size as nodes_and_gpus
 from hpcdist.base.text import (
     decimals_for,
     format_number,
@@ -27,15 +17,12 @@ from hpcdist.base.text import (
     shown,
     time_unit,
 )
-from hpcdist.summary.compare.cells import size as size_of_run
+from hpcdist.summary.compare.cells import size
 from hpcdist.summary.compare.groups import place_of
 from hpcdist.summary.figures.timing import OTHER
 from hpcdist.summary.report.remarks import is_benchmark
 from hpcdist.summary.values import RunSummary, TimeToAccuracy
 
-BASELINE_NOTE = "* baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal"
-_SPEED_CAPTION = "Speed of all ranks together, mean ± 95 % interval over equal parts of the run"
-_STEP_CAPTION = "Time of one step, mean ± sd over all steps and ranks; what was learned; memory"
 _STRAGGLING_NOTE = (
     "slowest to fastest rank: 1.20 (3 / 0) means that rank 3 takes 1.20 times as long "
     "as rank 0 for its own part of a step"
@@ -56,22 +43,6 @@ _PHASE_HEADERS = {
 }
 
 
-def interval_note(speedups: Iterable[Ratio | None]) -> str:
-    """Say what the ± of a table of speed-ups is; nothing where no spread is known."""
-    judged = [speedup for speedup in speedups if speedup and speedup.over]
-    if not judged:
-        return ""
-    note = "±: 95 % confidence interval over repeated runs"
-    if any(speedup.over == "windows" for speedup in judged):
-        note = (
-            "±: 95 % confidence interval over equal parts of one run; it does not include how runs "
-            "differ from each other, which --repeat 3 shows"
-        )
-    if len(judged) > 1:
-        note += "\nthat of a speed-up is wider, as several are compared at once (Holm's method)"
-    return note
-
-
 class Row(NamedTuple):
     """One run in the tables, and the number that ties its rows together."""
 
@@ -79,28 +50,32 @@ class Row(NamedTuple):
     run: RunSummary
 
 
+def read(path: str) -> Callable[[Any], Any]:
+    """Return what reads a figure of a row's run, such as `usage.energy_j`; None where a part of the
+    path is not known."""
+
+    def value(row: Any) -> Any:
+        found = row.run
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        return found
+
+    return value
+
+
+def known(columns: Iterable[Column[Any]], rows: Sequence[Any]) -> list[Column[Any]]:
+    """Return the columns that have a value in some row."""
+    return [column for column in columns if any(column.value(row) is not None for row in rows)]
+
+
 def gpus_column(size_of: Callable[[Any], Any]) -> Column[Any]:
     """Return the column of nodes and GPUs per node, sorted by all GPUs; `size_of(row)` has both."""
     return Column(
         "nodes\nx gpus",
         lambda row: (size_of(row).nodes, size_of(row).gpus_per_node),
-        size,
+        nodes_and_gpus,
         sort=lambda value: value[0] * value[1],
     )
-
-
-def _image(image: str | None, images: Sequence[str | None]) -> str:
-    """Return the last part of an image's name; all of it where another has the same last part."""
-
-    def last(one: str | None) -> str:
-        return (one or "").partition(" (")[0].rpartition("/")[2]
-
-    is_unique = sum(last(one) == last(image) for one in images) == 1
-    return last(image) if is_unique else image or ""
-
-
-def _is_baseline(row: Row) -> bool:
-    return row.run.run in row.run.compared_with
 
 
 NUMBER = "#"
@@ -110,19 +85,24 @@ _SIZE = gpus_column(lambda row: row.run)
 
 
 def run_table(rows: Sequence[Row]) -> Table[Row]:
-    """Return state and speed of each run."""
-    runs = [row.run for row in rows]
-    are_benchmarks = all(map(is_benchmark, runs))  # they have tables of their own
-    has_rates = not are_benchmarks and any(run.samples_per_s for run in runs)
-    columns: list[Column[Row]] = [_NUMBER, Column("run", lambda row: row.run.run, align="left")]
-    if len({place_of(run) for run in runs}) > 1:
-        columns.append(Column("cluster", lambda row: place_of(row.run), align="left"))
-    if len(images := list(dict.fromkeys(run.image for run in runs))) > 1:
-        columns.append(Column("image", lambda row: _image(row.run.image, images), align="left"))
-    if any(run.variant for run in runs):
-        columns.append(Column("variant", lambda row: row.run.variant or "", align="left"))
-    columns += settings_columns(rows)
-    columns += [
+    """Return state and speed of each run, and in what they differ."""
+    texts: dict[str, Callable[[Row], str]] = {
+        "cluster": lambda row: place_of(row.run),
+        "image": lambda row: row.run.image or "",
+        "variant": lambda row: row.run.variant or "",
+    }
+    # Benchmarks have tables of their own.
+    has_rates = any(row.run.samples_per_s and not is_benchmark(row.run) for row in rows)
+    rates: Column[Row] = Column("samples/s", read("samples_per_s"), mean_interval())
+    columns: list[Column[Row]] = [
+        _NUMBER,
+        Column("run", lambda row: row.run.run, align="left"),
+        *(
+            Column(header, text, align="left")
+            for header, text in texts.items()
+            if len({text(row) for row in rows}) > 1
+        ),
+        *settings_columns(rows),
         Column(
             "state",
             lambda row: row.run.state,
@@ -130,10 +110,10 @@ def run_table(rows: Sequence[Row]) -> Table[Row]:
             style=lambda state: _STATE_STYLES.get(state or "", "yellow"),
         ),
         _SIZE,
+        *([rates] if has_rates else []),
     ]
-    if has_rates:
-        columns.append(Column("samples/s", lambda row: row.run.samples_per_s, mean_interval()))
-    return Table(_SPEED_CAPTION if has_rates else "", columns, rows)
+    caption = "Speed of all ranks together, mean ± 95 % interval over equal parts of the run"
+    return Table(caption if has_rates else "", columns, rows)
 
 
 def settings_columns(rows: Sequence[Any]) -> Iterator[Column[Any]]:
@@ -154,30 +134,29 @@ def settings_columns(rows: Sequence[Any]) -> Iterator[Column[Any]]:
 
 
 def step_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
-    means = [row.run.step_time_s.mean for row in rows if row.run.step_time_s]
-    if not means:
+    stepped = [row for row in rows if row.run.step_time_s]
+    if not stepped:
         return
+    means = [row.run.step_time_s.mean for row in stepped if row.run.step_time_s]
     unit_s, unit = time_unit(max(means))
     in_unit = number(decimals_for([mean / unit_s for mean in means]), per=unit_s)
 
     def loss(value: float) -> str:  # that of a training that diverged has any number of digits
         return f"{value:.3g}" if abs(value) >= _HUGE_LOSS else format_number(value, 4)
 
-    def quantile(name: str) -> Callable[[Row], float | None]:
-        return lambda row: getattr(row.run.step_time_s, name)
-
-    columns = [
+    columns: list[Column[Row]] = [
         _NUMBER,
-        Column("step time", lambda row: row.run.step_time_s, mean_sd(per=unit_s), unit=unit),
-        Column("median", quantile("p50"), in_unit, unit=unit),
-        Column("p95", quantile("p95"), in_unit, unit=unit),
-        Column("epochs", lambda row: row.run.epochs, count),
-        Column("test\nloss", lambda row: row.run.final.loss, each(loss)),
-        Column("accuracy", lambda row: row.run.final.accuracy, percent(2), unit="%"),
-        Column("peak mem.", lambda row: row.run.peak_rss_bytes, each(_mib), unit="MiB"),
-        Column("re-\nstarts", lambda row: row.run.restarts),
+        Column("step time", read("step_time_s"), mean_sd(per=unit_s), unit=unit),
+        Column("median", read("step_time_s.p50"), in_unit, unit=unit),
+        Column("p95", read("step_time_s.p95"), in_unit, unit=unit),
+        Column("epochs", read("epochs"), count),
+        Column("test\nloss", read("final.loss"), each(loss)),
+        Column("accuracy", read("final.accuracy"), percent(2), unit="%"),
+        Column("peak mem.", read("peak_rss_bytes"), each(_mib), unit="MiB"),
+        Column("re-\nstarts", read("restarts")),
     ]
-    yield Table(_STEP_CAPTION, columns, [row for row in rows if row.run.step_time_s])
+    caption = "Time of one step, mean ± sd over all steps and ranks; what was learned; memory"
+    yield Table(caption, known(columns, stepped), stepped)
 
 
 def _mib(num_bytes: int) -> str:
@@ -188,13 +167,12 @@ def _mib(num_bytes: int) -> str:
 def phase_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
     """Yield what a step consists of, as it was recorded."""
     stepped = [row for row in rows if row.run.step_time_s]
-    if not stepped:
-        return
     phases = dict.fromkeys(phase for row in stepped for phase in row.run.phase_s or {})
+    if not phases:
+        return
     # Phases in the order of a step, those of other workloads after them, the rest last.
-    known = [phase for phase in _PHASE_HEADERS if phase in phases]
-    unknown = [phase for phase in phases if phase not in {*_PHASE_HEADERS, OTHER}]
-
+    ordered = [*(phase for phase in _PHASE_HEADERS if phase in phases)]
+    ordered += [phase for phase in phases if phase not in {*ordered, OTHER}]
     unit_s, unit = time_unit(
         max(row.run.step_time_s.mean for row in stepped if row.run.step_time_s)
     )
@@ -211,152 +189,119 @@ def phase_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
             return None
         return slowest.own_time_s / fastest.own_time_s, slowest.rank, fastest.rank
 
-    ordered = (*known, *unknown, OTHER)
     of_two = each(lambda value: f"{value[0]:.2f} ({value[1]} / {value[2]})")
-    columns = [
+    headers = {phase: _PHASE_HEADERS.get(phase, shown(phase)) for phase in (*ordered, OTHER)}
+    columns: list[Column[Row]] = [
         _NUMBER,
-        *(
-            Column(_PHASE_HEADERS.get(phase, shown(phase)), time(phase), in_unit)
-            for phase in ordered
-        ),
+        *(Column(header, time(phase), in_unit) for phase, header in headers.items()),
         Column("slowest to\nfastest rank", straggling, of_two),
     ]
     note = _STRAGGLING_NOTE if any(row.run.slowest_rank for row in stepped) else ""
-    yield Table(f"Mean time of a step by phase, as recorded, in {unit}", columns, stepped, note)
+    caption = f"Mean time of a step by phase, as recorded, in {unit}"
+    yield Table(caption, known(columns, stepped), stepped, note)
 
 
 def memory_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
     """Yield what model, gradients and optimizer hold."""
-
-    def states(kind: str) -> Callable[[Row], int]:
-        return lambda row: getattr(row.run.model_states, f"{kind}_bytes")
-
+    headers = {
+        "model\nstates": "model_states.total_bytes",
+        "para-\nmeters": "model_states.parameter_bytes",
+        "gra-\ndients": "model_states.gradient_bytes",
+        "opti-\nmizer": "model_states.optimizer_bytes",
+        "peak of\nprocess": "peak_rss_bytes",
+        "peak on\nGPU": "peak_cuda_bytes",
+    }
     if held := [row for row in rows if row.run.model_states]:
-        columns = [
-            _NUMBER,
-            Column("model\nstates", states("total"), each(_mib)),
-            Column("para-\nmeters", states("parameter"), each(_mib)),
-            Column("gra-\ndients", states("gradient"), each(_mib)),
-            Column("opti-\nmizer", states("optimizer"), each(_mib)),
-            Column("peak of\nprocess", lambda row: row.run.peak_rss_bytes, each(_mib)),
-            Column("peak on\nGPU", lambda row: row.run.peak_cuda_bytes, each(_mib)),
-        ]
-        yield Table("Memory of the rank that uses most, in MiB", columns, held)
+        columns = [Column(header, read(path), each(_mib)) for header, path in headers.items()]
+        caption = "Memory of the rank that uses most, in MiB"
+        yield Table(caption, [_NUMBER, *known(columns, held)], held)
 
 
 def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
-    """Yield one table of what runs held, used and cost, where something is known; columns without a
-    value are left out."""
+    """Yield one table of what runs held, used and cost, where something is known."""
 
-    def of(part: str, name: str) -> Callable[[Row], Any]:
-        """Read a figure of a part of the summary, which a run may not have."""
-        return lambda row: getattr(getattr(row.run, part), name, None)
-
-    def numbers(per: float = 1.0, *, most: int = 2) -> Format:
+    def wide(per: float = 1.0, *, most: int = 2) -> Any:
         return number(per=per, most=most, is_wide=True)
 
-    def time(header: str, read: Callable[[Row], Any]) -> Column[Row]:
-        unit_s, unit = long_unit(max((read(row) or 0.0 for row in rows), default=0.0))
-        return Column(header, read, numbers(unit_s, most=1), unit=unit)
+    def time(header: str, path: str) -> Column[Row]:
+        unit_s, unit = long_unit(max((read(path)(row) or 0.0 for row in rows), default=0.0))
+        return Column(header, read(path), wide(unit_s, most=1), unit=unit)
 
-    def busy_cpus(row: Row) -> tuple[float, float | None] | None:
+    def busy_cpus(row: Row) -> str | None:
         usage = row.run.usage
-        return None if not usage or usage.cpus_busy is None else (usage.cpus_busy, usage.num_cpus)
+        if not usage or usage.cpus_busy is None:
+            return None
+        of_all = "" if usage.num_cpus is None else f" of {usage.num_cpus:,.4g}"
+        return f"{usage.cpus_busy:,.1f}{of_all}"
 
-    def busy_of_all(cpus: tuple[float, float | None]) -> str:
-        busy, num_cpus = cpus
-        return f"{busy:,.1f}" + ("" if num_cpus is None else f" of {num_cpus:,.4g}")
-
-    of_gpus = [
-        Column("GPU\nbusy", of("usage", "gpu_utilization"), percent(), unit="%"),
-        Column("GPU mem.", of("usage", "max_gpu_memory_bytes"), each(_mib), unit="MiB"),
-        Column("power", of("usage", "gpu_power_w"), numbers(most=0), unit="W"),
-        Column("energy", of("usage", "energy_j"), numbers(_WH_J), unit="Wh"),
+    of_gpus: list[Column[Row]] = [
+        Column("GPU\nbusy", read("usage.gpu_utilization"), percent(), unit="%"),
+        Column("GPU mem.", read("usage.max_gpu_memory_bytes"), each(_mib), unit="MiB"),
+        Column("power", read("usage.gpu_power_w"), wide(most=0), unit="W"),
+        Column("energy", read("usage.energy_j"), wide(_WH_J), unit="Wh"),
     ]
-    columns = [
-        time("queue\nwait", of("accounting", "queue_wait_s")),
-        time("run\ntime", of("cost", "held_s")),
-        Column("GPU-\nhours", of("cost", "gpu_hours"), numbers(most=4)),
-        Column("CPU-\nhours", of("cost", "cpu_hours"), numbers(most=4)),
-        Column("price", of("cost", "price"), numbers(most=4)),
-        Column("restarts (%\nof run time)", of("cost", "lost_share"), percent()),
+    columns: list[Column[Row]] = [
+        time("queue\nwait", "accounting.queue_wait_s"),
+        time("run\ntime", "cost.held_s"),
+        Column("GPU-\nhours", read("cost.gpu_hours"), wide(most=4)),
+        Column("CPU-\nhours", read("cost.cpu_hours"), wide(most=4)),
+        Column("price", read("cost.price"), wide(most=4)),
+        Column("restarts (%\nof run time)", read("cost.lost_share"), percent()),
         *of_gpus,
-        Column("CPUs\nbusy", busy_cpus, each(busy_of_all)),
+        Column("CPUs\nbusy", busy_cpus),
         # What the scheduler measured itself.
-        Column("MaxRSS", of("accounting", "max_rss_bytes"), each(_mib), unit="MiB"),
-        Column("job's en-\nergy", of("accounting", "energy_j"), numbers(_WH_J), unit="Wh"),
+        Column("MaxRSS", read("accounting.max_rss_bytes"), each(_mib), unit="MiB"),
+        Column("job's en-\nergy", read("accounting.energy_j"), wide(_WH_J), unit="Wh"),
     ]
-    known = [column for column in columns if any(column.value(row) is not None for row in rows)]
-    has_gpus = any(column in of_gpus for column in known)
-    if known:
-        of_one = "; power of a GPU; memory of the fullest GPU" if has_gpus else ""
-        caption = f"Resources: means over time{of_one}"
-        yield Table(caption, [_NUMBER, *known], rows)
+    if found := known(columns, rows):
+        of_one = "; power of a GPU; memory of the fullest GPU" if known(of_gpus, rows) else ""
+        yield Table(f"Resources: means over time{of_one}", [_NUMBER, *found], rows)
 
 
 def accuracy_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
     """Yield when runs reached an accuracy or a loss, where the user asked, several runs were tested
     or one did not reach it."""
     tested = [row for row in rows if row.run.time_to_accuracy]
-    of_runs = {run.run: run.time_to_accuracy for _, run in tested if run.time_to_accuracy}
-    num_reached = sum(reached.is_reached for reached in of_runs.values())
-    is_asked = any(reached.is_asked for reached in of_runs.values())
-    if len(tested) < 2 and num_reached == len(tested) and not is_asked:
+    goals = [row.run.time_to_accuracy for row in tested if row.run.time_to_accuracy]
+    is_told = len(goals) > 1 or any(goal.is_asked or not goal.is_reached for goal in goals)
+    if not goals or not is_told:
         return
 
-    def of(row: Row) -> TimeToAccuracy:
-        return of_runs[row.run.run]
+    def time(row: Row) -> float | str | None:
+        goal = row.run.time_to_accuracy
+        return goal.time_s if goal and goal.is_reached else "not reached"
 
-    def against(row: Row) -> float | None:
-        """Divide the mean time of the runs that its speed-up is against by its own."""
-        baseline = row.run.compared_with
-        times = [of_runs[run].time_s for run in baseline if run in of_runs]
-        known = [time_s for time_s in times if time_s is not None]
-        own_s = of(row).time_s
-        if not own_s or not known or len(known) < len(baseline):
-            return None
-        return sum(known) / len(known) / own_s
-
-    first = of(tested[0])
-    best = Column[Row]("best", lambda row: of(row).best, percent(2), unit="%")
-    if first.goal != "accuracy":
-        best = Column("best", lambda row: of(row).best, each("{:.4g}".format))
-    decimals = decimals_for([reached.time_s or 0.0 for reached in of_runs.values()])
-    columns = [
+    of_best = percent(2) if goals[0].goal == "accuracy" else each("{:.4g}".format)
+    unit = "%" if goals[0].goal == "accuracy" else ""
+    decimals = decimals_for([goal.time_s or 0.0 for goal in goals])
+    columns: list[Column[Row]] = [
         _NUMBER,
         _SIZE,
-        Column(
-            "time",
-            lambda row: of(row).time_s if of(row).is_reached else "not reached",
-            number(decimals),
-            unit="s",
-        ),
-        Column("samples", lambda row: of(row).samples, number(0)),
-        Column("steps", lambda row: of(row).step, count),
-        Column("epochs", lambda row: of(row).epoch, count),
-        best,
-        Column("times as fast\nto the goal", against, number(2), is_marked=_is_baseline),
+        Column("time", time, number(decimals), unit="s"),
+        Column("samples", read("time_to_accuracy.samples"), number(0)),
+        Column("steps", read("time_to_accuracy.step"), count),
+        Column("epochs", read("time_to_accuracy.epoch"), count),
+        Column("best", read("time_to_accuracy.best"), of_best, unit=unit),
     ]
-    caption = f"Time to {goal_text(first)}, from the first step, restarts included"
-    yield Table(caption, columns, tested)
+    caption = f"Time to {goal_text(goals[0])}, from the first step, restarts included"
+    yield Table(caption, known(columns, tested), tested)
 
 
 def goal_sentences(runs: Sequence[RunSummary]) -> Iterator[str]:
-    """Compare the times to the goal, of all runs of a size, with those of the baseline's runs."""
-    times = {
-        run.run: run.time_to_accuracy.time_s
-        for run in runs
-        if run.time_to_accuracy and run.time_to_accuracy.time_s
-    }
+    """Compare the times to a goal that was asked for, of all runs of a size, with those of the
+    baseline's runs."""
+    goals = {run.run: run.time_to_accuracy for run in runs if run.time_to_accuracy}
+    if not any(goal.is_asked for goal in goals.values()):
+        return
 
     def measured(ids: Iterable[str]) -> Measure | None:
-        known = [times.get(run) for run in ids]
-        return measure([time_s for time_s in known if time_s]) if all(known) else None
+        times = [goals[run].time_s if run in goals else None for run in ids]
+        return measure([time_s for time_s in times if time_s]) if all(times) else None
 
-    of_size: dict[tuple[Any, ...], list[RunSummary]] = {}
+    of_size: dict[Any, list[RunSummary]] = {}
     for run in runs:
-        if run.compared_with and run.run not in run.compared_with and run.time_to_accuracy:
-            key = (*run.compared_with, *size_of_run(run), run.cell and run.cell.strategy)
+        if run.compared_with and run.run not in run.compared_with and run.run in goals:
+            key = (*run.compared_with, *size(run), run.cell and run.cell.strategy)
             of_size.setdefault(key, []).append(run)
     by_id = {run.run: run for run in runs}
     pairs = [
@@ -368,10 +313,9 @@ def goal_sentences(runs: Sequence[RunSummary]) -> Iterator[str]:
     judged = ratios([(baseline, own) for _, own, baseline in pairs])
     for (run, *_), faster in zip(pairs, judged, strict=True):
         first = by_id[run.compared_with[0]]
-        assert run.time_to_accuracy is not None
         sure = " which of the two is faster is not certain," if differs(faster) is False else ""
         yield (
-            f"To {goal_text(run.time_to_accuracy)}, {run.nodes} x {run.gpus_per_node} is "
+            f"To {goal_text(goals[run.run])}, {run.nodes} x {run.gpus_per_node} is "
             f"{interval_text(faster, 2)} times as fast as {first.nodes} x {first.gpus_per_node},"
             f"{sure} and {run.speedup or 0.0:.2f} times per sample."
         )

@@ -33,7 +33,7 @@ def print_report(report: Report, console: Console) -> None:
         head = section.conclusions[:1]  # of a comparison's first variant alone there is none
         name = [f"comparison {shown(section.name)}"] if section.comparison else []
         say(console, ": ".join([*name, *head]), style="bold")
-        say_each(console, [*section.conclusions[1:], *section.sentences])
+        say_each(console, section.conclusions[1:])
         console.print()
         for each in section.tables:
             console.print(each)

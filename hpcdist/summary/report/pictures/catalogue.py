@@ -6,26 +6,31 @@ when its runs were, for it may be shown without the page.
 
 from __future__ import annotations
 
+import math
+import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcdist.base import plotting
 from hpcdist.base.plotting import Picture, first, label
-from hpcdist.base.text import format_ranges, format_time, number_of, unique
+from hpcdist.base.text import format_ranges, format_time, number_of, shown, unique
 from hpcdist.bench.benchmark import NumberedResult
 from hpcdist.bench.registry import BENCHMARKS
+from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.job.goal import Goal
-from hpcdist.runs.run import slug
+from hpcdist.runs.run import Run, slug
+from hpcdist.runs.spec import RunSpec
 from hpcdist.summary.figures.series import Learning, Series, decode_series
 from hpcdist.summary.report.best import find_values
 from hpcdist.summary.report.cells import alone_cells
-from hpcdist.summary.report.pictures import over_time, scaling, shares
-from hpcdist.summary.report.pictures.best import draw_values
-from hpcdist.summary.report.pictures.labels import made_on, run_names, size, unit_of
+from hpcdist.summary.report.pictures import over_time, speed
 from hpcdist.summary.report.report import Section, Topic
 from hpcdist.summary.report.runs import Row, goal_text
+from hpcdist.summary.values import Cell, RunSummary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,120 +39,116 @@ _MOST_OWN = 3
 """Runs that have pictures of their own: those with most ranks."""
 _LEAST_POINTS = 2
 """Nothing is drawn of fewer."""
+_MOST_NAMES = 2
+_SIZES = ("nodes=", "gpus=", "resources.nodes=", "resources.gpus=", "repeat=")
+"""Parts of a point's label that the size says, too, or the end of the run's id."""
+_ID = re.compile(r"-\d{8}-\d{6}-(.+)$")
 
 
 def find_pictures(sections: Iterable[Section]) -> Iterator[tuple[int, Picture]]:
     """Yield every picture with the index of its section."""
     taken: set[str] = set()
+    makers = (_values, _scaling, _benchmarks, _shares, _heat_maps, _learning, _usage)
     for index, section in enumerate(sections):
-        for picture in _of_section(section):
+        if section.comparison and sum(bool(cell.speedup) for cell in section.comparison.cells) > 1:
+            picture = comparison_picture(section)
             yield index, picture._replace(name=unique(picture.name, taken))
+        for make in makers:
+            for picture in make(section):
+                yield index, picture._replace(name=unique(picture.name, taken))
 
 
-def _of_section(section: Section) -> Iterator[Picture]:
-    if section.comparison:
-        yield from _comparison(section)
-    else:
-        yield from _values(section)
-        yield from _scaling(section)
-    yield from _benchmarks(section)
-    yield from _shares(section)
-    yield from _heat_maps(section)
-    yield from _learning(section)
-    yield from _usage(section)
+_TOPICS = {
+    "comparison": Topic.SPEED,
+    "values": Topic.LEARNING,
+    "scaling": Topic.SPEED,
+    "losses": Topic.TIME,
+    "shares": Topic.TIME,
+    "ranks": Topic.TIME,
+    "learning": Topic.LEARNING,
+    "usage": Topic.RESOURCES,
+}
+"""By the end of the file's name."""
 
 
 def _picture(
-    name: str, topic: Topic, what: str, rows: Sequence[Row], draw: Callable[[], Figure]
-) -> Callable[[str, str], Picture]:
-    """Return what makes the picture of a job or run from its kind and description; its title, with
-    the hardware and date of the runs, is drawn as well."""
-    title = f"{label(name)}: {what}"
-
-    def make(kind: str, description: str) -> Picture:
-        draw_titled = partial(_titled, draw, title, rows)
-        return Picture(f"{slug(name)}-{kind}", title, description, draw_titled, topic.value)
-
-    return make
+    kind: str, title: tuple[str, str], rows: Sequence[Row], draw: Callable[[], Figure], text: str
+) -> Picture:
+    """Return the picture of a job or run; `title` is its name, and what is drawn of it."""
+    name = f"{label(title[0])}: {title[1]}"
+    draw = partial(_draw_titled, draw, name, rows)
+    return Picture(f"{slug(title[0])}-{kind}", name, text, draw, _TOPICS[kind].value)
 
 
-def _titled(draw: Callable[[], Figure], title: str, rows: Sequence[Row]) -> Figure:
+def _draw_titled(draw: Callable[[], Figure], title: str, rows: Sequence[Row]) -> Figure:
     figure = draw()
-    plotting.title(figure, title, made_on(row.run for row in rows))
+    plotting.title(figure, title, _made_on(row.run for row in rows))
     return figure
 
 
 def comparison_picture(section: Section) -> Picture:
     """Return the picture of a comparison, which stands in its sweep's folder, too."""
-    comparison = section.comparison
-    assert comparison is not None
-    draw = partial(shares.draw_comparison, comparison)
-    make = _picture(comparison.name, Topic.SPEED, "compared", section.rows, draw)
-    against = label(comparison.cells[0].name)
-    return make("comparison", f"Times as fast as {against}, and what the rest was lost to.")
-
-
-def _comparison(section: Section) -> Iterator[Picture]:
-    variants = section.comparison.cells if section.comparison else []
-    if sum(variant.samples_per_s is not None for variant in variants) >= _LEAST_POINTS:
-        yield comparison_picture(section)
+    assert section.comparison is not None
+    cells = section.comparison.cells
+    names = [label(cell.name) for cell in cells]
+    described = f"Times as fast as {names[0]}, and what the rest was lost to."
+    draw = partial(speed.draw_bars, cells, names)
+    title = (section.name, "compared")
+    return _picture("comparison", title, section.rows, draw, described)
 
 
 def _values(section: Section) -> Iterator[Picture]:
     if values := find_values([row.run for row in section.rows]):
-        keys = " and ".join(map(label, values[0].run.differs_in))
-        draw = partial(draw_values, values)
-        make = _picture(section.name, Topic.LEARNING, f"which {keys} is best", section.rows, draw)
-        yield make("values", "Each point is the mean of the runs with one value.")
+        title = (
+            section.name,
+            f"which {' and '.join(map(label, values[0].run.differs_in))} is best",
+        )
+        draw = partial(speed.draw_values, values)
+        described = "Each point is the mean of the runs with one value."
+        yield _picture("values", title, section.rows, draw, described)
+
+
+def _scaled(section: Section) -> Iterator[tuple[list[Cell], list[Row], str, str]]:
+    """Yield the cells of each group of several sizes with their runs, their numbers, and which of
+    several groups it is."""
+    by_id = {row.run.run: row for row in section.rows}
+    scaled = [group for group in section.groups if group.baseline]
+    for group in scaled:
+        members = dict.fromkeys((*group.baseline, *group.runs))
+        rows = [by_id[run] for run in members if run in by_id]
+        numbers = format_ranges(sorted(row.number for row in rows))
+        yield group.cells, rows, numbers, f", runs {numbers}" if len(scaled) > 1 else ""
 
 
 def _scaling(section: Section) -> Iterator[Picture]:
-    by_id = {row.run.run: row for row in section.rows}
-    num_scaled = sum(bool(group.baseline) for group in section.groups)
-    for group in section.groups:
-        members = dict.fromkeys((*group.baseline, *group.runs))
-        rows = [by_id[run] for run in members if run in by_id]
-        if group.baseline and rows:
-            kind = f" ({group.scaling} scaling)" if group.scaling else ""
-            has_forecast = any(cell.forecast and cell.forecast.sizes for cell in group.cells)
-            dashed = "; the dashed line is the forecast" if has_forecast else ""
-            numbers = format_ranges(sorted(row.number for row in rows))
-            draw = partial(scaling.draw, group.cells)
-            which = f", runs {numbers}" if num_scaled > 1 else ""
-            what = f"speed against size{kind}{which}"
-            make = _picture(section.name, Topic.SPEED, what, rows, draw)
-            yield make("scaling", f"Runs {numbers}; the dotted line is the ideal{dashed}.")
+    for cells, rows, numbers, which in _scaled(section):
+        kind = f" ({cells[-1].scaling} scaling)" if cells[-1].scaling else ""
+        has_forecast = any(cell.forecast and cell.forecast.sizes for cell in cells)
+        dashed = "; the dashed line is the forecast" if has_forecast else ""
+        title = (section.name, f"speed against size{kind}{which}")
+        draw = partial(speed.draw_scaling, cells)
+        described = f"Runs {numbers}; the dotted line is the ideal{dashed}."
+        yield _picture("scaling", title, rows, draw, described)
 
 
 def _shares(section: Section) -> Iterator[Picture]:
-    by_id = {row.run.run: row for row in section.rows}
-    unit = unit_of(row.run for row in section.rows)
-    num_scaled = sum(bool(group.baseline) for group in section.groups)
-    for group in section.groups:
-        cells = [cell for cell in group.cells if cell.lost]
-        if group.baseline and cells:
-            rows = [by_id[run] for cell in cells for run in cell.runs if run in by_id]
-            draw = partial(shares.draw_sizes, cells, [*map(size, cells)])
-            numbers = format_ranges(sorted(row.number for row in rows))
-            what = "where the time goes" + (f", runs {numbers}" if num_scaled > 1 else "")
-            make = _picture(section.name, Topic.TIME, what, rows, partial(draw, unit=unit))
+    y = f"nodes x {unit_of(row.run for row in section.rows)}"
+    for cells, rows, _, which in _scaled(section):
+        if lossy := [cell for cell in cells if cell.lost]:
+            draw = partial(speed.draw_bars, lossy, [*map(size, lossy)], y=y)
+            title = (section.name, f"where the time goes{which}")
             described = "One bar per size: what was not lost, and what the rest was lost to."
-            yield make("losses", described)
+            yield _picture("losses", title, rows, draw, described)
     # Of groups of one size; in these computing is the ideal.
     if alone := alone_cells(section.groups):
-        drawn = alone[: shares.MOST_RUNS]
-        left_out = "" if drawn == alone else f" Only {len(drawn)} of {len(alone)} are drawn."
+        by_id = {row.run.run: row for row in section.rows}
+        drawn, left_out = first(alone, speed.MOST_BARS)
         firsts = [by_id[cell.runs[0]] for cell in drawn]
-        names = [
-            f"{name}, {number_of(len(cell.runs), 'run')}" if len(cell.runs) > 1 else name
-            for name, cell in zip(run_names(firsts), drawn, strict=True)
-        ]
-        draw = partial(shares.draw_sizes, drawn, names, unit=unit)
-        what = "where the time goes, without another size to compare with"
-        make = _picture(section.name, Topic.TIME, what, firsts, draw)
-        yield make(
-            "shares", f"One bar per kind of run: computing, and what the rest went into.{left_out}"
-        )
+        names = _names_of_repeats(firsts)
+        draw = partial(speed.draw_bars, drawn, names, y=y)
+        title = (section.name, "where the time goes, without another size to compare with")
+        described = f"One bar per kind of run: computing, and what the rest went into.{left_out}"
+        yield _picture("shares", title, firsts, draw, described)
 
 
 def _heat_maps(section: Section) -> Iterator[Picture]:
@@ -161,47 +162,51 @@ def _heat_maps(section: Section) -> Iterator[Picture]:
             ]
             means = f" Mean over all steps: {' to '.join(dict.fromkeys(ends))}." if ends else ""
             draw = partial(over_time.draw_heat_map, times)
-            make = _picture(row.run.run, Topic.TIME, "step time by rank", [row], draw)
-            yield make("ranks", f"Run {row.number}.{means}{left_out}")
+            described = f"Run {row.number}.{means}{left_out}"
+            title = (row.run.run, "step time by rank")
+            yield _picture("ranks", title, [row], draw, described)
 
 
 def _learning(section: Section) -> Iterator[Picture]:
-    rows = [row for row in section.rows if row.run.path in section.series and row.run.step_time_s]
-    drawn, left_out = first(_of_each_size_first(rows), over_time.MOST_LINES)
-    drawn = sorted(drawn, key=lambda row: row.number)
-    found: list[tuple[Row, Learning]] = []
-    for row in drawn:
-        learning = decode_series(section.series[row.run.path or ""]).learning
-        if any(len(curve.values) >= _LEAST_POINTS for curve in learning):
-            found.append((row, learning))
-    if found:
-        shown = [row for row, _ in found]
-        named = dict(zip(run_names(shown), (learning for _, learning in found), strict=True))
-        goals = [row.run.time_to_accuracy for row in rows if row.run.time_to_accuracy]
-        goal = Goal(goals[0].goal, goals[0].target) if goals else None
-        aim = f" Dotted is {goal_text(goals[0])}." if goals else ""
-        draw = partial(over_time.draw_learning, named, goal=goal)
-        if left_out:  # a picture without its page says so, too
-            draw = partial(_noted, draw, left_out.strip())
-        make = _picture(section.name, Topic.LEARNING, "loss and accuracy", shown, draw)
-        lines = over_time.describe_lines(named)
-        yield make("learning", f"{lines}{aim}{left_out}")
-
-
-def _noted(draw: Callable[[], Figure], text: str) -> Figure:
-    figure = draw()
-    figure.supxlabel(text, fontsize="small")
-    return figure
+    repeats: dict[tuple[str, ...], list[Row]] = {}
+    for row in section.rows:
+        if row.run.path in section.series and row.run.step_time_s:
+            alike = row.run.cell.runs if row.run.cell else [row.run.run]
+            repeats.setdefault(tuple(alike), []).append(row)
+    drawn, left_out = first([*repeats.values()], over_time.MOST_LINES)
+    found: list[tuple[list[Row], list[Learning]]] = []
+    for rows in drawn:
+        learned = [decode_series(section.series[row.run.path or ""]).learning for row in rows]
+        if any(len(curve.values) >= _LEAST_POINTS for one in learned for curve in one):
+            found.append((rows, learned))
+    if not found:
+        return
+    runs = [row for rows, _ in found for row in rows]
+    names = _names_of_repeats([rows[0] for rows, _ in found])
+    curves = dict(zip(names, (learned for _, learned in found), strict=True))
+    goals = [row.run.time_to_accuracy for row in runs if row.run.time_to_accuracy]
+    lines = "Loss of training."
+    if any(one.test_loss.values for _, learned in found for one in learned):
+        lines = "Lines are tests; with so many runs, those of training are left out."
+        if over_time.draws_training(curves):
+            lines = "Thin lines are training, those with markers are tests."
+    lines += " Bands hold all repeats." if any(len(rows) > 1 for rows, _ in found) else ""
+    aim = f" Dotted is {goal_text(goals[0])}." if goals else ""
+    goal = Goal(goals[0].goal, goals[0].target) if goals else None
+    has_accuracy = any(one.accuracy.values for _, learned in found for one in learned)
+    title = (section.name, "loss and accuracy" if has_accuracy else "loss")
+    draw = partial(over_time.draw_learning, curves, goal=goal)
+    yield _picture("learning", title, runs, draw, f"{lines}{aim}{left_out}")
 
 
 def _usage(section: Section) -> Iterator[Picture]:
     rows = [row for row in section.rows if row.run.usage]
     for row, series, left_out in _largest(section, rows):
         if usage := series.usage:
+            described = f"Run {row.number}. {over_time.describe_usage(usage)}{left_out}"
             draw = partial(over_time.draw_usage, usage)
-            make = _picture(row.run.run, Topic.RESOURCES, "what it used", [row], draw)
-            described = over_time.describe_usage(usage)
-            yield make("usage", f"Run {row.number}. {described}{left_out}")
+            title = (row.run.run, "what it used")
+            yield _picture("usage", title, [row], draw, described)
 
 
 def _largest(section: Section, rows: Sequence[Row]) -> Iterator[tuple[Row, Series, str]]:
@@ -227,16 +232,75 @@ def _benchmarks(section: Section) -> Iterator[Picture]:
         ]
         for picture in benchmark.pictures(section.name, results):
             own = [by_id[run] for run in picture.runs]
-            draw = partial(_titled, picture.draw, picture.title, own)
+            draw = partial(_draw_titled, picture.draw, picture.title, own)
             yield picture._replace(draw=draw, topic=Topic.MEASURED.value)
 
 
-def _of_each_size_first(rows: Sequence[Row]) -> list[Row]:
-    """Sort repeats after a run of every size, strategy and variant: they learn alike."""
-    counts: Counter[tuple[object, ...]] = Counter()
-    places = {}
-    for number, run in rows:
-        kind = (run.configuration, run.variant, run.nodes, run.gpus_per_node)
-        places[number] = counts[kind]
-        counts[kind] += 1
-    return sorted(rows, key=lambda row: places[row.number])
+def size(sized: RunSummary | Cell) -> str:
+    """Return nodes x ranks, or GPUs, of each."""
+    return f"{sized.nodes} x {sized.gpus_per_node}"
+
+
+def unit_of(runs: Iterable[RunSummary]) -> str:
+    """Return what there are several of for each node: no GPUs where runs were on CPUs."""
+    return "ranks" if any(run.num_cpus is not None for run in runs) else "GPUs"
+
+
+def run_names(rows: Sequence[Row]) -> list[str]:
+    """Name each run by its variant, its size and its point; and by the end of its id, too, where
+    others have the same name."""
+    names = []
+    for row in rows:
+        sweep = _spec(row.run).sweep
+        words = (sweep.label or "").split() if sweep and row.run.variant is None else []
+        point = [word for word in words if not word.startswith(_SIZES)]
+        parts = [row.run.variant or "", size(row.run), *point]
+        names.append(", ".join(shown(part) for part in parts if part))
+    taken = Counter(names)
+    ids = [found[1] if (found := _ID.search(row.run.run)) else row.run.run for row in rows]
+    return [
+        f"{name} ({shown(run)})" if taken[name] > 1 else name
+        for run, name in zip(ids, names, strict=True)
+    ]
+
+
+def _names_of_repeats(firsts: Sequence[Row]) -> list[str]:
+    """Name kinds of runs by the first run of each, with the number of repeats."""
+    nums = [len(row.run.cell.runs) if row.run.cell else 1 for row in firsts]
+    return [
+        f"{name}, {number_of(num, 'run')}" if num > 1 else name
+        for num, name in zip(nums, run_names(firsts), strict=True)
+    ]
+
+
+def _made_on(runs: Iterable[RunSummary]) -> str:
+    """Return `CPUs of vm, 2026-11-23`: the hardware of the runs, and the days of their
+    submission; what is not known is left out."""
+    devices, hosts, days = dict[str, None](), dict[str, None](), set[str]()
+    for run in runs:
+        spec = _spec(run)
+        model = run.ran_with.device_model if run.num_cpus is None else "CPUs"
+        if model or run.step_time_s:
+            devices[model or "GPUs"] = None
+        named = [node.host for node in run.usage.nodes] if run.usage else []
+        alone = run.slowest_rank.host if run.slowest_rank else None
+        named = named or [spec.host if run.scheduler == LOCAL else alone]
+        hosts.update((host, None) for host in named if host)
+        try:
+            days.add(time.strftime("%Y-%m-%d", time.localtime(spec.created_s or math.nan)))
+        except (OverflowError, ValueError, OSError):  # a damaged file says 1e400
+            continue
+    place = _few(list(devices), "kinds of GPUs")
+    if names := _few(list(hosts), "hosts"):
+        place += f" of {names}" if place else f"on {names}"
+    when = " to ".join(dict.fromkeys([min(days), max(days)])) if days else ""
+    return ", ".join(part for part in (place, when) if part)
+
+
+def _few(names: Sequence[str], noun: str) -> str:
+    several = len(names) > _MOST_NAMES
+    return f"{len(names)} {noun}" if several else " and ".join(map(shown, names))
+
+
+def _spec(run: RunSummary) -> RunSpec:
+    return (Run(Path(run.path)).read_spec() if run.path else None) or RunSpec()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.plotting import (
@@ -32,97 +32,88 @@ if TYPE_CHECKING:
 
 MOST_LINES = len(LINES)
 _MOST_MARKERS = 12
+_LOG_FROM = 100
 _ACCURACY = "test accuracy (%)"
-_RATE = "learning rate"
+_CURVES = {
+    "loss": ("train_loss", "test_loss"),
+    _ACCURACY: ("accuracy",),
+    "learning rate": ("learning_rate",),
+}
+"""Curves by the label of their panel."""
+_THIN = ("train_loss", "learning_rate")
+"""Curves without markers."""
 
 
-def draw_learning(runs: Mapping[str, Learning], goal: Goal | None = None) -> Figure:
-    """Draw loss above accuracy, and above the learning rate where it varied, of runs by their
-    names, with the `goal` that their times are for; on the left against steps, on the right against
-    time."""
-    has_training = _draws_training(runs)
+def draw_learning(runs: Mapping[str, Sequence[Learning]], goal: Goal | None = None) -> Figure:
+    """Draw loss above accuracy, and above the learning rate where it varied, with the `goal` that
+    times are for; on the left against steps, on the right against time. Repeats are one line: their
+    mean, in a band from the least of them to the largest."""
+    every = [run for repeats in runs.values() for run in repeats]
     panels = ["loss"]
-    if any(run.accuracy.values for run in runs.values()):
-        panels.append(_ACCURACY)
-    if any(run.has_varied_rate for run in runs.values()):
-        panels.append(_RATE)
-    num_rows = len(panels)
-    figure = new_figure(9, 1.4 + 2.6 * num_rows)
-    grid = figure.subplots(num_rows, 2, squeeze=False, sharey="row", sharex="col")
-    curves = [curve for run in runs.values() for curve in run]
-    unit_s, unit = long_unit(max(time_s for curve in curves for time_s in curve.times_s[-1:]))
-    for column, unit_of_time_s in enumerate((None, unit_s)):
-        for (name, run), style in zip(runs.items(), LINES, strict=False):
-            axes = {panel: row[column] for panel, row in zip(panels, grid, strict=True)}
-            drawn = run if has_training or not run.test_loss.values else _tested(run)
-            _draw_run(axes, name, drawn, style=style, unit_s=unit_of_time_s)
-    aim = _ACCURACY if goal and goal.quantity == "accuracy" else "loss"
-    if goal is not None and aim in panels:
-        value = 100 * goal.value if aim == _ACCURACY else goal.value
-        for axes in grid[panels.index(aim)]:
-            axes.axhline(value, color="#888888", linestyle=":", linewidth=1)
-    for row, name in zip(grid, panels, strict=True):
-        finish(row[0], x="", y=name)
+    panels += [_ACCURACY] if any(run.accuracy.values for run in every) else []
+    panels += ["learning rate"] if any(run.has_varied_rate for run in every) else []
+    figure = new_figure(9, 1.4 + 2.6 * len(panels))
+    grid = figure.subplots(len(panels), 2, squeeze=False, sharey="row", sharex="col")
+    ends_s = [time_s for run in every for curve in run for time_s in curve.times_s[-1:]]
+    unit_s, unit = long_unit(max(ends_s))
+    draws_both = draws_training(runs)
+    for row, panel in zip(grid, panels, strict=True):
+        for (name, repeats), style in zip(runs.items(), itertools.cycle(LINES)):
+            has_tests = any(run.test_loss.values for run in repeats)
+            for kind in _CURVES[panel]:
+                is_training = kind == "train_loss"
+                if is_training and has_tests and not draws_both:
+                    continue
+                text = name
+                if has_tests and draws_both:
+                    text = f"{name}: {'training' if is_training else 'test'}"
+                thin = {"marker": "", "linewidth": 1} if kind in _THIN else {"markersize": 5}
+                curves = [getattr(run, kind) for run in repeats]
+                per = 0.01 if kind == "accuracy" else 1.0
+                _draw_repeats(row, curves, unit_s, per, **style | thin, label=label(text))
+        if goal is not None and panel == (_ACCURACY if goal.quantity == "accuracy" else "loss"):
+            value = goal.value * (100 if goal.quantity == "accuracy" else 1)
+            for axes in row:
+                axes.axhline(value, color="#888888", linestyle=":", linewidth=1)
+        finish(row[0], x="", y=panel)
         finish(row[1], x="", y="")
     grid[-1][0].set_xlabel("steps")
     grid[-1][1].set_xlabel(f"time since the first step ({unit})")
     losses = [value for line in grid[0][0].lines for value in line.get_ydata()]
-    if losses and min(losses) > 0 and max(losses) > 100 * min(losses):
+    if losses and min(losses) > 0 and max(losses) > _LOG_FROM * min(losses):
         grid[0][0].set_yscale("log")
         plain_log_ticks(grid[0][0].yaxis)
     shared_legend(figure, [grid[0][0]])
     return figure
 
 
-def _draws_training(runs: Mapping[str, Learning]) -> bool:
-    """Tell whether there is room for a line of training beside each one of tests."""
-    return sum(1 + bool(run.test_loss.values) for run in runs.values()) <= MOST_LINES
+def draws_training(runs: Mapping[str, Sequence[Learning]]) -> bool:
+    """Return whether there is room for a line of training beside each one of tests."""
+    tested = sum(any(run.test_loss.values for run in repeats) for repeats in runs.values())
+    return len(runs) + tested <= MOST_LINES
 
 
-def _tested(run: Learning) -> Learning:
-    return run._replace(train_loss=Curve([], [], []))
-
-
-def describe_lines(runs: Mapping[str, Learning]) -> str:
-    """Say which lines are there."""
-    if not any(run.test_loss.values for run in runs.values()):
-        return "Loss of training."
-    if _draws_training(runs):
-        return "Thin lines are training, those with markers are tests."
-    return "Lines are tests; with so many runs, those of training are left out."
-
-
-def _draw_run(
-    column: Mapping[str, Axes],
-    name: str,
-    run: Learning,
-    *,
-    style: dict[str, Any],
-    unit_s: float | None,
+def _draw_repeats(
+    row: Sequence[Axes], curves: Sequence[Curve], unit_s: float, per: float, **style: Any
 ) -> None:
-    """Draw training thin, tests with markers; against steps where `unit_s` is None."""
-    thin = {"color": style["color"], "linestyle": style["linestyle"], "linewidth": 1, "alpha": 0.8}
-    train, test, accuracy, rate = run
-    has_tests = bool(test.values)
-    named = f"{name}: training" if has_tests else name
-    if train.values:
-        _plot(column["loss"], train, unit_s, **thin, label=label(named))
-    if has_tests:
-        named = f"{name}: test" if train.values else name
-        _plot(column["loss"], test, unit_s, **style, label=label(named))
-    if accuracy.values:
-        shares = accuracy._replace(values=[100 * value for value in accuracy.values])
-        _plot(column[_ACCURACY], shares, unit_s, **style)
-    if _RATE in column and rate.values:
-        _plot(column[_RATE], rate, unit_s, **thin)
+    """Draw the mean of curves as far as all of them come, against steps and against time."""
+    import numpy as np
 
-
-def _plot(axes: Axes, curve: Curve, unit_s: float | None, **style: Any) -> None:
-    xs = curve.steps if unit_s is None else [time_s / unit_s for time_s in curve.times_s]
-    every = max(1, len(xs) // _MOST_MARKERS)
-    if len(xs) == 1:  # a line of one point is not to be seen
-        style = {"marker": ".", **style}
-    axes.plot(xs, curve.values, markevery=every, markersize=5, **style)
+    curves = [curve for curve in curves if curve.values]
+    if not curves:
+        return
+    last = min(curve.steps[-1] for curve in curves)
+    steps = [step for step in curves[0].steps if step <= last] or curves[0].steps[:1]
+    values = np.array([np.interp(steps, curve.steps, curve.values) for curve in curves]) / per
+    times = np.mean([np.interp(steps, curve.steps, curve.times_s) for curve in curves], axis=0)
+    if len(steps) == 1:  # a line of one point is not to be seen
+        style["marker"] = style["marker"] or "."
+    every = max(1, len(steps) // _MOST_MARKERS)
+    for axes, xs in zip(row, (steps, times / unit_s), strict=True):
+        axes.plot(xs, values.mean(axis=0), markevery=every, **style)
+        if len(curves) > 1:
+            ends = values.min(axis=0), values.max(axis=0)
+            axes.fill_between(xs, *ends, color=style["color"], alpha=0.2, linewidth=0)
 
 
 _MOST_NAMES = 32
@@ -136,21 +127,15 @@ def draw_heat_map(times: HeatMap) -> Figure:
     neighbours that rows stay visible."""
     import numpy as np
 
-    num_ranks = len(times.ranks)
-    size = -(-num_ranks // _MOST_ROWS)
+    size = -(-len(times.ranks) // _MOST_ROWS)
+    firsts = range(0, len(times.ranks), size)
     # fmax knows a time from a gap.
-    rows_s = np.array(
-        [
-            np.fmax.reduce(np.array(times.times_s[at : at + size]))
-            for at in range(0, num_ranks, size)
-        ]
-    )
+    rows_s = np.array([np.fmax.reduce(np.array(times.times_s[at : at + size])) for at in firsts])
     unit_s, unit = time_unit(float(np.nanmedian(rows_s)))
     long_s, unit_of_all = long_unit(times.whole_s)
     low_s, high_s = map(float, np.nanquantile(rows_s, _QUANTILES))
     # A rank that is slow for most of its time is within the range.
-    high_s = max(high_s, *(float(np.median(row[~np.isnan(row)])) for row in rows_s))
-    high_s = high_s if high_s > low_s else low_s + 1e-9
+    high_s = max(high_s, low_s + 1e-9, *(float(np.nanmedian(row)) for row in rows_s))
     figure = new_figure(9, 1.6 + min(6.0, max(1.0, 0.28 * len(rows_s))))
     axes = figure.subplots()
     image = axes.imshow(
@@ -177,34 +162,31 @@ def rank_name(rank: int, host: str | None) -> str:
     return label(f"{rank} {host}" if host else str(rank))
 
 
-_HEADROOM = 1.1
-_ALL = "each of all"
-_ALIKE = ({"color": LINES[0]["color"], "alpha": 0.3, "linewidth": 1},)
-
-
 def draw_usage(series: UsageSeries) -> Figure:
     """Draw a panel for each quantity, with a line for each GPU or node."""
     figure = new_figure(9, 1.5 + 1.7 * len(series.panels))
     column = figure.subplots(len(series.panels), 1, squeeze=False, sharex=True)[:, 0]
-    all_lines = [line for lines in series.panels.values() for line in lines]
-    unit_s, unit = long_unit(max(line.times_s[-1] for line in all_lines))
+    lines_of_all = [line for lines in series.panels.values() for line in lines]
+    unit_s, unit = long_unit(max(line.times_s[-1] for line in lines_of_all))
     for axes, (panel, lines) in zip(column, series.panels.items(), strict=True):
         # More lines than can be told apart are one, whose darkest part is where most of them are.
         are_one = len(lines) > MOST_LINES
-        for line, style in zip(lines, itertools.cycle(_ALIKE if are_one else LINES)):
+        for line, style in zip(lines, itertools.cycle(LINES)):
+            faint = {"color": LINES[0]["color"], "alpha": 0.3, "linestyle": "-", "marker": ""}
             axes.plot(
                 [time_s / unit_s for time_s in line.times_s],
                 line.values,
-                label=_ALL if are_one else line.name,
+                label="each of all" if are_one else line.name,
                 markersize=4,
                 markevery=max(1, len(line.values) // _MOST_MARKERS),
-                **style,
+                **(faint if are_one else style),
             )
         finish(axes, x="", y=panel.replace(" (", "\n("))
         largest = max(value for line in lines for value in line.values if not math.isnan(value))
-        axes.set_ylim(0, 105 if panel == GPU_BUSY else _HEADROOM * largest or None)
+        axes.set_ylim(0, 105 if panel == GPU_BUSY else 1.1 * largest or None)
+        axes.set_xlim(left=0)
     column[-1].set_xlabel(f"time since the ranks began ({unit})")
-    if len({line.name for line in all_lines}) > 1 or len(all_lines) > len(series.panels):
+    if len({line.name for line in lines_of_all}) > 1:
         shared_legend(figure, list(column))
     return figure
 
