@@ -18,7 +18,7 @@ from sidebyside import option_parser, print_machine
 from hpcdist.job import load_job
 from hpcdist.job.spec import TrainJob
 from hpcdist.summary.figures.rank import measure_rank
-from hpcdist.summary.read.collect import read_rank
+from hpcdist.summary.read.event_file import read_events
 
 _WITHIN = 0.02
 _SETTINGS = (
@@ -59,7 +59,7 @@ def time_both(epochs: int) -> tuple[float, float, int]:
         trainer.train()
         context.events.close()
         assert context.events.path is not None
-        figures = measure_rank(read_rank(context.events.path, rank=0, attempt=0))
+        figures = measure_rank(read_events(context.events.path, number=0, attempt=0))
     outside_s = times_s[figures.warm_up_steps :]
     steps = figures.totals.steps
     assert steps == len(outside_s), (steps, len(outside_s))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
@@ -15,21 +14,18 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import State
 from hpcdist.summary.compare.groups import (
-    Compared,
     compare_places,
     compare_runs,
     configurations,
 )
-from hpcdist.summary.figures.disturbance import find_left_out
-from hpcdist.summary.figures.goals import list_train_losses, time_to_goal, wanted_goals
-from hpcdist.summary.figures.rank import Tested
+from hpcdist.summary.figures.goals import time_to_goal, wanted_goals
 from hpcdist.summary.figures.run import MeasuredRun, place_run
-from hpcdist.summary.measuring import Measurement, find_measurements
+from hpcdist.summary.figures.usage import find_left_out
+from hpcdist.summary.measuring import find_measurements
 from hpcdist.summary.read.collect import sentence
-from hpcdist.summary.read.records import Fault
+from hpcdist.summary.read.event_file import Fault
 from hpcdist.summary.read.search import leave_out_copies
-from hpcdist.summary.read.timeline import read_timeline
-from hpcdist.summary.values import RunSummary, Summary, TimeToAccuracy
+from hpcdist.summary.values import RunSummary, Summary
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,45 +61,12 @@ def summarize(
         text = f"skipped, it is run {original.id} once more: {original.path}"
         skipped.append(sentence(copy, Fault(path=".", text=text)))
     # Before anything is read: what is asked may bring files of runs here.
-    known = _ask_states(runs, states)
+    known: Mapping[str, State] = states if not callable(states) else {}
+    if callable(states):
+        known = states([run for run in runs if not os.path.lexists(run.verdict_file)])
     measurements = find_measurements(runs, uses_kept=uses_kept)
-    known, accounting = _ask(runs, measurements, states, accounting, known=known)
-    for run, measurement in zip(runs, measurements, strict=True):
-        skipped += [sentence(run, fault) for fault in measurement.faults]
-        if measurement.run is not None:
-            state, account = known.get(run.id), accounting.get(run.id)
-            measured.append(place_run(measurement.run, run.path, state=state, accounting=account))
-    if not compares_disturbed:
-        measured = _set_disturbed_aside(measured)
-    compared = compare_runs(measured)
-    summaries = _beside_each_other(measured, compared, goal=goal)
-    return Summary(
-        runs=summaries,
-        groups=compared.sizes,
-        comparisons=compared.variants,
-        places=compare_places(measured, [run.settings or "" for run in summaries]),
-        skipped=skipped,
-    )
-
-
-def _ask_states(
-    runs: Sequence[Run], states: Mapping[str, State] | Ask[State]
-) -> Mapping[str, State]:
-    if not callable(states):
-        return states
-    return states([run for run in runs if not os.path.lexists(run.verdict_file)])
-
-
-def _ask(
-    runs: Sequence[Run],
-    measurements: Sequence[Measurement],
-    states: Mapping[str, State] | Ask[State],
-    accounting: Mapping[str, Accounting] | Ask[Accounting] | None,
-    *,
-    known: Mapping[str, State],
-) -> tuple[Mapping[str, State], Mapping[str, Accounting]]:
-    """Ask for the states of runs whose verdict cannot be read, and for the books on those that were
-    not on this machine: of thousands of runs no file is read once more."""
+    # Then for the states of runs whose verdict cannot be read, and for the books on those that were
+    # not on this machine: of thousands of runs no file is read once more.
     found = [
         (run, each.run.figures) for run, each in zip(runs, measurements, strict=True) if each.run
     ]
@@ -112,19 +75,46 @@ def _ask(
         known = {**known, **states(torn)}
     if callable(accounting):
         here = (LOCAL, None)
-        elsewhere = [run for run, own in found if (own.scheduler, own.cluster) != here]
-        accounting = accounting(elsewhere)
-    return known, accounting or {}
+        accounting = accounting([run for run, own in found if (own.scheduler, own.cluster) != here])
+    for run, measurement in zip(runs, measurements, strict=True):
+        skipped += [sentence(run, fault) for fault in measurement.faults]
+        if measurement.run is not None:
+            state, account = known.get(run.id), (accounting or {}).get(run.id)
+            measured.append(place_run(measurement.run, run.path, state=state, accounting=account))
+    digests = configurations([run.conditions for run in measured])
+    if not compares_disturbed:
+        measured = _set_disturbed_aside(measured, [digest.configuration for digest in digests])
+    compared = compare_runs(measured)
+    goals = wanted_goals(measured, goal=goal)
+    return Summary(
+        runs=[
+            RunSummary(
+                **msgspec.structs.asdict(run.figures),
+                **msgspec.structs.asdict(beside),
+                **digest._asdict(),
+                time_to_accuracy=time_to_goal(run, wanted),
+            )
+            for run, beside, digest, wanted in zip(
+                measured, compared.runs, digests, goals, strict=True
+            )
+        ],
+        groups=compared.sizes,
+        comparisons=compared.variants,
+        places=compare_places(measured, [digest.settings for digest in digests]),
+        series={run.figures.path: run.series for run in measured if run.figures.path},
+        skipped=skipped,
+    )
 
 
-def _set_disturbed_aside(measured: Sequence[MeasuredRun]) -> list[MeasuredRun]:
+def _set_disturbed_aside(
+    measured: Sequence[MeasuredRun], configurations: Sequence[str]
+) -> list[MeasuredRun]:
     """Return runs, some as such that are not compared since something else disturbed them."""
     kinds = []
-    digests = configurations([run.conditions for run in measured])
-    for run, digest in zip(measured, digests, strict=True):
+    for run, configuration in zip(measured, configurations, strict=True):
         own = run.figures
         size = own.nodes, own.gpus_per_node
-        kind = own.job, own.comparison, own.variant, digest.configuration, own.ran_with.code, size
+        kind = own.job, own.comparison, own.variant, configuration, own.ran_with.code, size
         kinds.append((kind, own))
     left_out = find_left_out(kinds)
     why = "{} (--with-disturbed compares it all the same)"
@@ -134,39 +124,6 @@ def _set_disturbed_aside(measured: Sequence[MeasuredRun]) -> list[MeasuredRun]:
         else run
         for run in measured
     ]
-
-
-def _beside_each_other(
-    measured: Sequence[MeasuredRun], compared: Compared, *, goal: Goal | None
-) -> list[RunSummary]:
-    """Return each run with all that only the others show."""
-    digests = configurations([run.conditions for run in measured])
-    accuracies = _times_to_goal(measured, goal=goal)
-    return [
-        RunSummary(
-            **msgspec.structs.asdict(run.figures),
-            **msgspec.structs.asdict(beside),
-            **digest._asdict(),
-            time_to_accuracy=accuracy,
-        )
-        for run, beside, digest, accuracy in zip(
-            measured, compared.runs, digests, accuracies, strict=True
-        )
-    ]
-
-
-def _times_to_goal(
-    measured: Sequence[MeasuredRun], *, goal: Goal | None
-) -> list[TimeToAccuracy | None]:
-    """Return when each run reached its goal; events are read once more where it is a loss of
-    training."""
-    times = []
-    for run, wanted in zip(measured, wanted_goals(measured, goal=goal), strict=True):
-        losses: list[Tested] = []
-        if wanted and wanted.goal.quantity == "train_loss" and run.figures.path:
-            losses = list_train_losses(read_timeline(Path(run.figures.path)))
-        times.append(time_to_goal(run, wanted, losses))
-    return times
 
 
 def print_summary(

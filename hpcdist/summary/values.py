@@ -131,6 +131,8 @@ class Straggler(Struct, frozen=True, kw_only=True):
     host: str | None = None
     others: list[int] = []
     """Further ranks, or nodes without `rank`, that are slow throughout, too."""
+    phase: str | None = None
+    """Phase of a step in which it takes most longer; None where no phases are known."""
     longer_s: float
     """Seconds per step that it needs more than the typical rank, for its own part."""
     slowest_in: int
@@ -356,7 +358,6 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     """Mean over the steps of the last window, by the lowest rank."""
     learning_rate: float | None = None
     """That of the last window."""
-    """Loss of the last training window of the lowest rank."""
     slowest_rank: RankPace | None = None
     """None where fewer than two ranks recorded steps."""
     fastest_rank: RankPace | None = None
@@ -526,6 +527,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     """Of variants."""
     places: list[Group] = []
     """Of clusters."""
+    series: dict[str, msgspec.Raw] = {}
+    """Encoded curves of runs, by their directories: see `figures.series.decode_series`."""
     skipped: list[str]
 
 

@@ -15,6 +15,8 @@ from hpcdist.job.spec import Checkpoint, Data, Record, Resources, Train, TrainJo
 from hpcdist.runs.events import HISTOGRAM_RATIO
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
+from hpcdist.summary import summarize
+from hpcdist.summary.figures.series import decode_series
 
 DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
 
@@ -178,6 +180,16 @@ class Events:
 def events() -> type[Events]:
     """The makers of events."""
     return Events
+
+
+@pytest.fixture
+def series_of():
+    """Return the curves of a run, as pictures have them."""
+
+    def read(run):
+        return decode_series(summarize([run], {}).series[str(run.path)])
+
+    return read
 
 
 @pytest.fixture

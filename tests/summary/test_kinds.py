@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from hpcdist.summary.read.records import EVENT_TYPES, OTHER_KINDS
+from hpcdist.summary.read.event_file import EVENT_TYPES, OTHER_KINDS
 
 EVENTS_PAGE = Path(__file__).parent.parent.parent / "docs" / "events.md"
 

@@ -8,7 +8,6 @@ import pytest
 from hpcdist.job.goal import Goal, parse_goal
 from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.summary.report.csv import to_csv
-from hpcdist.summary.report.pictures.series import read_learning
 from hpcdist.summary.report.text import make_console
 
 
@@ -34,18 +33,6 @@ def add_epochs(events):
 def reached(run, **options):
     (found,) = summarize([run], {}, **options).runs
     return found.time_to_accuracy
-
-
-def test_the_time_runs_from_the_first_step_to_the_end_of_the_first_test_that_is_good_enough(
-    make_run, add_epochs
-):
-    run = make_run("one")
-    add_epochs(run, [0.5, 0.8, 0.7, 0.95, 0.9])
-    found = reached(run, goal=Goal("accuracy", 0.8))
-    assert (found.is_reached, found.time_s, found.step, found.epoch) == (True, 22.0, 20, 2)
-    assert found.best == 0.95
-    found = reached(run, goal=Goal("accuracy", 0.9))
-    assert (found.time_s, found.step) == (44.0, 40)
 
 
 def test_a_target_that_was_never_reached_has_no_time_and_says_so(make_run, add_epochs):
@@ -85,19 +72,13 @@ def test_without_a_target_it_is_what_all_done_runs_of_a_job_reach(make_run, add_
     assert alone.time_to_accuracy.target == pytest.approx(0.4)
 
 
-def test_a_run_that_was_not_tested_has_none(make_run, events):
-    run = make_run("silent")
-    events.write(run, 0, [events.start(0, world_size=1), *events.steady([100.0] * 3)])
-    assert reached(run) is None
-
-
 @pytest.mark.parametrize(
     ("clock_s", "time_s"),
     [(1100.0, 111.0), (400.0, 33.0)],
     ids=["67 s lost between attempts", "the clock of the new host is ten minutes behind"],
 )
 def test_after_a_restart_lost_time_counts_and_what_was_done_again_counts_as_it_was_done_again(
-    make_run, add_epochs, clock_s, time_s
+    make_run, add_epochs, series_of, clock_s, time_s
 ):
     run = make_run("again")
     add_epochs(run, [0.5, 0.9])
@@ -107,7 +88,7 @@ def test_after_a_restart_lost_time_counts_and_what_was_done_again_counts_as_it_w
     assert (found.step, found.time_s) == (20, time_s)
     found = reached(run, goal=Goal("accuracy", 0.9))
     assert (found.step, found.time_s) == (30, time_s + 11)
-    curve = read_learning(run.path).accuracy
+    curve = series_of(run).learning.accuracy
     assert curve.steps == [10, 20, 30]
     assert curve.times_s == pytest.approx([11.0, time_s, time_s + 11])
 
@@ -187,39 +168,6 @@ def add_training(events):
     return add
 
 
-def test_a_loss_of_training_is_a_goal_as_the_mean_of_the_last_tenth_of_the_steps(
-    make_run, add_training
-):
-    run = make_run("one")
-    add_training(run, [2.0] * 25 + [0.5, 1.5, 1.0, 0.5])
-    # One window of 0.5 of 26 is no loss of 0.5: the mean of three is.
-    found = reached(run, goal=Goal("train_loss", 1.0))
-    assert (found.goal, found.is_reached) == ("train_loss", True)
-    assert (found.time_s, found.step, found.samples) == (280.0, 280, 2800.0)
-    assert found.best == 1.0
-    assert reached(run, goal=Goal("train_loss", 0.9)).is_reached is False
-
-
-def test_the_first_windows_are_each_a_tenth_of_the_steps(make_run, add_training):
-    run = make_run("one")
-    add_training(run, [2.0, 1.0, 0.5])
-    assert reached(run, goal=Goal("train_loss", 1.0)).time_s == 20
-
-
-def test_a_loss_of_training_counts_as_it_was_done_again_after_a_restart(make_run, add_training):
-    run = make_run("again")
-    add_training(run, [2.0, 0.5])
-    add_training(run, [2.0, 1.0, 0.0], clock_s=1100.0, first_step=10, attempt=1)
-    found = reached(run, goal=Goal("train_loss", 1.0))
-    assert (found.step, found.time_s, found.best) == (30, 120.0, 0.0)
-
-
-def test_runs_of_older_versions_have_the_loss_of_their_last_batches(make_run, events):
-    run = make_run("old")
-    events.write(run, 0, [events.start(0, world_size=1), *events.steady([100.0] * 3)])
-    assert reached(run, goal=Goal("train_loss", 1.0)).step == 10
-
-
 def test_the_job_may_name_the_goal_and_an_option_comes_before_it(make_run, add_epochs):
     jobs = [make_run(name, record={"goal": "loss=0.25"}) for name in ("one", "two")]
     for run in jobs:
@@ -261,12 +209,14 @@ def test_what_is_no_goal_is_refused(text):
         parse_goal(text)
 
 
-def test_the_learning_rate_is_in_the_summary_and_a_curve_where_it_varied(make_run, add_training):
+def test_the_learning_rate_is_in_the_summary_and_a_curve_where_it_varied(
+    make_run, add_training, series_of
+):
     run = make_run("one")
     add_training(run, [2.0, 1.0])
     [found] = summarize([run], {}).runs
     assert (found.train_loss, found.learning_rate) == (1.0, 0.1)
-    learning = read_learning(run.path)
+    learning = series_of(run).learning
     assert learning.learning_rate.values == [0.2, 0.1]
     assert learning.has_varied_rate
     assert learning.train_loss.values == [2.0, 1.0]

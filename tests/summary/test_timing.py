@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import msgspec
@@ -56,50 +55,3 @@ def test_percentiles_of_equal_steps_are_that_time_exactly(events):
     assert time is not None
     assert (time.p50, time.p95) == (0.0123, 0.0123)
     assert time.sd == pytest.approx(0, abs=1e-9)
-
-
-def drawn_windows(seed: int, num: int) -> list[Window]:
-    """Windows of ten steps each, of which one is missing."""
-    drawing = random.Random(seed)
-    return [
-        msgspec.convert(
-            {
-                "event": "steps",
-                "step": 10 * number,
-                "steps": 10,
-                "wall_s": (wall_s := drawing.uniform(0.9, 1.1)),
-                "samples": 640,
-                "step_time_s": {"sum": wall_s, "sumsq": wall_s**2 / 10, "min": 0.08, "max": 0.2},
-                "phases_s": {"exposed_communication": 0.1, "checkpoint": 0.01},
-            },
-            Window,
-        )
-        for number in range(1, num + 1)
-        if number != 400
-    ]
-
-
-def test_joined_spans_hold_the_same_steps_times_and_samples_and_nothing_that_is_missing() -> None:
-    whole = timing.to_spans(drawn_windows(0, 1000))
-    joined = timing.to_spans(drawn_windows(0, 1000), most=300)
-    assert 250 <= len(joined) <= 300
-    assert list(joined.last_steps)[-3:] == [9920, 9960, 10000]
-    assert 3990 in joined.last_steps
-    assert 4000 in joined.first_steps
-    for column in ("wall_s", "samples", "stepped_s", "waited_s", "saved_s"):
-        assert sum(getattr(joined, column)) == pytest.approx(sum(getattr(whole, column)))
-    done = sum(map(int.__sub__, joined.last_steps, joined.first_steps))
-    assert done == 9990
-
-
-def test_ranks_of_unequal_warm_up_are_in_step_where_their_spans_are_joined_and_rates_stay() -> None:
-    windows = [drawn_windows(seed, 1000) for seed in range(8)]
-    whole = [timing.to_spans(own[seed:]) for seed, own in enumerate(windows)]
-    joined = [timing.to_spans(own[seed:], most=300) for seed, own in enumerate(windows)]
-    assert {tuple(own.last_steps[-100:]) for own in joined} == {(*joined[0].last_steps[-100:],)}
-    rate, expected = timing.throughput([joined]), timing.throughput([whole])
-    assert rate is not None
-    assert expected is not None
-    assert rate.mean == pytest.approx(expected.mean, rel=1e-9)
-    assert rate.sd == pytest.approx(expected.sd, rel=0.1)
-    assert rate.count == expected.count

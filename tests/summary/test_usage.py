@@ -1,8 +1,6 @@
 """What runs used and cost, from samples of known content."""
 
-import csv
 import io
-import json
 
 import msgspec
 import pytest
@@ -11,11 +9,9 @@ from hpcdist.base.plotting import render
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import Beginning, Verdict
-from hpcdist.summary import print_summary, summarize, to_json
-from hpcdist.summary.figures.attempts import AttemptSpan, cost_by_events, lost_time_s
-from hpcdist.summary.report.csv import to_csv
+from hpcdist.summary import print_summary, summarize
+from hpcdist.summary.figures.series import CPUS_BUSY, GPU_BUSY, MOST_NODES
 from hpcdist.summary.report.pictures.catalogue import find_pictures
-from hpcdist.summary.report.pictures.series import CPUS_BUSY, GPU_BUSY, MOST_NODES, read_usage
 from hpcdist.summary.report.remarks import remarks
 from hpcdist.summary.report.report import make_sections
 from hpcdist.summary.report.text import make_console
@@ -124,66 +120,40 @@ def test_the_schedulers_word_on_the_time_overrules(make_run, events):
     assert cost.waiting_share == 0.25
 
 
-def span(life, begin_s, stepping_s, end_s, *, unnoticed_s=0.0):
-    worked_until_s = None if stepping_s is None else end_s - unnoticed_s
-    return AttemptSpan(life, begin_s, stepping_s, worked_until_s, end_s)
-
-
 @pytest.mark.parametrize(
     ("spans", "held_s", "lost_s"),
     [
-        ([span(0, 0.0, 10.0, 100.0)], 100.0, None),
-        # From the end to the next step, and what was done again.
-        ([span(0, 0.0, 10.0, 100.0), span(0, 105.0, 120.0, 200.0)], 200.0, 20.0 + 7.0),
+        pytest.param([(0, 0, 10, 100, 0)], 100, None, id="one"),
+        # From the end to the next step.
+        pytest.param([(0, 0, 10, 100, 0), (0, 105, 120, 200, 0)], 200, 20, id="restart"),
         # Between two lives nothing is held; the new one's begin to its first step is lost.
-        ([span(0, 0.0, 10.0, 100.0), span(1, 500.0, 515.0, 600.0)], 200.0, 15.0 + 7.0),
-        # All of an attempt that never stepped.
-        (
-            [span(0, 0.0, 10.0, 50.0), span(0, 52.0, None, 60.0), span(0, 61.0, 65.0, 100.0)],
-            100.0,
-            10.0 + 5.0 + 7.0,
+        pytest.param([(0, 0, 10, 100, 0), (1, 500, 515, 600, 0)], 200, 15, id="new life"),
+        pytest.param(
+            [(0, 0, 10, 50, 0), (0, 52, None, 60, 0), (0, 61, 65, 100, 0)], 100, 15, id="no step"
         ),
-        ([span(0, 0.0, None, 50.0), span(0, 52.0, None, 60.0)], 60.0, None),
-        # Ranks whose end is noticed late.
-        (
-            [span(0, 0.0, 10.0, 100.0, unnoticed_s=30.0), span(0, 105.0, 120.0, 200.0)],
-            200.0,
-            30.0 + 20.0 + 7.0,
-        ),
-        (
-            [span(0, 0.0, 10.0, 100.0, unnoticed_s=30.0), span(1, 500.0, 515.0, 600.0)],
-            200.0,
-            30.0 + 15.0 + 7.0,
-        ),
-    ],
-    ids=[
-        "one",
-        "restart",
-        "new life",
-        "no step",
-        "never a step",
-        "noticed late",
-        "noticed late, new life",
+        pytest.param([(0, 0, None, 50, 0), (0, 52, None, 60, 0)], 60, None, id="never a step"),
+        pytest.param([(0, 0, 10, 100, 30), (0, 105, 120, 200, 0)], 200, 50, id="noticed late"),
+        pytest.param([(0, 0, 10, 100, 30), (1, 500, 515, 600, 0)], 200, 45, id="late, new life"),
     ],
 )
-def test_what_restarts_took_is_a_part_of_the_time_held(spans, held_s, lost_s):
-    cost = cost_by_events(spans, lost_s=lost_time_s(spans, 7.0), num_gpus=4, num_cpus=None)
-    assert (cost.held_s, cost.lost_s) == (held_s, lost_s)
-    assert cost.lost_share == (None if lost_s is None else pytest.approx(lost_s / held_s))
-    assert cost.gpu_hours == pytest.approx(4 * held_s / 3600)
-
-
-def test_spans_come_from_the_attempts_own_files(make_run, events):
-    run = make_run("again", verdict=None)
-    for attempt, (life, begin_s, end_s) in enumerate([(0, 1000.0, 1100.0), (1, 2000.0, 2050.0)]):
-        start = events.start(0, world_size=1, time_s=begin_s + 5)
-        first = events.window(step=10, times_s=[1.0] * 10, samples=10, time_s=begin_s + 20)
-        events.write(run, 0, [start, first, events.end(time_s=end_s)], attempt=attempt)
+def test_what_restarts_took_is_a_part_of_the_time_held(make_run, events, spans, held_s, lost_s):
+    """Attempts: life, begin, first step, end, and how long before it the last step was."""
+    run = make_run("run", verdict=None)
+    step = 0
+    for attempt, (life, *times) in enumerate(spans):
+        begin_s, stepping_s, end_s = (None if at is None else 1000.0 + at for at in times[:3])
+        made = [events.start(0, world_size=1, device="cuda:0", time_s=begin_s)]
+        if stepping_s:
+            worked_s = end_s - times[3]
+            made.append({"event": "resume", "step": step})
+            step += 10
+            took_s = [(worked_s - stepping_s) / 10] * 10
+            made.append(events.window(step=step, times_s=took_s, samples=1, time_s=worked_s))
+        events.write(run, 0, [*made, events.end(time_s=end_s)], attempt=attempt)
         run.write_beginning(attempt, Beginning(life=life, time_s=begin_s))
     cost = summary_of(run).runs[0].cost
-    assert cost.held_s == 150.0
-    # The first hangs for 80 s; the second steps after 10 s, and does the 10 steps again.
-    assert cost.lost_s == pytest.approx(80.0 + 10.0 + 10.0)
+    assert (cost.held_s, cost.lost_s) == (held_s, lost_s and pytest.approx(lost_s))
+    assert cost.gpu_hours == pytest.approx(held_s / 3600)
 
 
 def test_the_time_until_a_lost_node_is_noticed_is_lost_by_all_accounts(make_run, events):
@@ -227,10 +197,6 @@ def test_the_table_has_the_columns_that_some_run_fills(make_run, events):
     assert "Wh" in table
 
 
-def test_there_is_no_table_where_nothing_is_known(make_run):
-    assert "Resources" not in printed(summary_of(make_run("bare")))
-
-
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -252,24 +218,13 @@ def test_remarks_are_made_where_the_figures_are_sure(make_run, fields, said):
     assert remarks(summary_of(run).runs[0], is_alone=True) == []
 
 
-def test_json_and_csv_have_the_figures(make_run, events):
-    run = attempt_of(make_run, events, end_s=1720.0)
-    write(run, [begin(gpus=1), window(1010.0, gpus=[gpu(0.5)])])
-    summary = summary_of(run)
-    found = json.loads(json.dumps(to_json(summary)))[0]
-    assert found["usage"]["gpus"][0]["utilization"] == 0.5
-    assert found["cost"]["gpu_hours"] == pytest.approx(0.4)
-    (cells,) = csv.DictReader(io.StringIO(to_csv(summary)))
-    assert (cells["cost.gpu_hours"], cells["usage.gpu_utilization"]) == ("0.4", "0.5")
-
-
-def test_the_picture_has_a_line_per_gpu_on_each_nodes_own_clock(make_run):
+def test_the_picture_has_a_line_per_gpu_on_each_nodes_own_clock(make_run, series_of):
     run = make_run("far", nodes=2)
     for node, begin_s in enumerate((1000.0, 91_000.0)):
         windows = [window(begin_s + 10 * n, gpus=[gpu(0.5), gpu(0.7)]) for n in (1, 2)]
         write(run, [begin(node, begin_s=begin_s, gpus=2), *windows], node=node)
     write(run, [begin(0, begin_s=1050.0, gpus=2), window(1060.0, gpus=[gpu(0.1)])], attempt=1)
-    found = read_usage(run.path)
+    found = series_of(run).usage
     lines = {line.name: line for line in found.panels[GPU_BUSY]}
     assert list(lines) == ["node 0, GPU 0", "node 0, GPU 1", "node 1, GPU 0", "node 1, GPU 1"]
     assert lines["node 1, GPU 1"].times_s == [5.0, 15.0]
@@ -280,12 +235,12 @@ def test_the_picture_has_a_line_per_gpu_on_each_nodes_own_clock(make_run):
     assert [line.name for line in found.panels[CPUS_BUSY]] == ["node 0", "node 1"]
 
 
-def test_a_node_that_came_in_later_is_drawn_from_then_on(make_run):
+def test_a_node_that_came_in_later_is_drawn_from_then_on(make_run, series_of):
     run = make_run("lost", nodes=2)
     for attempt, begin_s in enumerate((1000.0, 1100.0)):
         write(run, [begin(0, begin_s=begin_s), window(begin_s + 10)], attempt=attempt)
     write(run, [begin(7, begin_s=500.0), window(510.0)], node=7, attempt=1)
-    lines = {line.name: line for line in read_usage(run.path).panels[CPUS_BUSY]}
+    lines = {line.name: line for line in series_of(run).usage.panels[CPUS_BUSY]}
     assert lines["node 7"].times_s == [105.0]
 
 
@@ -307,9 +262,9 @@ def test_pictures_stay_readable_with_many_nodes(make_run, num_nodes):
     assert "GPU busy (%): 50" in pictures[0].description
 
 
-def test_a_run_without_samples_has_no_picture_of_them(make_run):
+def test_a_run_without_samples_has_no_picture_of_them(make_run, series_of):
     run = make_run("bare")
-    assert read_usage(run.path) is None
+    assert series_of(run).usage is None
     assert list(find_pictures(make_sections(summary_of(run)))) == []
     assert Run(run.path).usage_files() == []
 

@@ -47,7 +47,7 @@ from hpcdist.runs.spec import (
 )
 from hpcdist.runs.verdict import Beginning, Verdict
 from hpcdist.schedulers.base import Condition
-from hpcdist.summary.read.records import BENCHMARK_EVENTS
+from hpcdist.summary.read.event_file import BENCHMARK_EVENTS
 
 FAILED = Verdict(
     kind="exception",
@@ -196,17 +196,14 @@ def _describe(run: Run) -> dict[str, Any]:
 
 
 def events(folder: Path) -> list[Sample]:
-    from hpcdist.summary.read.collect import read_rank
-    from hpcdist.summary.read.event_file import decode_file
+    from hpcdist.summary.read.event_file import read_events as read_whole
 
     path = folder / "rank-00000.jsonl"
 
     def read(content: bytes) -> bool:
         path.write_bytes(content)
         read_events(path)
-        whole = decode_file(path)
-        record = read_rank(path, rank=0, attempt=0)
-        return not whole.num_torn and not record.faults
+        return not read_whole(path, number=0, attempt=0).faults
 
     return [Sample(_events(0), read)]
 
@@ -359,19 +356,19 @@ def profile(folder: Path) -> list[Sample]:
 
 def cache(folder: Path) -> list[Sample]:
     from hpcdist.summary.measuring import Fingerprint, Measurement, read_kept, write_kept
-    from hpcdist.summary.read.records import Fault
+    from hpcdist.summary.read.event_file import Fault
 
     run = Run(folder / "runs" / "a")
     run.path.mkdir(parents=True)
-    fingerprint = Fingerprint(b"x" * 16, 10, 1.0)
+    fingerprint = Fingerprint(b"x" * 16, 1.0)
     faults = [Fault(path=f"events/{number}", text="torn") for number in range(50)]
     measured = Measurement(run=None, faults=faults)
-    write_kept(run, fingerprint, measured, version="1")
+    write_kept(run, fingerprint, measured)
     content = run.figures_file.read_bytes()
 
     def read(content: bytes) -> bool:
         run.figures_file.write_bytes(content)
-        found = read_kept(run, fingerprint, version="1")
+        found = read_kept(run, fingerprint)
         assert found is None or found == measured
         return found is not None
 

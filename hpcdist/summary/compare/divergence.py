@@ -12,12 +12,13 @@ from typing import Any
 from msgspec import Struct
 
 from hpcdist.base.errors import UserError
+from hpcdist.runs.events import Digest, Evaluation, NodeBegin, Start, Window
 from hpcdist.runs.run import Run
 from hpcdist.runs.snapshot import find_code, read_contents
 from hpcdist.runs.spec import RunSpec
 from hpcdist.summary.figures.run import flatten
-from hpcdist.summary.read.collect import job_as_submitted, read_node, read_rank
-from hpcdist.summary.read.records import RankRecord
+from hpcdist.summary.read.collect import job_as_submitted
+from hpcdist.summary.read.event_file import EventFile, read_events
 
 _VARIABLES = (
     *("CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_TF32", "NCCL_", "OMP_", "MKL_", "HIP_", "ROCR_"),
@@ -60,7 +61,7 @@ class RunDiff(Struct, frozen=True, kw_only=True):
 def diff_runs(runs: Sequence[Run]) -> RunDiff:
     """Compare two runs. Raises UserError where they recorded nothing at the same steps."""
     records = [_records_of_lowest_rank(run) for run in runs]
-    has_digests = all(any(record.digests for record in own) for own in records)
+    has_digests = all(any(record.all(Digest) for record in own) for own in records)
     first, second = (_values(own, has_digests=has_digests) for own in records)
     steps = sorted(first.keys() & second.keys())
     if not steps:
@@ -89,22 +90,23 @@ def diff_runs(runs: Sequence[Run]) -> RunDiff:
     )
 
 
-def _records_of_lowest_rank(run: Run) -> list[RankRecord]:
+def _records_of_lowest_rank(run: Run) -> list[EventFile]:
     files = sorted(run.event_files())
-    return [read_rank(path, rank=rank, attempt=n) for rank, n, path in files if rank == files[0][0]]
+    lowest = [file for file in files if file[0] == files[0][0]]
+    return [read_events(path, number=rank, attempt=n) for rank, n, path in lowest]
 
 
-def _values(records: Sequence[RankRecord], *, has_digests: bool) -> Values:
+def _values(records: Sequence[EventFile], *, has_digests: bool) -> Values:
     """Return the values of a rank; what a restart did again counts once, as the restart did it."""
     values: Values = {}
     for record in records:
         own: Values = {}
         recorded: dict[str, Sequence[Any]] = {
-            "loss": record.windows,
-            "loss of the test data": record.evaluations,
+            "loss": record.all(Window),
+            "loss of the test data": record.all(Evaluation),
         }
         if has_digests:
-            recorded = {"parameters": record.digests, "loss": record.digests}
+            recorded = {"parameters": record.all(Digest), "loss": record.all(Digest)}
         for name, events in recorded.items():
             field = "parameters" if name == "parameters" else "loss"
             for event in events:
@@ -115,14 +117,14 @@ def _values(records: Sequence[RankRecord], *, has_digests: bool) -> Values:
     return values
 
 
-def _facts(run: Run, records: Sequence[RankRecord]) -> dict[tuple[str, str], Any]:
+def _facts(run: Run, records: Sequence[EventFile]) -> dict[tuple[str, str], Any]:
     """Return what a run recorded of itself, by its kind and name, as far as it is there."""
     spec = run.read_spec() or RunSpec()
-    start = next((record.starts[-1] for record in reversed(records) if record.starts), None)
+    start = next(filter(None, (record.last(Start) for record in reversed(records))), None)
     files = run.usage_files()
     newest = max((attempt for _, attempt, _ in files), default=0)
-    nodes = [read_node(path, node=node, attempt=n) for node, n, path in files if n == newest]
-    begins = [node.begins[-1] for node in nodes if node.begins]
+    nodes = [read_events(path, number=node, attempt=n) for node, n, path in files if n == newest]
+    begins = [begin for node in nodes if (begin := node.last(NodeBegin))]
     gpus = [gpu for begin in begins for gpu in begin.gpus]
     copy = find_code(run, spec)
     files_of_copy = {} if copy is None else read_contents(copy)

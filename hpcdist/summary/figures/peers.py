@@ -6,10 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import msgspec
-
-from hpcdist.runs.events import PeerGroup
-from hpcdist.summary.figures.rank import RankFigures
+from hpcdist.runs.events import Digest, PeerGroup
+from hpcdist.summary.read.event_file import EventFile
 from hpcdist.summary.values import Parting
 
 
@@ -60,13 +58,11 @@ class Replicas:
         """Attempt -> step -> digest of the parameters -> the ranks that have it."""
         self._are_sharded = False
 
-    def take(self, figures: RankFigures) -> RankFigures:
-        """Note the digests of a rank; returns its figures without them."""
-        for digest in figures.digests:
+    def add(self, record: EventFile) -> None:
+        for digest in record.all(Digest):
             self._are_sharded |= digest.is_sharded
-            by_digest = self._found[figures.attempt].setdefault(digest.step, {})
-            by_digest.setdefault(digest.parameters, []).append(figures.rank)
-        return msgspec.structs.replace(figures, digests=[])
+            by_digest = self._found[record.attempt].setdefault(digest.step, {})
+            by_digest.setdefault(digest.parameters, []).append(record.number)
 
     def parting(self) -> Parting | None:
         """Return where the ranks part, in the first attempt in which they do; None where each has

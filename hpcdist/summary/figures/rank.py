@@ -5,35 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 
-from hpcdist.bench.registry import BENCHMARKS
-from hpcdist.runs.events import (
-    Digest,
-    Evaluation,
-    Flops,
-    Memory,
-    PeerGroup,
-    Start,
-    Window,
-)
+from hpcdist.runs.events import End, Epoch, Evaluation, Resume, Save, Start, Window
 from hpcdist.summary.figures import timing
 from hpcdist.summary.figures.timing import Spans, StepTotals
-from hpcdist.summary.read.records import RankRecord
+from hpcdist.summary.read.event_file import EventFile
 
-
-class Tested(NamedTuple):
-    """An evaluation on the test data, or the loss of training up to a step."""
-
-    time_s: float
-    step: int | None
-    epoch: int | None
-    accuracy: float | None = None
-    loss: float | None = None
-    train_loss: float | None = None
+_DIGEST_BYTES = 6
 
 
 class RankFigures(Struct, frozen=True, kw_only=True):
@@ -41,9 +24,9 @@ class RankFigures(Struct, frozen=True, kw_only=True):
 
     rank: int
     attempt: int
+    events: EventFile
+    """Without its windows of steps."""
     start: Start
-    group: PeerGroup | None
-    """As it was last; None where nothing tells."""
     spans: Spans
     """Windows without the warm-up."""
     totals: StepTotals
@@ -52,8 +35,8 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     """Steps that were left out."""
     profiled_steps: int
     """Steps that `hpcdist profile` slowed down, which were left out, too."""
-    tests: list[Tested]
-    """Evaluations, by this rank's clock."""
+    progress: list[Progress]
+    """By window, of a rank whose progress is that of the run."""
     first_step: int | None
     """Finished steps when the attempt began."""
     last_step: int | None
@@ -66,127 +49,88 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     epochs: int | None
     train_loss: float | None
     learning_rate: float | None
-    evaluation: Evaluation | None
-    notes: list[str]
-    flops: Flops | None
-    """That of the profiler, where there is one."""
-    num_displaced: int
     saves_s: float
     """Seconds for checkpoints, outside of steps."""
-    memory: Memory | None
-    max_rss_bytes: int | None
-    max_cuda_bytes: int | None
-    digests: list[Digest] = []
-    """Of each step that has some; none once they are compared with those of other ranks."""
-    code: str | None = None
-    """Digest of the user's files that ran; None where none is known."""
-    benchmarks: dict[str, Any] = {}
-    """Results by the keys of benchmarks; None where nothing was measured."""
 
 
-_DIGEST_BYTES = 6
+class Progress(Struct, frozen=True):
+    """A window of steps, as far as learning goes."""
+
+    end_s: float
+    """Unix time."""
+    step: int
+    steps: int
+    epoch: int | None
+    loss: float | None
+    learning_rate: float | None
+
+
+def measure_rank(record: EventFile, *, has_progress: bool = False) -> RankFigures:
+    """Compute the figures of one rank in one attempt; `has_progress`: its progress is the run's."""
+    windows = record.all(Window)
+    steady = [window for window in windows if not window.profiled]
+    measured = timing.drop_warm_up(steady)
+    totals = StepTotals()
+    totals.add(measured)
+    first, last = (windows[0], windows[-1]) if windows else (None, None)
+    stepping_s = None
+    if first is not None and first.time_s is not None:
+        stepping_s = first.time_s - first.after_s - first.wall_s - first.pause_s
+    resume, epoch, ends = record.last(Resume), record.last(Epoch), record.all(End)
+    first_step = first.step - first.steps if first else None
+    if resume:
+        first_step = resume.step
+    last_step = largest([*(end.step for end in ends), last.step if last else None, first_step])
+    ended_s = largest([last.time_s if last else None, *(end.time_s for end in ends)])
+    # Steps that are known by their number alone, as their window was never written, count with the
+    # mean time of a step.
+    worked_s = [event.time_s for kind in (Evaluation, Save) for event in record.all(kind)[-1:]]
+    if last is not None and last.time_s is not None:
+        step_s = totals.sum_s / totals.steps if totals.steps else 0.0
+        stepped_s = last.time_s - last.after_s + ((last_step or 0) - last.step) * step_s
+        worked_s.append(min(stepped_s, ended_s or math.inf))
+    worked_until_s = largest(worked_s)
+    epochs = 0 if any(window.epoch is not None for window in windows) else None
+    if begun := epoch or resume:
+        epochs = begun.epoch
+    # Checkpoints at steps are a phase of the next step; all others are saved between epochs, or at
+    # the end.
+    saves_s = sum(save.save_time_s for save in record.all(Save))
+    in_steps_s = sum([window.phases_s.get("checkpoint", 0.0) for window in windows])
+    num_steady = sum([window.steps for window in steady])
+    return RankFigures(
+        rank=record.number,
+        attempt=record.attempt,
+        events=msgspec.structs.replace(record, events=record.events | {"steps": [], "digest": []}),
+        start=record.last(Start) or Start(),
+        spans=timing.to_spans(measured),
+        totals=totals,
+        warm_up_steps=num_steady - totals.steps,
+        profiled_steps=sum([window.steps for window in windows]) - num_steady,
+        progress=[
+            Progress(_end_s(own), own.step, own.steps, own.epoch, own.mean_loss, own.learning_rate)
+            for own in (windows if has_progress else ())
+        ],
+        first_step=first_step,
+        last_step=last_step,
+        stepping_s=stepping_s,
+        ended_s=ended_s,
+        worked_until_s=ended_s if worked_until_s is None else worked_until_s,
+        epochs=epochs,
+        train_loss=last.mean_loss if last else None,
+        learning_rate=last.learning_rate if last else None,
+        saves_s=max(0.0, saves_s - in_steps_s) if saves_s else 0.0,
+    )
+
+
+def _end_s(window: Window) -> float:
+    return (window.time_s or 0.0) - window.after_s
 
 
 def digest_of(value: Any) -> str:
     """Return a short digest of plain values."""
     text = json.dumps(value, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
-
-
-def _num_steps(windows: Sequence[Window]) -> int:
-    return sum([window.steps for window in windows])
-
-
-def measure_rank(record: RankRecord, *, most_spans: int | None = None) -> RankFigures:
-    """Compute the figures of one rank in one attempt; of more than so many spans, neighbours are
-    joined."""
-    steady = timing.drop_profiled(record.windows)
-    measured = timing.drop_warm_up(steady)
-    totals = StepTotals()
-    totals.add(measured)
-    first = record.windows[0] if record.windows else None
-    saves_s = sum(save.save_time_s for save in record.saves)
-    in_steps_s = sum([window.phases_s.get("checkpoint", 0.0) for window in record.windows])
-    epochs = 0 if any(window.epoch is not None for window in record.windows) else None
-    if record.resumes:
-        epochs = record.resumes[-1].epoch
-    if record.epochs:
-        epochs = record.epochs[-1].epoch
-    return RankFigures(
-        rank=record.rank,
-        attempt=record.attempt,
-        start=record.starts[-1] if record.starts else Start(),
-        group=record.groups[-1] if record.groups else None,
-        spans=timing.to_spans(measured, most=most_spans),
-        totals=totals,
-        warm_up_steps=_num_steps(steady) - totals.steps,
-        profiled_steps=_num_steps(record.windows) - _num_steps(steady),
-        tests=[
-            Tested(test.time_s, test.step, test.epoch, test.accuracy, test.loss)
-            for test in record.evaluations
-            if test.time_s is not None
-        ],
-        first_step=_first_step(record),
-        last_step=_last_step(record),
-        stepping_s=(
-            None
-            if first is None or first.time_s is None
-            else first.time_s - first.after_s - first.wall_s - first.pause_s
-        ),
-        ended_s=_ended_s(record),
-        worked_until_s=_worked_until_s(record, totals),
-        epochs=epochs,
-        train_loss=record.windows[-1].mean_loss if record.windows else None,
-        learning_rate=record.windows[-1].learning_rate if record.windows else None,
-        evaluation=record.evaluations[-1] if record.evaluations else None,
-        flops=record.flops[-1] if record.flops else None,
-        notes=[note.message for note in record.notes],
-        num_displaced=record.num_displaced,
-        # Checkpoints at steps are a phase of the next step; all others are saved between epochs, or
-        # at the end.
-        saves_s=max(0.0, saves_s - in_steps_s) if record.saves else 0.0,
-        memory=record.memories[-1] if record.memories else None,
-        max_rss_bytes=largest(end.max_rss_bytes for end in record.ends),
-        max_cuda_bytes=largest(end.max_cuda_bytes for end in record.ends),
-        digests=record.digests,
-        code=record.starts[-1].code if record.starts else None,
-        benchmarks={
-            benchmark.key: benchmark.summarize(record.measurements) for benchmark in BENCHMARKS
-        },
-    )
-
-
-def _first_step(record: RankRecord) -> int | None:
-    if record.resumes:
-        return record.resumes[-1].step
-    if record.windows:
-        return record.windows[0].step - record.windows[0].steps
-    return None
-
-
-def _last_step(record: RankRecord) -> int | None:
-    ends = [end.step for end in record.ends]
-    windows = [window.step for window in record.windows[-1:]]
-    return largest([*ends, *windows, _first_step(record)])
-
-
-def _ended_s(record: RankRecord) -> float | None:
-    ended = [window.time_s for window in record.windows[-1:]]
-    return largest([*ended, *(end.time_s for end in record.ends)])
-
-
-def _worked_until_s(record: RankRecord, totals: StepTotals) -> float | None:
-    times = [test.time_s for test in record.evaluations[-1:]]
-    times += [save.time_s for save in record.saves[-1:]]
-    window = record.windows[-1] if record.windows else None
-    if window is not None and window.time_s is not None:
-        # Steps that are known by their number alone, as their window was never written, count with
-        # the mean time of a step.
-        unwritten = (_last_step(record) or 0) - window.step
-        unwritten_s = unwritten * totals.sum_s / totals.steps if totals.steps else 0.0
-        stepped_s = window.time_s - window.after_s + unwritten_s
-        times.append(min(stepped_s, _ended_s(record) or math.inf))
-    return _ended_s(record) if (worked_s := largest(times)) is None else worked_s
 
 
 NumberT = TypeVar("NumberT", int, float)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,35 +13,30 @@ from hpcdist.base.statistics import mean
 from hpcdist.base.text import listed, number_of
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.job.goal import Quantity
-from hpcdist.runs.events import PHASES, Memory
+from hpcdist.runs.events import PHASES, End, Evaluation, Memory, Note, PeerGroup
 from hpcdist.runs.spec import Accounting
-from hpcdist.runs.verdict import State
+from hpcdist.runs.verdict import State, Verdict
 from hpcdist.summary.figures import timing
-from hpcdist.summary.figures.attempts import (
-    Attempts,
+from hpcdist.summary.figures.peers import find_together
+from hpcdist.summary.figures.rank import RankFigures, largest
+from hpcdist.summary.figures.series import Series, UsageLines, heat_map_of, learning_of
+from hpcdist.summary.figures.shares import COMMUNICATION_PHASE, held_up_by, parts_of_run
+from hpcdist.summary.figures.timeline import (
+    Best,
     cost_by_events,
+    count_steps,
     list_attempts,
-    list_spans,
-    lost_steps,
+    list_bests,
+    list_learned,
     lost_time_s,
     waited_s,
     with_accounting,
 )
-from hpcdist.summary.figures.disturbance import find_other_loads
-from hpcdist.summary.figures.goals import list_bests
-from hpcdist.summary.figures.peers import find_together
-from hpcdist.summary.figures.rank import RankFigures, Tested, largest
-from hpcdist.summary.figures.shares import COMMUNICATION_PHASE, held_up_by, parts_of_run
-from hpcdist.summary.figures.timing import OTHER, Spans, StepTotals
-from hpcdist.summary.figures.usage import (
-    NodeTotals,
-    energy_per_sample_j,
-    flop_rate,
-    num_cpus_of,
-    summarize_usage,
-)
-from hpcdist.summary.read.records import RunRecord
+from hpcdist.summary.figures.timing import OTHER, StepTotals
+from hpcdist.summary.figures.usage import Usage, energy_per_sample_j, flop_rate
+from hpcdist.summary.read.collect import RunRecord
 from hpcdist.summary.values import (
+    AttemptSummary,
     Final,
     ModelStates,
     Parting,
@@ -55,8 +49,10 @@ from hpcdist.summary.values import (
 OWN_CODE = ("script", "module", "program", "function")
 """Workloads whose loop is the user's own."""
 
-_TESTED: tuple[Quantity, ...] = ("accuracy", "loss")
-"""Quantities of the test data."""
+DATA_PARALLEL = "data_parallel"
+"""The strategy with one process for all GPUs of a node."""
+
+_QUANTITIES: tuple[Quantity, ...] = ("accuracy", "loss", "train_loss")
 
 T = TypeVar("T")
 
@@ -73,9 +69,10 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
     """Why its speed says nothing beside that of others, though it is known."""
     set_aside: str | None = None
     """Why it is not compared, though it could be; set where runs are put beside each other."""
-    bests: dict[Quantity, list[Tested]] = {}
-    """Each test that was better than all before it, from the first step on; without losses of
-    training, which are read where they are a goal."""
+    bests: dict[Quantity, list[Best]]
+    """Each result that was better than all before it, from the first step on."""
+    series: msgspec.Raw
+    """Its `Series` as msgpack, which only pictures decode."""
     cpus_per_rank: float | None = None
     """Below 1 where ranks share CPUs."""
 
@@ -83,9 +80,10 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
 def measure_run(
     record: RunRecord,
     ranks: Sequence[RankFigures],
-    nodes: Sequence[NodeTotals] = (),
+    usage: Usage,
+    lines: UsageLines,
     *,
-    parting: Parting | None = None,
+    parting: Parting | None,
 ) -> MeasuredRun:
     """Compute the figures of a run; its state is that of its verdict.
 
@@ -93,43 +91,25 @@ def measure_run(
     progress (steps, epochs): progress is what the newest attempt that stepped says.
     """
     num_nodes, gpus, world_size = _size(record, ranks)
-    attempts = _by(ranks, lambda figures: figures.attempt)
-    stepped = [
-        number
-        for number, own in attempts.items()
-        if any(figures.first_step is not None for figures in own)
-    ]
+    attempts = list_attempts(record, ranks)
+    with_events = [attempt for attempt in attempts if attempt.ranks]
     # How far the run is, the newest attempt tells that came as far as a step or a checkpoint.
-    newest = attempts[max(stepped or attempts)] if attempts else []
-    verdict, verdict_summary = record.verdict, None
-    if verdict is not None:
-        first, by = verdict.first, verdict.first or verdict
-        verdict_summary = VerdictSummary(
-            kind=verdict.kind,
-            rank=first.rank if first else None,
-            node=by.node,
-            host=by.host,
-            exit_code=by.exit_code,
-            signal=by.signal,
-            exception=first.report.exception if first else None,
-            message=verdict.message,
-            step=by.step,
-            log=verdict.log,
-        )
-    complete = _complete_attempts(attempts, world_size)
-    totals = timing.merged(figures.totals for figures in ranks)
+    stepped = [attempt for attempt in with_events if attempt.first_step is not None]
+    newest = [*with_events, *stepped][-1].ranks if with_events else []
+    # The rate of a part of the ranks is not that of the run, and a guess at the rest is no figure.
+    spans = [[own.spans for own in attempt.ranks if own.spans] for attempt in attempts]
+    complete = [own for own in spans if len(own) >= world_size]
+    totals = timing.merged(own.totals for own in ranks)
     step_time_s = timing.step_time(totals)
-    num_lost = lost_steps(attempts)
-    again_s = num_lost * (step_time_s.mean if step_time_s else 0.0)
-    spans = list_spans(record, attempts)
-    lost_s = lost_time_s(spans, again_s)
-    evaluation = _newest_of_lowest_rank(ranks, lambda figures: figures.evaluation)
-    lowest = min((figures.rank for figures in ranks if figures.totals.steps), default=None)
+    num_steps, num_lost = count_steps(attempts)
+    lost_s = lost_time_s(attempts, num_lost * (step_time_s.mean if step_time_s else 0.0))
+    lowest = min((own.rank for own in ranks if own.totals.steps), default=None)
     paces = _paces(ranks) if world_size > 1 else []
     num_cpus = _num_cpus(ranks)
-    has_gpus = any((figures.start.device or "").startswith("cuda") for figures in ranks)
-    groups = [figures.group for figures in ranks if figures.group is not None]
-    together = find_together(groups, world_size=world_size)
+    has_gpus = any((own.start.device or "").startswith("cuda") for own in ranks)
+    together = find_together(
+        filter(None, (own.events.last(PeerGroup) for own in ranks)), world_size=world_size
+    )
     is_apart = together.is_so is False
     rotating_s, straggler = (0.0, None) if is_apart else held_up_by(attempts, world_size)
     parts_s = None
@@ -137,23 +117,27 @@ def measure_run(
         parts_s = parts_of_run(
             attempts,
             rotating_s=rotating_s,
-            num_lost=num_lost,
+            num_steps=num_steps,
             lost_s=lost_s or 0.0,
             are_apart=is_apart,
         )
-    usage = summarize_usage(nodes)
-    throughput = timing.throughput(complete)
+    used, throughput = usage.summarize(), timing.throughput(complete)
     rate = throughput.mean if throughput else None
-    loads = sorted(find_other_loads(nodes), key=lambda load: -load.others_busy)
-    ran_with = _ran_with(record, ranks, nodes)
-    summary = RunFigures(
+    loads = sorted(usage.other_loads(), key=lambda load: -load.others_busy)
+    ran_with = _ran_with(record, ranks, usage)
+    evaluation = _newest(ranks, lambda own: own.events.last(Evaluation))
+    ends = [end for own in ranks for end in own.events.all(End)]
+    memories = filter(None, (own.events.last(Memory) for own in ranks))
+    sweep, container, verdict = record.spec.sweep, record.spec.container, record.verdict
+    has_variant = sweep is not None and sweep.variant is not None
+    figures = RunFigures(
         run=record.id,
         job=record.facts.name,
         scheduler=record.scheduler,
         cluster=record.cluster,
-        image=record.container.described if record.container else None,
-        comparison=record.comparison,
-        variant=record.variant,
+        image=container.described if container else None,
+        comparison=sweep.id if sweep and has_variant else None,
+        variant=sweep.variant if sweep else None,
         ran_with=ran_with,
         state=verdict.state if verdict else None,
         nodes=num_nodes,
@@ -174,64 +158,103 @@ def measure_run(
         step_time_s=step_time_s,
         phase_s=_phase_s(totals, are_apart=is_apart) if step_time_s else None,
         parts_s=parts_s,
-        flops=flop_rate(ranks, usage, samples_per_s=rate),
-        energy_per_sample_j=energy_per_sample_j(usage, samples_per_s=rate),
+        flops=flop_rate(ranks, used, samples_per_s=rate),
+        energy_per_sample_j=energy_per_sample_j(used, samples_per_s=rate),
         computing_has_communication=(
             world_size > 1
             and not is_apart
-            and _could_hide_communication(record.job)
+            # A step of these may communicate and mark none of that.
+            and (record.job.get("strategy") == "fsdp" or record.job.get("workload") in OWN_CODE)
             and "forward_backward" in totals.phases_s
             and COMMUNICATION_PHASE not in totals.phases_s
         ),
         straggler=straggler,
-        final=msgspec.convert(evaluation, Final, from_attributes=True) if evaluation else Final(),
-        peak_rss_bytes=largest(figures.max_rss_bytes for figures in ranks),
-        peak_cuda_bytes=largest(figures.max_cuda_bytes for figures in ranks),
-        model_states=_model_states(ranks),
+        final=Final(loss=evaluation.loss, accuracy=evaluation.accuracy) if evaluation else Final(),
+        peak_rss_bytes=largest(end.max_rss_bytes for end in ends),
+        peak_cuda_bytes=largest(end.max_cuda_bytes for end in ends),
+        model_states=max(
+            map(_model_states, memories), key=lambda own: own.total_bytes, default=None
+        ),
         # By whichever of the folder, the events and the verdict knows.
-        restarts=max([0, record.newest_attempt, verdict.restarts if verdict else 0, *attempts]),
-        steps=largest(figures.last_step for figures in newest),
+        restarts=max(
+            0,
+            record.newest_attempt,
+            verdict.restarts if verdict else 0,
+            *(attempt.number for attempt in with_events),
+        ),
+        steps=largest(own.last_step for own in newest),
         lost_steps=num_lost,
         lost_time_s=lost_s,
-        waited_s=waited_s(spans),
-        attempts=list_attempts(record, attempts),
-        epochs=largest(figures.epochs for figures in newest),
-        train_loss=_newest_of_lowest_rank(ranks, lambda figures: figures.train_loss),
-        learning_rate=_newest_of_lowest_rank(ranks, lambda figures: figures.learning_rate),
+        waited_s=waited_s(attempts),
+        attempts=[
+            AttemptSummary(
+                attempt=attempt.number,
+                life=attempt.life,
+                first_step=attempt.first_step,
+                last_step=attempt.last_step,
+                kind=attempt.verdict.kind if attempt.verdict else None,
+                message=attempt.verdict.message if attempt.verdict else None,
+            )
+            for attempt in attempts
+        ],
+        epochs=largest(own.epochs for own in newest),
+        train_loss=_newest(ranks, lambda own: own.train_loss),
+        learning_rate=_newest(ranks, lambda own: own.learning_rate),
         slowest_rank=max(paces, key=lambda pace: pace.own_time_s, default=None),
         fastest_rank=min(paces, key=lambda pace: pace.own_time_s, default=None),
-        verdict=verdict_summary,
+        verdict=_verdict_summary(verdict) if verdict else None,
         **{
-            key: _newest_of_lowest_rank(ranks, lambda own: own.benchmarks.get(key))  # noqa: B023
-            for key in [benchmark.key for benchmark in BENCHMARKS]
+            benchmark.key: _newest(ranks, lambda own: benchmark.summarize(own.events.events))  # noqa: B023
+            for benchmark in BENCHMARKS
         },
         notes=[
-            *dict.fromkeys(note for figures in ranks for note in figures.notes),
+            *dict.fromkeys(note.message for own in ranks for note in own.events.all(Note)),
             *_notes_on_displaced(ranks),
             *_notes_on_profiles(ranks, world_size),
             *(_notes_on_steps(newest) if verdict and verdict.state == "done" else []),
             *([together.why] if together.why and not is_apart else []),
         ],
-        usage=usage,
+        usage=used,
         cost=cost_by_events(
-            spans,
+            attempts,
             lost_s=lost_s,
             num_gpus=num_nodes * gpus if has_gpus else None,
-            num_cpus=num_cpus_of(nodes) or num_cpus,
-            price_per_hour=record.price_per_hour and record.price_per_hour * num_nodes,
+            num_cpus=usage.num_cpus() or num_cpus,
+            price_per_hour=(record.spec.cluster.profile.node_price or 0.0) * num_nodes or None,
         ),
     )
-    num_stepped = len({figures.rank for figures in ranks if figures.spans})
+    learned = list_learned(attempts)
+    series = Series(
+        learning=learning_of(learned), heat_map=heat_map_of(attempts), usage=lines.series()
+    )
+    num_stepped = len({own.rank for own in ranks if own.spans})
     missing = "it recorded no steps"
     if num_stepped:
         missing = f"only {num_stepped} of {world_size} ranks recorded steps"
     return MeasuredRun(
-        figures=summary,
+        figures=figures,
         conditions=flatten(record.job) | msgspec.structs.asdict(ran_with),
         missing=None if complete else missing,
         unfit=together.why if is_apart else None,
-        bests={quantity: list_bests(attempts, quantity) for quantity in _TESTED},
+        bests={quantity: list_bests(learned, quantity) for quantity in _QUANTITIES},
+        series=msgspec.Raw(msgspec.msgpack.encode(series)),
         cpus_per_rank=_cpus_per_rank(ranks),
+    )
+
+
+def _verdict_summary(verdict: Verdict) -> VerdictSummary:
+    first, by = verdict.first, verdict.first or verdict
+    return VerdictSummary(
+        kind=verdict.kind,
+        rank=first.rank if first else None,
+        node=by.node,
+        host=by.host,
+        exit_code=by.exit_code,
+        signal=by.signal,
+        exception=first.report.exception if first else None,
+        message=verdict.message,
+        step=by.step,
+        log=verdict.log,
     )
 
 
@@ -296,18 +319,6 @@ def _cpus_per_rank(ranks: Sequence[RankFigures]) -> float | None:
     return mean(shares) if shares else None
 
 
-def _complete_attempts(attempts: Attempts, world_size: int) -> list[list[Spans]]:
-    """Return the spans by rank of every attempt in which every rank recorded steps.
-
-    The rate of a part of the ranks is not that of the run, and a guess at the rest is no figure.
-    """
-    stepped = [
-        [figures.spans for figures in attempts[number] if figures.spans]
-        for number in sorted(attempts)
-    ]
-    return [ranks for ranks in stepped if len(ranks) >= world_size]
-
-
 def _phase_s(totals: StepTotals, *, are_apart: bool) -> dict[str, float]:
     """Return the mean seconds per step by phase, in the order of a step, then what is in none.
 
@@ -322,30 +333,25 @@ def _phase_s(totals: StepTotals, *, are_apart: bool) -> dict[str, float]:
     return {**phase_s, OTHER: max(0.0, other_s)}
 
 
-def _could_hide_communication(job: dict[str, Any]) -> bool:
-    """Return whether a step of the job may communicate and mark none of that."""
-    return job.get("strategy") == "fsdp" or job.get("workload") in OWN_CODE
-
-
 def _paces(ranks: Sequence[RankFigures]) -> list[RankPace]:
+    by_rank: dict[int, list[RankFigures]] = {}
+    for own in sorted(ranks, key=lambda own: (own.rank, own.attempt)):
+        if own.totals.steps:
+            by_rank.setdefault(own.rank, []).append(own)
     paces = []
-    for rank, attempts in sorted(_by(ranks, lambda figures: figures.rank).items()):
-        steps = sum(figures.totals.steps for figures in attempts)
-        if steps:
-            start = attempts[-1].start
-            own_time_s = sum(figures.totals.own_time_s() for figures in attempts) / steps
-            paces.append(
-                RankPace(rank=rank, node=start.node, host=start.host, own_time_s=own_time_s)
-            )
+    for rank, attempts in by_rank.items():
+        start, totals = attempts[-1].start, timing.merged(own.totals for own in attempts)
+        own_time_s = totals.own_time_s() / totals.steps
+        paces.append(RankPace(rank=rank, node=start.node, host=start.host, own_time_s=own_time_s))
     return paces if len(paces) > 1 else []  # the only one is neither the slowest nor the fastest
 
 
 def _notes_on_displaced(ranks: Sequence[RankFigures]) -> list[str]:
     """Return a note where files of events have changed since they were written, for all of them."""
-    changed = [figures for figures in ranks if figures.num_displaced]
+    changed = [figures for figures in ranks if figures.events.num_displaced]
     if not changed:
         return []
-    number = number_of(sum(figures.num_displaced for figures in changed), "window")
+    number = number_of(sum(figures.events.num_displaced for figures in changed), "window")
     whose = listed(sorted({figures.rank for figures in changed}))
     what = f"{number} of steps out of order, there twice or missing"
     note = f"the events of {whose} are not as they were written ({what})"
@@ -380,47 +386,36 @@ def _notes_on_profiles(ranks: Sequence[RankFigures], world_size: int) -> list[st
     return [note]
 
 
-def _model_states(ranks: Sequence[RankFigures]) -> ModelStates | None:
-    def total(memory: Memory) -> int:
-        return memory.parameter_bytes + memory.gradient_bytes + memory.optimizer_bytes
-
-    memories = [figures.memory for figures in ranks if figures.memory]
-    fullest = max(memories, key=total, default=None)
-    if fullest is None:
-        return None
+def _model_states(memory: Memory) -> ModelStates:
     return ModelStates(
-        parameter_bytes=fullest.parameter_bytes,
-        gradient_bytes=fullest.gradient_bytes,
-        optimizer_bytes=fullest.optimizer_bytes,
-        total_bytes=total(fullest),
+        parameter_bytes=memory.parameter_bytes,
+        gradient_bytes=memory.gradient_bytes,
+        optimizer_bytes=memory.optimizer_bytes,
+        total_bytes=memory.parameter_bytes + memory.gradient_bytes + memory.optimizer_bytes,
     )
 
 
-def _ran_with(
-    record: RunRecord, ranks: Sequence[RankFigures], nodes: Sequence[NodeTotals]
-) -> RanWith:
+def _ran_with(record: RunRecord, ranks: Sequence[RankFigures], usage: Usage) -> RanWith:
     devices = {figures.start.device.split(":")[0] for figures in ranks if figures.start.device}
     if _lacks_gpus(record, ranks):  # the number of its GPUs decides what it computes, not how fast
         devices = {f"{record.facts.resources.gpus} GPUs that are not there"}
     backends = {figures.start.backend for figures in ranks if figures.start.backend}
     if any(device.startswith("cuda") for device in devices):
-        models = {gpu.facts.name for node in nodes for gpu in node.gpus}
+        models = {gpu.facts.name for node in usage.nodes.values() for gpu in node.gpus.values()}
     else:
-        models = {node.begin.cpu_model for node in nodes if node.begin}
+        models = {node.begin.cpu_model for node in usage.nodes.values() if node.begin}
+    container = record.spec.container
     return RanWith(
-        code=_newest_of_lowest_rank(ranks, lambda figures: figures.code),
+        code=_newest(ranks, lambda own: own.start.code),
         device=", ".join(sorted(devices)) or None,
         device_model=", ".join(sorted(filter(None, models))) or None,
         cluster=record.cluster,
         scheduler=record.scheduler,
         backend=", ".join(sorted(backends)) or None,
-        torch=record.torch_version,
-        image=record.container.identity if record.container else None,
+        # That of an image is not known: spec.json has what was there at the submission.
+        torch=None if container else record.spec.versions.get("torch"),
+        image=container.identity if container else None,
     )
-
-
-DATA_PARALLEL = "data_parallel"
-"""The strategy with one process for all GPUs of a node."""
 
 
 def flatten(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -434,16 +429,7 @@ def flatten(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _by(ranks: Iterable[RankFigures], key: Callable[[RankFigures], int]) -> dict[int, Any]:
-    groups: dict[int, list[RankFigures]] = defaultdict(list)
-    for figures in ranks:
-        groups[key(figures)].append(figures)
-    return dict(groups)
-
-
-def _newest_of_lowest_rank(
-    ranks: Sequence[RankFigures], read: Callable[[RankFigures], T | None]
-) -> T | None:
+def _newest(ranks: Sequence[RankFigures], read: Callable[[RankFigures], T | None]) -> T | None:
     """Return the value of the newest attempt that has one, by its lowest rank."""
     ordered = sorted(ranks, key=lambda figures: (-figures.attempt, figures.rank))
     return next((value for value in map(read, ordered) if value is not None), None)

@@ -13,8 +13,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from operator import mul
 
-from hpcdist.summary.figures.attempts import Attempts
+import msgspec
+
+from hpcdist.base.statistics import lower_median, mean
+from hpcdist.summary.figures.rank import RankFigures
 from hpcdist.summary.figures.stragglers import Place, Stretch, cut, find_straggler, rotating_s
+from hpcdist.summary.figures.timeline import Attempt
 from hpcdist.summary.figures.timing import StepTotals, merged
 from hpcdist.summary.values import Straggler
 
@@ -161,43 +165,63 @@ def _coarse(parts_s: Mapping[str, float]) -> dict[str, float]:
     return coarse
 
 
-def held_up_by(attempts: Attempts, world_size: int) -> tuple[float, Straggler | None]:
+def held_up_by(attempts: Sequence[Attempt], world_size: int) -> tuple[float, Straggler | None]:
     """Return the seconds per step that ranks waited for slower ones, and the one they waited for,
     from the stretches of all attempts in which every rank recorded steps."""
     stretches: list[Stretch] = []
-    places: list[Place] = []
+    stepped: list[RankFigures] = []
     steps, sum_s = 0, 0.0
-    for _, ranks in sorted(attempts.items()):
-        stepped = sorted([own for own in ranks if own.spans], key=lambda own: own.rank)
-        if len(stepped) >= world_size > 1:
-            stretches += cut([own.spans for own in stepped])
-            places = [Place(own.rank, own.start.node, own.start.host) for own in stepped]
-            steps += sum(own.totals.steps for own in stepped)
-            sum_s += sum(own.totals.sum_s for own in stepped)
+    for attempt in attempts:
+        own = [figures for figures in attempt.ranks if figures.spans]
+        if len(own) >= world_size > 1:
+            stretches += cut([figures.spans for figures in own])
+            stepped = own
+            steps += sum(figures.totals.steps for figures in own)
+            sum_s += sum(figures.totals.sum_s for figures in own)
     if not stretches:
         return 0.0, None
-    return rotating_s(stretches), find_straggler(stretches, places, sum_s / steps)
+    places = [Place(own.rank, own.start.node, own.start.host) for own in stepped]
+    straggler = find_straggler(stretches, places, sum_s / steps)
+    if straggler is not None:
+        straggler = msgspec.structs.replace(straggler, phase=_slow_phase(straggler, stepped))
+    return rotating_s(stretches), straggler
+
+
+def _slow_phase(straggler: Straggler, ranks: Sequence[RankFigures]) -> str | None:
+    """Return the phase in which a straggler takes most longer than the typical rank."""
+    slow = {straggler.node if straggler.rank is None else straggler.rank, *straggler.others}
+    times: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    for own in ranks:
+        is_slow = (own.start.node if straggler.rank is None else own.rank) in slow
+        for phase in own.totals.phases_s.keys() - {COMMUNICATION_PHASE}:
+            times[phase][is_slow].append(own.totals.phases_s[phase] / own.totals.steps)
+    longer_s = {
+        phase: mean(slow_s) - (lower_median(others_s) if others_s else 0.0)
+        for phase, (others_s, slow_s) in times.items()
+        if slow_s
+    }
+    return max(sorted(longer_s), key=lambda phase: longer_s[phase], default=None)
 
 
 def parts_of_run(
-    attempts: Attempts, *, rotating_s: float, num_lost: int, lost_s: float, are_apart: bool = False
+    attempts: Sequence[Attempt],
+    *,
+    rotating_s: float,
+    num_steps: int,
+    lost_s: float,
+    are_apart: bool = False,
 ) -> dict[str, float]:
     """Return the mean seconds per step by share; some rank recorded steps.
 
-    `num_lost` steps were done again after restarts, which cost `lost_s`. Ranks that train apart
-    wait for nobody: what they call so is a fixed cost.
+    `num_steps` were done, those that restarts did again counting once, which cost `lost_s`. Ranks
+    that train apart wait for nobody: what they call so is a fixed cost.
     """
     by_rank: dict[int, list[StepTotals]] = defaultdict(list)
     saves_s: dict[int, float] = defaultdict(float)
-    num_steps = -num_lost
-    for ranks in attempts.values():
-        for figures in ranks:
+    for attempt in attempts:
+        for figures in attempt.ranks:
             by_rank[figures.rank].append(figures.totals)
             saves_s[figures.rank] += figures.saves_s
-        begun = [figures.first_step for figures in ranks if figures.first_step is not None]
-        ended = [figures.last_step for figures in ranks if figures.last_step is not None]
-        if begun and ended:
-            num_steps += max(0, max(ended) - min(begun))
     totals = {rank: merged(own) for rank, own in by_rank.items()}
     stepped = [rank for rank in sorted(totals) if totals[rank].steps]
     saver = max(stepped, key=lambda rank: saves_s[rank])

@@ -16,8 +16,6 @@ from itertools import accumulate, pairwise
 from operator import sub
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from hpcdist.base.statistics import lower_median, mean
 from hpcdist.summary.figures.timing import Spans
 from hpcdist.summary.values import Straggler
@@ -87,7 +85,8 @@ def find_straggler(
     stretches: Sequence[Stretch], places: Sequence[Place], step_s: float
 ) -> Straggler | None:
     """Return the nodes all of whose ranks are slower than the others throughout, or else the ranks
-    that are; None where there is none. `step_s`: mean time of a step."""
+    that are; None where there is none, or where what it takes longer is within what machines
+    differ. `step_s`: mean time of a step."""
     by_node: dict[int | None, list[int]] = defaultdict(list)
     for index, place in enumerate(places):
         by_node[place.node].append(index)
@@ -95,21 +94,70 @@ def find_straggler(
     nodes = list(by_node.values()) if has_nodes else []
     everyone = list(range(len(places)))
     for groups in (nodes, [[index] for index in everyone]):
-        several = _several_slow(stretches, groups, step_s)
-        slow = several and _worth_it(stretches, places, several, everyone, step_s)
-        if several and slow:
-            own = [places[index] for index in several.group]
-            numbers = [place.node or 0 if groups is nodes else place.rank for place in own]
-            first, *others = dict.fromkeys(numbers)
-            rank, node = (None, first) if groups is nodes else (first, own[0].node)
-            return replace(slow, rank=rank, node=node, host=None, others=others)
-        if slowest := _slowest(stretches, groups):
-            # A node's ranks are compared with those of other nodes, and a rank with all.
-            rest = [index for group in nodes if group != slowest.group for index in group]
-            compared = rest if groups is nodes else everyone
-            if straggler := _worth_it(stretches, places, slowest, compared, step_s):
-                return straggler
+        for slow, wins in (_several_slow(stretches, groups, step_s), _slowest(stretches, groups)):
+            own = [index for group in slow for index in groups[group]]
+            # A node's ranks are compared with those of other nodes, all else with all.
+            is_node = groups is nodes and len(slow) == 1
+            others = [index for index in everyone if index not in own] if is_node else everyone
+            longer_s = mean(
+                mean(stretch.own_s[index] for index in own or others)
+                - lower_median(stretch.own_s[index] for index in others)
+                for stretch in stretches
+            )
+            if own and longer_s >= _LEAST_SHARE * step_s:
+                firsts = [places[groups[group][0]] for group in slow]
+                numbers = [(place.node or 0) if groups is nodes else place.rank for place in firsts]
+                return Straggler(
+                    rank=None if groups is nodes else numbers[0],
+                    node=firsts[0].node,
+                    host=firsts[0].host if len(slow) == 1 else None,
+                    others=numbers[1:],
+                    longer_s=longer_s,
+                    slowest_in=wins,
+                    stretches=len(stretches),
+                )
     return None
+
+
+def _slowest(stretches: Sequence[Stretch], groups: Sequence[list[int]]) -> tuple[list[int], int]:
+    """Return the group whose fastest rank is slower than all others, more often than by chance, and
+    how often; none where there is none."""
+    if not groups:
+        return [], 0
+    times = [[[s.own_s[index] for index in group] for group in groups] for s in stretches]
+    least, most = ([list(map(pick, own)) for own in times] for pick in (min, max))
+    sums = [sum(own) for own in zip(*least, strict=True)]
+    own = sums.index(max(sums))
+    wins = sum(
+        low[own] > max(high[:own] + high[own + 1 :]) for low, high in zip(least, most, strict=True)
+    )
+    # By chance each wins a stretch of so many, and any of them could have been the one.
+    chance = len(groups) * _tail(wins, len(stretches), 1 / len(groups))
+    return ([own], wins) if chance < _CHANCE and 2 * wins > len(stretches) else ([], 0)
+
+
+def _several_slow(
+    stretches: Sequence[Stretch], groups: Sequence[list[int]], step_s: float
+) -> tuple[list[int], int]:
+    """Return two groups or more whose fastest ranks take longer than the typical group, by what
+    counts, more often than by chance, and how often: half of the groups at most, as the rest says
+    what is typical."""
+    wins = [0] * len(groups)
+    for stretch in stretches:
+        least = [min(stretch.own_s[index] for index in group) for group in groups]
+        limit_s = lower_median(least) + _LEAST_SHARE * step_s if least else 0.0
+        wins = [won + (own_s > limit_s) for won, own_s in zip(wins, least, strict=True)]
+    num = len(stretches)
+    slow = [place for place, won in enumerate(wins) if len(groups) * _tail(won, num, 0.5) < _CHANCE]
+    return (slow, min(wins[place] for place in slow)) if len(slow) > 1 else ([], 0)
+
+
+def _tail(wins: int, num: int, share: float) -> float:
+    """Return the probability of so many wins or more by chance (binomial)."""
+    return sum(
+        math.comb(num, won) * share**won * (1 - share) ** (num - won)
+        for won in range(wins, num + 1)
+    )
 
 
 def _paces(
@@ -152,82 +200,3 @@ def _between(marks: Sequence[tuple[int, float]], values: Sequence[float]) -> lis
     before = [0.0, *accumulate(values)]
     at = [before[place] + part * values[place] for place, part in marks]
     return [end - begin for begin, end in pairwise(at)]
-
-
-class _Slowest(NamedTuple):
-    group: list[int]
-    """Places of ranks: a node's, or a single one."""
-    wins: int
-
-
-def _slowest(stretches: Sequence[Stretch], groups: Sequence[list[int]]) -> _Slowest | None:
-    """Return the group whose fastest rank is slower than all others, more often than by chance."""
-    if not stretches or not groups:
-        return None
-    times = [[[s.own_s[index] for index in group] for group in groups] for s in stretches]
-    least, most = ([list(map(pick, own)) for own in times] for pick in (min, max))
-    sums = [sum(own) for own in zip(*least, strict=True)]
-    own = sums.index(max(sums))
-    wins = sum(
-        low[own] > max(high[:own] + high[own + 1 :]) for low, high in zip(least, most, strict=True)
-    )
-    # By chance each wins a stretch of so many, and any of them could have been the one.
-    num = len(stretches)
-    chance = len(groups) * _tail(wins, num, 1 / len(groups))
-    is_beyond = chance < _CHANCE and 2 * wins > num
-    return _Slowest(groups[own], wins) if is_beyond else None
-
-
-def _several_slow(
-    stretches: Sequence[Stretch], groups: Sequence[list[int]], step_s: float
-) -> _Slowest | None:
-    """Return the ranks of two groups or more whose fastest ranks take longer than the typical
-    group, by what counts, more often than by chance: half of the groups at most, as the rest says
-    what is typical."""
-    wins = [0] * len(groups)
-    for stretch in stretches:
-        least = [min(stretch.own_s[index] for index in group) for group in groups]
-        limit_s = lower_median(least) + _LEAST_SHARE * step_s if least else 0.0
-        wins = [won + (own_s > limit_s) for won, own_s in zip(wins, least, strict=True)]
-    num = len(stretches)
-    slow = [place for place, won in enumerate(wins) if len(groups) * _tail(won, num, 0.5) < _CHANCE]
-    if len(slow) < 2:
-        return None
-    return _Slowest(
-        [index for place in slow for index in groups[place]], min(wins[p] for p in slow)
-    )
-
-
-def _tail(wins: int, num: int, share: float) -> float:
-    """Return the probability of so many wins or more by chance (binomial)."""
-    return sum(
-        math.comb(num, won) * share**won * (1 - share) ** (num - won)
-        for won in range(wins, num + 1)
-    )
-
-
-def _worth_it(
-    stretches: Sequence[Stretch],
-    places: Sequence[Place],
-    slowest: _Slowest,
-    others: Sequence[int],
-    step_s: float,
-) -> Straggler | None:
-    """Return the slowest with what it takes longer than the typical of the others; None where that
-    is within what machines differ."""
-    longer_s = mean(
-        mean(stretch.own_s[index] for index in slowest.group)
-        - lower_median(stretch.own_s[index] for index in others)
-        for stretch in stretches
-    )
-    if longer_s < _LEAST_SHARE * step_s:
-        return None
-    place = places[slowest.group[0]]
-    return Straggler(
-        rank=place.rank if len(slowest.group) == 1 else None,
-        node=place.node,
-        host=place.host,
-        longer_s=longer_s,
-        slowest_in=slowest.wins,
-        stretches=len(stretches),
-    )

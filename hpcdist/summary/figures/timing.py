@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from operator import add, truediv
-from typing import Any
 
 from msgspec import Struct
 
@@ -32,17 +31,19 @@ OTHER = "other"
 
 class Spans(Struct, frozen=True):
     """Stretches of one rank's steps, in order: what throughput is computed from. By columns, as
-    thousands of runs have millions of them."""
+    thousands of ranks have millions of them."""
 
-    first_steps: Sequence[int]
-    last_steps: Sequence[int]
-    wall_s: Sequence[float]
-    samples: Sequence[int]
-    stepped_s: Sequence[float]
+    first_steps: array[int]
+    last_steps: array[int]
+    ends_s: array[float]
+    """Unix times."""
+    wall_s: array[float]
+    samples: array[int]
+    stepped_s: array[float]
     """Sum of the step times."""
-    waited_s: Sequence[float]
+    waited_s: array[float]
     """Seconds of these for other ranks."""
-    saved_s: Sequence[float]
+    saved_s: array[float]
     """Seconds of these for checkpoints."""
 
     def __len__(self) -> int:
@@ -117,57 +118,24 @@ def merged(parts: Iterable[StepTotals]) -> StepTotals:
     return totals
 
 
-def drop_profiled(windows: Sequence[Window]) -> Sequence[Window]:
-    """Return the windows of one rank and attempt without those under the profiler."""
-    return [window for window in windows if not window.profiled]
-
-
 def drop_warm_up(windows: Sequence[Window]) -> list[Window]:
     """Return the windows of one rank and attempt that hold steps, without those of the warm-up."""
     filled = [window for window in windows if window.steps > 0 and window.wall_s > 0]
     return filled[warm_up_length([window.wall_s / window.steps for window in filled]) :]
 
 
-def to_spans(windows: Sequence[Window], *, most: int | None = None) -> Spans:
-    """Return the stretches of steps that windows cover; with `most`, in a third of the memory, and
-    where there are more, neighbours are joined that have no steps missing between them."""
+def to_spans(windows: Sequence[Window]) -> Spans:
+    """Return the stretches of steps that windows cover."""
     phases_s = [window.phases_s for window in windows]
-    spans = Spans(
-        first_steps=[window.step - window.steps for window in windows],
-        last_steps=[window.step for window in windows],
-        wall_s=[window.wall_s for window in windows],
-        samples=[window.samples for window in windows],
-        stepped_s=[window.step_time_s.sum for window in windows],
-        waited_s=[phases.get("exposed_communication", 0.0) for phases in phases_s],
-        saved_s=[phases.get("checkpoint", 0.0) for phases in phases_s],
-    )
-    return spans if most is None or not spans else _join(spans, most)
-
-
-def _join(spans: Spans, most: int) -> Spans:
-    """Join 1, 2, 4, 8 ... neighbours each, counted from the end: the warm-up, which is left out,
-    is not of one length in all ranks."""
-    num = 1 << (-(-len(spans) // most) - 1).bit_length()
-    places = [
-        place
-        for place in range(len(spans))
-        if place == 0
-        or (len(spans) - place) % num == 0
-        or spans.first_steps[place] != spans.last_steps[place - 1]
-    ]
-    ends = [*places[1:], len(spans)]
-
-    def add_up(kind: str, values: Sequence[float]) -> array[Any]:
-        return array(kind, [sum(values[i:end]) for i, end in zip(places, ends, strict=True)])
-
     return Spans(
-        first_steps=array("q", [spans.first_steps[place] for place in places]),
-        last_steps=array("q", [spans.last_steps[end - 1] for end in ends]),
-        wall_s=add_up("d", spans.wall_s),
-        samples=add_up("q", spans.samples),
-        stepped_s=add_up("d", spans.stepped_s),
-        waited_s=add_up("d", spans.waited_s),
-        saved_s=add_up("d", spans.saved_s),
+        first_steps=array("q", [window.step - window.steps for window in windows]),
+        last_steps=array("q", [window.step for window in windows]),
+        ends_s=array("d", [(window.time_s or 0.0) - window.after_s for window in windows]),
+        wall_s=array("d", [window.wall_s for window in windows]),
+        samples=array("q", [window.samples for window in windows]),
+        stepped_s=array("d", [window.step_time_s.sum for window in windows]),
+        waited_s=array("d", [phases.get("exposed_communication", 0.0) for phases in phases_s]),
+        saved_s=array("d", [phases.get("checkpoint", 0.0) for phases in phases_s]),
     )
 
 

@@ -1,18 +1,20 @@
-"""The resources that a run used, from the samples of its agents: sums first, one file at a time;
-and the use that it made of its devices."""
+"""The resources that a run used, from the samples of its agents, one file at a time; the use that
+it made of its devices; and whether something else used its CPUs."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
+from hpcdist.base.text import number_of
 from hpcdist.machine.peaks import peak_flops_per_s
-from hpcdist.runs.events import GpuFacts, NodeBegin
+from hpcdist.runs.events import Flops, GpuFacts, NodeBegin, UsageWindow
 from hpcdist.summary.figures.rank import RankFigures
-from hpcdist.summary.read.records import NodeRecord
-from hpcdist.summary.values import FlopRate, GpuUsage, NodeUsage, UsageSummary
+from hpcdist.summary.read.event_file import EventFile
+from hpcdist.summary.values import FlopRate, GpuUsage, NodeUsage, RunFigures, UsageSummary
 
 
 class Total(Struct, kw_only=True):
@@ -22,161 +24,169 @@ class Total(Struct, kw_only=True):
     integral: float = 0.0
     max: float = 0.0
 
-    def add(self, value: float, length_s: float) -> None:
+    def add(self, value: float | None, length_s: float) -> None:
         """Take in the mean of so many seconds."""
-        self.merge(Total(length_s=length_s, integral=value * length_s, max=value))
-
-    def merge(self, other: Total) -> None:
-        self.length_s += other.length_s
-        self.integral += other.integral
-        self.max = max(self.max, other.max)
+        if value is not None:
+            self.length_s += length_s
+            self.integral += value * length_s
+            self.max = max(self.max, value)
 
     @property
     def mean(self) -> float | None:
         """Over the time; None where there is none."""
         return self.integral / self.length_s if self.length_s else None
 
-    @property
-    def max_whole(self) -> int | None:
-        """The maximum of a quantity that is counted, as bytes are."""
-        return int(self.max) if self.length_s else None
-
-
-class Totals(defaultdict[str, Total]):
-    """The quantities of a node or a GPU, by the fields of the windows."""
-
-    def __init__(self) -> None:
-        super().__init__(Total)
-
-    def add(self, window: Struct, names: Iterable[str], length_s: float) -> None:
-        """Take in a window of so many seconds."""
-        for name in names:
-            if (value := getattr(window, name)) is not None:
-                self[name].add(value, length_s)
-
-    def merge(self, other: Totals) -> None:
-        for name, total in other.items():
-            self[name].merge(total)
-
-
-_OF_NODE = ("cpus_busy", "bound_cpus_busy")
-_OF_GPU = ("utilization", "memory_bytes", "power_w", "throttled")
-
 
 class GpuTotals(Struct, kw_only=True):
-    """One GPU of a node."""
+    """One GPU of a node, in all attempts."""
 
     facts: GpuFacts
-    totals: Totals = field(default_factory=Totals)
+    utilization: Total = field(default_factory=Total)
+    memory: Total = field(default_factory=Total)
+    power: Total = field(default_factory=Total)
+    throttled: Total = field(default_factory=Total)
     energy_j: float | None = None
 
 
 class NodeTotals(Struct, kw_only=True):
-    """One node, in one attempt or in several."""
+    """One node, in all attempts."""
 
     node: int
-    attempt: int
-    begin: NodeBegin | None
+    begin: NodeBegin | None = None
+    """That of the newest attempt."""
     length_s: float = 0.0
-    totals: Totals = field(default_factory=Totals)
-    gpus: list[GpuTotals] = []
-
-
-def measure_node(record: NodeRecord) -> NodeTotals:
-    begin = record.begins[-1] if record.begins else None
-    gpus = [GpuTotals(facts=facts) for facts in (begin.gpus if begin else [])]
-    totals = NodeTotals(node=record.node, attempt=record.attempt, begin=begin, gpus=gpus)
-    for window in record.windows:
-        totals.length_s += window.wall_s
-        totals.totals.add(window, _OF_NODE, window.wall_s)
-        for gpu, own in zip(totals.gpus, window.gpus, strict=False):
-            gpu.totals.add(own, _OF_GPU, window.wall_s)
-            gpu.energy_j = _sum((gpu.energy_j, own.energy_j))
-    return totals
-
-
-def num_cpus_of(nodes: Sequence[NodeTotals]) -> float | None:
-    """Return the CPUs that the ranks may use on all nodes, as the newest attempt had them."""
-    newest = {totals.node: totals.begin for totals in sorted(nodes, key=lambda own: own.attempt)}
-    hosts: dict[str | None, list[NodeBegin]] = defaultdict(list)
-    for begin in newest.values():
-        if begin:
-            hosts[begin.host].append(begin)
-    of_hosts = []
-    for begins in hosts.values():  # simulated nodes share a host, and may share its CPUs
-        in_all = _sum(begin.num_cpus for begin in begins)
-        cpus = {cpu for begin in begins for cpu in begin.cpus or []}
-        of_hosts.append(in_all if in_all is None or not cpus else min(in_all, len(cpus)))
-    return _sum(of_hosts)
-
-
-def summarize_usage(nodes: Sequence[NodeTotals]) -> UsageSummary | None:
-    """Put all nodes and attempts together; None where nothing was sampled."""
-    by_node: dict[int, list[NodeTotals]] = defaultdict(list)
-    for totals in sorted(nodes, key=lambda own: (own.node, own.attempt)):
-        by_node[totals.node].append(totals)
-    merged = [totals for own in by_node.values() if (totals := _merge(own)).length_s]
-    if not merged:
-        return None
-    used = [_node_usage(totals) for totals in merged]
-    gpus = [gpu for totals in merged for gpu in totals.gpus]
-    utilization, power = Total(), Total()
-    for gpu in gpus:
-        utilization.merge(gpu.totals["utilization"])
-        power.merge(gpu.totals["power_w"])
-    fullest = max(gpus, key=lambda gpu: gpu.totals["memory_bytes"].max, default=None)
-    return UsageSummary(
-        sampled_s=max(totals.length_s for totals in merged),
-        gpu_utilization=utilization.mean,
-        max_gpu_memory_bytes=fullest.totals["memory_bytes"].max_whole if fullest else None,
-        gpu_memory_bytes=fullest.facts.memory_bytes if fullest else None,
-        gpu_power_w=power.mean,
-        energy_j=_sum(gpu.energy_j for gpu in gpus),
-        cpus_busy=_sum(node.cpus_busy for node in used),
-        num_cpus=num_cpus_of(merged),
-        nodes=used,
-        gpus=[_gpu_usage(totals.node, gpu) for totals in merged for gpu in totals.gpus],
-    )
-
-
-def _merge(attempts: Sequence[NodeTotals]) -> NodeTotals:
-    """Put the attempts of one node together; the newest is the last."""
-    newest = attempts[-1]
-    merged = NodeTotals(node=newest.node, attempt=newest.attempt, begin=newest.begin)
+    cpus: Total = field(default_factory=Total)
     gpus: dict[str, GpuTotals] = {}
-    for totals in attempts:
-        merged.length_s += totals.length_s
-        merged.totals.merge(totals.totals)
-        for gpu in totals.gpus:
-            own = gpus.setdefault(gpu.facts.uuid, GpuTotals(facts=gpu.facts))
-            own.totals.merge(gpu.totals)
-            own.energy_j = _sum((own.energy_j, gpu.energy_j))
-    merged.gpus = list(gpus.values())
-    return merged
 
 
-def _node_usage(totals: NodeTotals) -> NodeUsage:
-    begin = totals.begin
-    return NodeUsage(
-        node=totals.node,
-        host=begin.host if begin else None,
-        num_cpus=begin.num_cpus if begin else None,
-        cpus_busy=totals.totals["cpus_busy"].mean,
-    )
+class _SharedCpus(Struct):
+    """CPUs of a host in one attempt, and what its nodes there say of them."""
+
+    begin: NodeBegin
+    busy: list[float] = []
+    """CPUs that all processes used, by node."""
+    own_busy: list[float | None] = []
+    """CPUs that the ranks used, by node."""
 
 
-def _gpu_usage(node: int, gpu: GpuTotals) -> GpuUsage:
-    return GpuUsage(
-        node=node,
-        uuid=gpu.facts.uuid,
-        name=gpu.facts.name,
-        utilization=gpu.totals["utilization"].mean,
-        max_memory_bytes=gpu.totals["memory_bytes"].max_whole,
-        memory_bytes=gpu.facts.memory_bytes,
-        power_w=gpu.totals["power_w"].mean,
-        energy_j=gpu.energy_j,
-        throttled=gpu.totals["throttled"].mean,
-    )
+_LEAST_S = 1.0
+"""Less time was not sampled well enough to say anything."""
+
+
+class Usage:
+    """What all nodes of a run used; takes the file of one node after the other."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, NodeTotals] = {}
+        self._newest: dict[int, int] = {}
+        self._shared: dict[Hashable, _SharedCpus] = {}
+
+    def add(self, record: EventFile) -> None:
+        node = self.nodes.setdefault(record.number, NodeTotals(node=record.number))
+        begin = record.last(NodeBegin)
+        if record.attempt >= self._newest.get(record.number, 0):
+            self._newest[record.number], node.begin = record.attempt, begin
+        gpus = [
+            node.gpus.setdefault(facts.uuid, GpuTotals(facts=facts))
+            for facts in (begin.gpus if begin else [])
+        ]
+        own, bound, length_s = Total(), Total(), 0.0
+        for window in record.all(UsageWindow):
+            length_s += window.wall_s
+            node.cpus.add(window.cpus_busy, window.wall_s)
+            own.add(window.cpus_busy, window.wall_s)
+            bound.add(window.bound_cpus_busy, window.wall_s)
+            for gpu, used in zip(gpus, window.gpus, strict=False):
+                gpu.utilization.add(used.utilization, window.wall_s)
+                gpu.memory.add(used.memory_bytes, window.wall_s)
+                gpu.power.add(used.power_w, window.wall_s)
+                gpu.throttled.add(used.throttled, window.wall_s)
+                gpu.energy_j = _sum((gpu.energy_j, used.energy_j))
+        node.length_s += length_s
+        if begin is not None and length_s >= _LEAST_S:
+            key = record.attempt, begin.host, (*(begin.cpus or ()),)
+            shared = self._shared.setdefault(key, _SharedCpus(begin))
+            shared.busy += [] if bound.mean is None else [bound.mean]
+            shared.own_busy.append(own.mean)
+
+    def other_loads(self) -> list[OtherLoad]:
+        """Return what others used on each set of CPUs that ranks had.
+
+        Simulated nodes share a host, and may share its CPUs: then what all of them used is their
+        own.
+        """
+        loads = []
+        for own in self._shared.values():
+            num_cpus = len(own.begin.cpus or ()) or own.begin.host_cpus or 0
+            if own.busy and num_cpus and None not in own.own_busy:
+                ranks_busy = _sum(own.own_busy) or 0.0
+                others_busy = max(0.0, sum(own.busy) / len(own.busy) - ranks_busy)
+                loads.append(OtherLoad(own.begin.host, others_busy, ranks_busy, num_cpus))
+        return loads
+
+    def num_cpus(self) -> float | None:
+        """Return the CPUs that the ranks may use on all nodes, as the newest attempt had them."""
+        hosts: dict[str | None, list[NodeBegin]] = defaultdict(list)
+        for node in self.nodes.values():
+            if node.begin:
+                hosts[node.begin.host].append(node.begin)
+        of_hosts = []
+        for begins in hosts.values():  # simulated nodes share a host, and may share its CPUs
+            in_all = _sum(begin.num_cpus for begin in begins)
+            cpus = {cpu for begin in begins for cpu in begin.cpus or []}
+            of_hosts.append(in_all if in_all is None or not cpus else min(in_all, len(cpus)))
+        return _sum(of_hosts)
+
+    def summarize(self) -> UsageSummary | None:
+        """Put all nodes together; None where nothing was sampled."""
+        nodes = [node for _, node in sorted(self.nodes.items()) if node.length_s]
+        if not nodes:
+            return None
+        gpus = [(node.node, gpu) for node in nodes for gpu in node.gpus.values()]
+        fullest = max((gpu for _, gpu in gpus), key=lambda gpu: gpu.memory.max, default=None)
+        return UsageSummary(
+            sampled_s=max(node.length_s for node in nodes),
+            gpu_utilization=_mean_over_time(gpu.utilization for _, gpu in gpus),
+            max_gpu_memory_bytes=_largest(fullest.memory) if fullest else None,
+            gpu_memory_bytes=fullest.facts.memory_bytes if fullest else None,
+            gpu_power_w=_mean_over_time(gpu.power for _, gpu in gpus),
+            energy_j=_sum(gpu.energy_j for _, gpu in gpus),
+            cpus_busy=_sum(node.cpus.mean for node in nodes),
+            num_cpus=self.num_cpus(),
+            nodes=[
+                NodeUsage(
+                    node=node.node,
+                    host=node.begin.host if node.begin else None,
+                    num_cpus=node.begin.num_cpus if node.begin else None,
+                    cpus_busy=node.cpus.mean,
+                )
+                for node in nodes
+            ],
+            gpus=[
+                GpuUsage(
+                    node=number,
+                    uuid=gpu.facts.uuid,
+                    name=gpu.facts.name,
+                    utilization=gpu.utilization.mean,
+                    max_memory_bytes=_largest(gpu.memory),
+                    memory_bytes=gpu.facts.memory_bytes,
+                    power_w=gpu.power.mean,
+                    energy_j=gpu.energy_j,
+                    throttled=gpu.throttled.mean,
+                )
+                for number, gpu in gpus
+            ],
+        )
+
+
+def _mean_over_time(totals: Iterable[Total]) -> float | None:
+    known = [*totals]
+    length_s = sum(total.length_s for total in known)
+    return sum(total.integral for total in known) / length_s if length_s else None
+
+
+def _largest(bytes_: Total) -> int | None:
+    return int(bytes_.max) if bytes_.length_s else None
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
@@ -184,7 +194,37 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return sum(numbers) if numbers else None
 
 
-# Efficiency: operations per second, and energy per sample.
+_OTHERS_SHARE = 0.1
+"""Share of the CPUs that others take from a run, where the CPUs are full."""
+_FULL = 0.9
+
+
+class OtherLoad(NamedTuple):
+    """CPUs of a host that others used while a run trained there."""
+
+    host: str | None
+    others_busy: float
+    ranks_busy: float
+    num_cpus: int
+
+    @property
+    def takes_from_ranks(self) -> bool:
+        in_all = self.others_busy + self.ranks_busy
+        return self.others_busy >= _OTHERS_SHARE * self.num_cpus and in_all >= _FULL * self.num_cpus
+
+    def sentence(self) -> str:
+        return (
+            f"other processes took {self.others_busy:.1f} of the "
+            f"{number_of(self.num_cpus, 'CPU')} that it had on {self.host or 'its host'}"
+        )
+
+
+def find_left_out(runs: Iterable[tuple[Hashable, RunFigures]]) -> set[str]:
+    """Return the disturbed runs that are not compared, from runs and their kinds: those of a kind
+    that others of were undisturbed. On a machine that is never idle, what there is is compared."""
+    known = list(runs)
+    calm = {kind for kind, run in known if run.disturbed is None and run.state == "done"}
+    return {run.run for kind, run in known if run.disturbed is not None and kind in calm}
 
 
 def flop_rate(
@@ -194,7 +234,7 @@ def flop_rate(
     samples_per_s: float | None,
 ) -> FlopRate | None:
     """Return the operations of all ranks; None where nobody counted them."""
-    counted = [own.flops for own in ranks if own.flops and own.flops.per_sample]
+    counted = [flops for own in ranks if (flops := own.events.last(Flops)) and flops.per_sample]
     if not counted:
         return None
     first = counted[0]

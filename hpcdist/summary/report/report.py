@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
+from msgspec import Raw
+
 from hpcdist.base.table import Table
 from hpcdist.base.text import format_ranges, shown
 from hpcdist.summary.compare.conclusions import (
@@ -64,6 +66,8 @@ class Section(NamedTuple):
     remarks: Sequence[str] = ()
     left_out: Sequence[str] = ()
     """Names of the tables that are left out."""
+    series: Mapping[str, Raw] = {}
+    """Encoded curves of runs, by their directories."""
 
     @property
     def tables(self) -> list[Table[Any]]:
@@ -126,6 +130,7 @@ def make_sections(summary: Summary) -> Iterator[Section]:
             rows=[Row(number, run) for run, number in zip(runs, numbers, strict=False)],
             leading=leading,
             conclusions=[*texts, *goal_sentences(runs)],
+            series=summary.series,
         )
 
 

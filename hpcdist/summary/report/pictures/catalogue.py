@@ -24,15 +24,10 @@ from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.job.goal import Goal
 from hpcdist.runs.run import Run, slug
 from hpcdist.runs.spec import RunSpec
+from hpcdist.summary.figures.series import Learning, Series, decode_series
 from hpcdist.summary.report.best import find_values
 from hpcdist.summary.report.cells import alone_cells
 from hpcdist.summary.report.pictures import over_time, speed
-from hpcdist.summary.report.pictures.series import (
-    Learning,
-    read_heat_map,
-    read_learning,
-    read_usage,
-)
 from hpcdist.summary.report.report import Section, Topic
 from hpcdist.summary.report.runs import Row, goal_text
 from hpcdist.summary.values import Cell, RunSummary
@@ -51,7 +46,7 @@ _ID = re.compile(r"-\d{8}-\d{6}-(.+)$")
 
 
 def find_pictures(sections: Iterable[Section]) -> Iterator[tuple[int, Picture]]:
-    """Yield every picture with the index of its section; events are read one by one."""
+    """Yield every picture with the index of its section."""
     taken: set[str] = set()
     makers = (_values, _scaling, _benchmarks, _shares, _heat_maps, _learning, _usage)
     for index, section in enumerate(sections):
@@ -158,8 +153,8 @@ def _shares(section: Section) -> Iterator[Picture]:
 
 def _heat_maps(section: Section) -> Iterator[Picture]:
     rows = [row for row in section.rows if row.run.world_size > 1 and row.run.step_time_s]
-    for row, path, left_out in _largest(rows):
-        if times := read_heat_map(path):
+    for row, series, left_out in _largest(section, rows):
+        if times := series.heat_map:
             ends = [
                 f"{format_time(pace.own_time_s)} (rank {over_time.rank_name(pace.rank, pace.host)})"
                 for pace in (row.run.fastest_rank, row.run.slowest_rank)
@@ -175,13 +170,13 @@ def _heat_maps(section: Section) -> Iterator[Picture]:
 def _learning(section: Section) -> Iterator[Picture]:
     repeats: dict[tuple[str, ...], list[Row]] = {}
     for row in section.rows:
-        if row.run.path and row.run.step_time_s:
+        if row.run.path in section.series and row.run.step_time_s:
             alike = row.run.cell.runs if row.run.cell else [row.run.run]
             repeats.setdefault(tuple(alike), []).append(row)
     drawn, left_out = first([*repeats.values()], over_time.MOST_LINES)
     found: list[tuple[list[Row], list[Learning]]] = []
     for rows in drawn:
-        learned = [read_learning(Path(row.run.path or "")) for row in rows]
+        learned = [decode_series(section.series[row.run.path or ""]).learning for row in rows]
         if any(len(curve.values) >= _LEAST_POINTS for one in learned for curve in one):
             found.append((rows, learned))
     if not found:
@@ -205,20 +200,21 @@ def _learning(section: Section) -> Iterator[Picture]:
 
 
 def _usage(section: Section) -> Iterator[Picture]:
-    for row, path, left_out in _largest([row for row in section.rows if row.run.usage]):
-        if series := read_usage(path):
-            described = f"Run {row.number}. {over_time.describe_usage(series)}{left_out}"
-            draw = partial(over_time.draw_usage, series)
+    rows = [row for row in section.rows if row.run.usage]
+    for row, series, left_out in _largest(section, rows):
+        if usage := series.usage:
+            described = f"Run {row.number}. {over_time.describe_usage(usage)}{left_out}"
+            draw = partial(over_time.draw_usage, usage)
             title = (row.run.run, "what it used")
             yield _picture("usage", title, [row], draw, described)
 
 
-def _largest(rows: Sequence[Row]) -> Iterator[tuple[Row, Path, str]]:
-    """Yield the largest of the runs, with their directories, and what is said of the others."""
+def _largest(section: Section, rows: Sequence[Row]) -> Iterator[tuple[Row, Series, str]]:
+    """Yield the largest of the runs, with their series, and what is said of the others."""
     drawn, left_out = first(sorted(rows, key=lambda row: -row.run.world_size), _MOST_OWN)
     for row in drawn:
-        if row.run.path:
-            yield row, Path(row.run.path), left_out
+        if row.run.path in section.series:
+            yield row, decode_series(section.series[row.run.path or ""]), left_out
 
 
 def _benchmarks(section: Section) -> Iterator[Picture]:

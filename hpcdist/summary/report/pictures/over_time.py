@@ -18,7 +18,7 @@ from hpcdist.base.plotting import (
 )
 from hpcdist.base.text import number_of, time_unit
 from hpcdist.job.goal import Goal
-from hpcdist.summary.report.pictures.series import (
+from hpcdist.summary.figures.series import (
     GPU_BUSY,
     Curve,
     HeatMap,
@@ -151,7 +151,7 @@ def draw_heat_map(times: HeatMap) -> Figure:
     names = [rank_name(times.ranks[row * size], times.hosts[row * size]) for row in named]
     axes.set_yticks([row + 0.5 for row in named], names)
     axes.set_ylabel("rank and its host" if size == 1 else f"slowest of each {size} ranks, from")
-    axes.set_xlabel(f"time since the first step ({unit_of_all}); gaps: no steps")
+    axes.set_xlabel(f"time since the first step ({unit_of_all}); gaps: no steps, or warm-up")
     bar = figure.colorbar(image, ax=axes, extend="both")
     bar.set_label(f"step time without the\nwait for others ({unit})")
     return figure

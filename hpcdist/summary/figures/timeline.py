@@ -1,0 +1,291 @@
+"""A run over time: its attempts behind each other, what of them counts after restarts, and what the
+run cost.
+
+What a restart did again counts as the newest attempt did it: of an attempt, what lies beyond the
+step at which a later one began is left out. Times are by the clock of node 0, where the lowest rank
+is: clocks of other nodes may differ by minutes. After a restart that rank may be on another host,
+whose clock is behind, so no attempt begins before the last one ended.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from hpcdist.job.goal import Quantity
+from hpcdist.runs.events import Evaluation
+from hpcdist.runs.spec import Accounting
+from hpcdist.runs.verdict import Verdict
+from hpcdist.summary.figures.rank import RankFigures, largest, smallest
+from hpcdist.summary.read.collect import RunRecord
+from hpcdist.summary.values import Cost
+
+_HOUR_S = 3600.0
+_AVERAGED = 0.1
+"""Share of the steps so far over which a loss of training is averaged: a single window of steps may
+have a low one by chance."""
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """One start of the run's ranks."""
+
+    number: int
+    life: int | None
+    """Number of times that the scheduler had started the job before."""
+    ranks: list[RankFigures]
+    """Those that left events, the lowest first."""
+    verdict: Verdict | None
+    begin_s: float | None
+    end_s: float | None
+    """When the job had an end or a verdict on it: a lost node is noticed late."""
+    first_step: int | None
+    """Finished steps when it began."""
+    last_step: int | None
+
+    @property
+    def stepping_s(self) -> float | None:
+        """Return when the first step of the lowest rank began."""
+        return self.ranks[0].stepping_s if self.ranks else None
+
+    @property
+    def worked_until_s(self) -> float | None:
+        """Return when the ranks on the lowest rank's host worked last; None where it never did."""
+        if self.stepping_s is None:
+            return None
+        host = self.ranks[0].start.host
+        return largest(own.worked_until_s for own in self.ranks if own.start.host == host)
+
+
+def list_attempts(record: RunRecord, ranks: Sequence[RankFigures]) -> list[Attempt]:
+    """Return all attempts that are known, oldest first."""
+    by_attempt: dict[int, list[RankFigures]] = defaultdict(list)
+    for figures in sorted(ranks, key=lambda figures: figures.rank):
+        by_attempt[figures.attempt].append(figures)
+    attempts = []
+    for number in sorted({*by_attempt, *record.begins}):
+        own, beginning = by_attempt[number], record.begins.get(number)
+        verdict = record.attempt_verdicts.get(number)
+        begin_s = (beginning and beginning.time_s) or (own[0].start.time_s if own else None)
+        ended_s = own[0].ended_s if own else None
+        attempts.append(
+            Attempt(
+                number=number,
+                life=beginning.life if beginning else None,
+                ranks=own,
+                verdict=verdict,
+                begin_s=begin_s,
+                end_s=largest((ended_s, verdict.time_s if verdict else None)),
+                first_step=smallest(figures.first_step for figures in own),
+                last_step=largest(figures.last_step for figures in own),
+            )
+        )
+    return attempts
+
+
+def count_steps(attempts: Sequence[Attempt]) -> tuple[int, int]:
+    """Return the steps that were done, those that were done again counting once, and how many were
+    done again after restarts."""
+    done = lost = reached = 0
+    for attempt in attempts:
+        first_step = reached if attempt.first_step is None else attempt.first_step
+        lost += max(0, reached - first_step)
+        # A rank that ends while it starts up says step 0.
+        reached = max(first_step, attempt.last_step or 0)
+        done += reached - first_step
+    return done - lost, lost
+
+
+def _timed(attempts: Sequence[Attempt]) -> list[tuple[Attempt, float, float]]:
+    """Return the attempts whose begin and end are known, with these."""
+    return [
+        (own, own.begin_s, own.end_s)
+        for own in attempts
+        if own.begin_s is not None and own.end_s is not None
+    ]
+
+
+def lost_time_s(attempts: Sequence[Attempt], again_s: float) -> float | None:
+    """Return the time that attempts after the first took before they stepped, and the time from
+    the last step of those before until their end was noticed; all of one that never stepped.
+
+    Between two lives the job waits in a queue and holds nothing: `waited_s` counts that.
+    """
+    timed = _timed(attempts)
+    if len(timed) < 2 or all(own.stepping_s is None for own, *_ in timed):
+        return None
+    lost_s = again_s
+    for (before, _, noticed_s), (attempt, begin_s, end_s) in itertools.pairwise(timed):
+        until_s = end_s if attempt.stepping_s is None else attempt.stepping_s
+        worked_s = before.worked_until_s
+        since_s = noticed_s if worked_s is None else worked_s
+        if (before.life or 0) != (attempt.life or 0):
+            lost_s += max(0.0, noticed_s - since_s)
+            since_s = begin_s
+        lost_s += max(0.0, until_s - since_s)
+    return lost_s
+
+
+def waited_s(attempts: Sequence[Attempt]) -> float | None:
+    """Return the time from the end of each life to the begin of the next; None with one life."""
+    gaps = [
+        max(0.0, begin_s - end_s)
+        for (before, _, end_s), (after, begin_s, _) in itertools.pairwise(_timed(attempts))
+        if (before.life or 0) != (after.life or 0)
+    ]
+    return sum(gaps) if gaps else None
+
+
+def cost_by_events(
+    attempts: Sequence[Attempt],
+    *,
+    lost_s: float | None,
+    num_gpus: int | None,
+    num_cpus: float | None,
+    price_per_hour: float | None = None,
+) -> Cost | None:
+    """Return the cost as the run's own files tell it; None where they hold no time.
+
+    `lost_s` is `lost_time_s`; `price_per_hour` is that of all nodes.
+    """
+    # From the begin of the first attempt of each life to the end of its last.
+    lives: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for attempt, begin_s, end_s in _timed(attempts):
+        lives[attempt.life or 0].append((begin_s, end_s))
+    held_s = sum(max(0.0, max(end for _, end in own) - own[0][0]) for own in lives.values())
+    if held_s <= 0:
+        return None
+    cost = Cost(
+        held_s=held_s,
+        source="events",
+        num_gpus=num_gpus,
+        num_cpus=None if num_gpus else num_cpus,
+        lost_s=None if lost_s is None else min(lost_s, held_s),
+        price=price_per_hour and price_per_hour * held_s / _HOUR_S,
+    )
+    return _with_shares(cost, queue_wait_s=None)
+
+
+def with_accounting(cost: Cost | None, accounting: Accounting | None) -> Cost | None:
+    """Correct the cost by the scheduler's books, which overrule the events."""
+    if cost is None or accounting is None:
+        return cost
+    if accounting.elapsed_s:
+        held_s = accounting.elapsed_s
+        price = cost.price and cost.price * held_s / cost.held_s
+        cost = msgspec.structs.replace(cost, held_s=held_s, price=price, source="accounting")
+    return _with_shares(cost, queue_wait_s=accounting.queue_wait_s)
+
+
+def _with_shares(cost: Cost, *, queue_wait_s: float | None) -> Cost:
+    hours = cost.held_s / _HOUR_S
+    whole_s = cost.held_s + (queue_wait_s or 0.0)
+    return msgspec.structs.replace(
+        cost,
+        gpu_hours=cost.num_gpus * hours if cost.num_gpus else None,
+        cpu_hours=cost.num_cpus * hours if cost.num_cpus else None,
+        lost_share=None if cost.lost_s is None else min(1.0, cost.lost_s / cost.held_s),
+        waiting_share=None if queue_wait_s is None else queue_wait_s / whole_s,
+    )
+
+
+class Learned(NamedTuple):
+    """What a run had learned at one moment: the values of a window of steps, or of a test."""
+
+    time_s: float
+    """From its first step on, evaluations, pauses and time lost by restarts included."""
+    step: int | None
+    epoch: int | None
+    steps: int = 0
+    train_loss: float | None = None
+    learning_rate: float | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+
+
+class Best(NamedTuple):
+    """A value that was better than all before it."""
+
+    time_s: float
+    step: int | None
+    epoch: int | None
+    value: float
+
+
+def offsets_s(attempts: Sequence[Attempt]) -> dict[int, float]:
+    """Return when each attempt began to step, after the run's first step, by its number."""
+    offsets: dict[int, float] = {}
+    ended_s, zero_s = 0.0, None
+    for attempt in attempts:
+        if (begin_s := attempt.stepping_s) is not None:
+            zero_s = begin_s if zero_s is None else zero_s
+            offsets[attempt.number] = max(begin_s - zero_s, ended_s)
+            ended = attempt.ranks[0].ended_s
+            ended_s = offsets[attempt.number] + max(0.0, (ended or begin_s) - begin_s)
+    return offsets
+
+
+def list_learned(attempts: Sequence[Attempt]) -> list[Learned]:
+    """Return what the run learned in the steps that count, by the lowest rank, and by the lowest
+    that tested."""
+    learned: list[Learned] = []
+    offsets, least_step = offsets_s(attempts), math.inf
+    for attempt in reversed([own for own in attempts if own.number in offsets]):
+        offset_s, tests = offsets[attempt.number], list[Learned]()
+        for rank in attempt.ranks:
+            begin_s = rank.stepping_s
+            if begin_s is not None and not tests:
+                tests = [
+                    Learned(
+                        offset_s + max(0.0, test.time_s - begin_s),
+                        test.step,
+                        test.epoch,
+                        loss=test.loss,
+                        accuracy=test.accuracy,
+                    )
+                    for test in rank.events.all(Evaluation)
+                    if test.time_s is not None
+                ]
+        zero_s = attempt.stepping_s or 0.0
+        windows = [
+            Learned(
+                max(0.0, own.end_s - zero_s + offset_s),
+                own.step,
+                own.epoch,
+                own.steps,
+                own.loss,
+                own.learning_rate,
+            )
+            for own in attempt.ranks[0].progress
+        ]
+        counting = [own for own in (*windows, *tests) if (own.step or 0) <= least_step]
+        learned = counting + learned
+        least_step = min(least_step, attempt.first_step or 0)
+    return learned
+
+
+def list_bests(learned: Sequence[Learned], quantity: Quantity) -> list[Best]:
+    """Return each value that was better than all before it; losses of training are averaged over
+    the last tenth of the steps so far."""
+    bests: list[Best] = []
+    last: deque[tuple[int, float]] = deque()
+    num_steps = 0
+    for own in learned:
+        value = getattr(own, quantity)
+        if value is None or (quantity == "train_loss" and not own.steps):
+            continue
+        if quantity == "train_loss":
+            last.append((own.steps, value))
+            num_steps += own.steps
+            while num_steps - last[0][0] >= _AVERAGED * (own.step or 0):
+                num_steps -= last.popleft()[0]
+            value = sum(steps * loss for steps, loss in last) / num_steps
+        sign = 1 if quantity == "accuracy" else -1
+        if not bests or sign * value > sign * bests[-1].value:
+            bests.append(Best(own.time_s, own.step, own.epoch, value))
+    return bests
