@@ -60,7 +60,7 @@ lint: $(VENV)/dev-installed
 
 # The documentation as a site, build/site/index.html. Broken links, and pages that no menu names, fail it.
 docs: $(VENV)/docs-installed
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # The wheel and the sdist: what they hold, that a run starts from them, and that all that is installed fits together.
 package: $(VENV)/test-installed
