@@ -13,23 +13,6 @@ from hpcdist.summary import print_summary, summarize
 from hpcdist.summary.report.text import make_console
 
 
-def test_repeats_have_the_interval_of_their_mean(add_run):
-    made = [add_run(rate, train={"seed": seed}) for seed, rate in enumerate((98.0, 100.0, 102.0))]
-    one, *_ = summarize(made, {}).runs
-    assert one.cell.num_measured == 3
-    rate = one.cell.samples_per_s
-    assert (rate.mean, rate.sd) == (pytest.approx(100), pytest.approx(2))
-    # t(2) = 4.3027; the standard error is 2 / sqrt(3)
-    assert rate.interval.low == pytest.approx(100 - 4.3027 * 2 / 3**0.5, abs=1e-3)
-    assert rate.interval.high == pytest.approx(100 + 4.3027 * 2 / 3**0.5, abs=1e-3)
-    assert one.cell.differs_from_baseline is None
-
-
-def test_a_run_by_itself_has_no_interval(add_run):
-    runs = summarize([add_run(100.0), add_run(180.0, gpus=2), add_run(50.0, job="other")], {}).runs
-    assert [run.cell.num_measured for run in runs] == [1] * 3
-
-
 @pytest.mark.parametrize(
     ("rates", "differs"),
     [((180.0, 182.0, 184.0), True), ((103.0, 105.0, 101.0), False)],
@@ -48,12 +31,6 @@ def test_sizes_are_not_distinguishable_where_the_interval_of_their_ratio_holds_1
     assert re.search(r"1 x 1 +3 +100 ± 5 +100 +1 \* +100 +-", table)
     assert ("faster than 1 (1 x 1) is not certain" in conclusion.replace("\n", " ")) is not differs
     assert re.search(rf"1 x 2 +3 .* {'yes' if differs else 'no'}$", table, re.MULTILINE)
-
-
-def test_runs_of_other_settings_are_no_repeats(add_run):
-    made = [add_run(98.0), add_run(100.0), add_run(50.0, train={"batch_size": 8})]
-    *_, other = summarize(made, {}).runs
-    assert other.cell.num_measured == 1
 
 
 @pytest.mark.parametrize(

@@ -30,14 +30,6 @@ def by_name(*runs, states=None):
     return {run.run: run for run in summarize(runs, states or {}).runs}
 
 
-def test_efficiency_counts_ranks_from_those_of_the_baseline(measured_run):
-    runs = by_name(
-        measured_run("two", 200.0, gpus=2), measured_run("eight", 400.0, nodes=2, gpus=4)
-    )
-    assert runs["eight"].speedup == pytest.approx(2.0)
-    assert runs["eight"].efficiency == pytest.approx(0.5)
-
-
 def test_groups_list_their_runs_smallest_first(measured_run):
     big = measured_run("big", 190.0, gpus=2)
     small = measured_run("small", 100.0)
@@ -121,12 +113,6 @@ def test_runs_that_are_not_done_do_not_enter(measured_run):
         "its state is running, and only done runs are compared",
         "its state is not known, and only done runs are compared",
     ]
-
-
-def test_a_run_alone_has_no_speedup_and_says_why(measured_run):
-    run = by_name(measured_run("one", 100.0))["one"]
-    assert run.speedup is None
-    assert run.not_compared_because == "there is no finished run like it of another size"
 
 
 def test_a_done_run_without_steps_does_not_enter(measured_run, make_run):
