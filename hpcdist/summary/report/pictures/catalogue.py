@@ -35,8 +35,8 @@ from hpcdist.summary.values import Cell, RunSummary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MOST_OWN = 3
-"""Runs that have pictures of their own: those with most ranks."""
+_MOST_OWN = 1
+"""Runs of a section that have pictures of their own: those with most ranks."""
 _LEAST_POINTS = 2
 """Nothing is drawn of fewer."""
 _MOST_NAMES = 2
