@@ -167,10 +167,11 @@ class _Line(NamedTuple):
 
 def _lines(runs: Iterable[MeasuredRun], settings: Mapping[int, Mapping[str, str]]) -> list[_Line]:
     by_settings: dict[Any, list[MeasuredRun]] = defaultdict(list)
+    keys = {conditions: tuple(own.items()) for conditions, own in settings.items()}
     fit = [run for run in runs if why_left_out(run) is None]
     for run in fit:
         if run.set_aside is None:
-            by_settings[tuple(settings[id(run.conditions)].items())].append(run)
+            by_settings[keys[id(run.conditions)]].append(run)
     lines = []
     for alike in by_settings.values():
         # A line for each strategy, as two of one size are no repeats of each other; all of them
@@ -335,18 +336,22 @@ def _differing(
     """Return, by the identity of a run, its values of the settings with other values in one group
     than in another; within a group, sizes may have batches of their own."""
     places = {id(run): place for place, line in enumerate(lines) for run in line.runs}
+    # Of thousands of runs most are alike, and looked at once.
+    alike = {(places.get(id(run)), id(run.conditions)) for run in runs}
     values: dict[Any, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     every = sorted({key for own in settings.values() for key in own})
-    for run in runs:
-        own = settings[id(run.conditions)]
+    for place, conditions in alike:
+        own = settings[conditions]
         for key in every:
-            values[places.get(id(run), tuple(own.items()))][key].add(own.get(key, "unset"))
+            group = tuple(own.items()) if place is None else place
+            values[group][key].add(own.get(key, "unset"))
     first, *others = values.values()
     keys = [key for key in every if any(other[key] != first[key] for other in others)]
-    return {
-        id(run): {key: settings[id(run.conditions)].get(key, "unset") for key in keys}
-        for run in runs
+    differing = {
+        conditions: {key: own.get(key, "unset") for key in keys}
+        for conditions, own in settings.items()
     }
+    return {id(run): differing[id(run.conditions)] for run in runs}
 
 
 _FREE = (
