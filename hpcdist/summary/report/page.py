@@ -205,8 +205,9 @@ def command_again(spec: RunSpec) -> str | None:
     else:
         words += [] if spec.scheduler is None else ["--scheduler", spec.scheduler]
         words += [] if spec.cluster.name is None else ["--cluster", spec.cluster.name]
-    given = job.get("args")
-    args = starred_args([text for text in given if isinstance(text, str)] if given else [])
+    own_args = job.get("args")
+    given = [text for text in own_args or [] if isinstance(text, str)]
+    args = starred_args(given)
     is_given = False
     for text in spec.overrides:
         key, _, value = text.partition("=")
