@@ -206,7 +206,8 @@ def command_again(spec: RunSpec) -> str | None:
         words += [] if spec.scheduler is None else ["--scheduler", spec.scheduler]
         words += [] if spec.cluster.name is None else ["--cluster", spec.cluster.name]
     own_args = job.get("args")
-    given = [text for text in own_args or [] if isinstance(text, str)]
+    own_args = own_args if isinstance(own_args, list) else []
+    given = [text for text in own_args if isinstance(text, str)]
     args = starred_args(given)
     is_given = False
     for text in spec.overrides:
