@@ -80,10 +80,14 @@ def _notes_on_steps(attempt: Attempt) -> list[str]:
         if rank.steps
     }
     most = max(last.values(), default=0)
-    return [
+    early = [
         f"rank {rank} recorded no step after step {step}, and others went on to step {most}"
         for rank, step in last.items()
         if step < most
+    ]
+    torn = [rank.rank for rank in attempt.ranks if rank.tears_last_window]
+    return early + [
+        f"the events of rank {rank} end without an end: later ones may be lost" for rank in torn
     ]
 
 

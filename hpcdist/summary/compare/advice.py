@@ -149,6 +149,7 @@ def _stragglers(case: Case, share: float) -> str | None:
             ", but no single rank is clearly the slowest: batches may take different times, or "
             "something else may use the CPUs now and then"
         )
+    phase = f" (most of it {straggler.phase.replace('_', ' ')})" if straggler.phase else ""
     verb = "need" if straggler.rank is None or straggler.others else "needs"
     leave = ", or exclude that node" if case.is_over_hosts else ""
     look = f"look for what slows it down there{leave}"
@@ -161,7 +162,7 @@ def _stragglers(case: Case, share: float) -> str | None:
         look = "this happens on other hosts too, so look at what that rank does"
     return (
         f": {straggler_named(straggler)} {verb} {format_time(straggler.longer_s)} more "
-        f"per step than others do, in {straggler.slowest_in} of {straggler.stretches} equal "
+        f"per step than others do{phase}, in {straggler.slowest_in} of {straggler.stretches} equal "
         f"parts of the run: {look}; {_at_most(share)}"
     )
 
