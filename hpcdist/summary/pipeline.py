@@ -14,7 +14,6 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import State
 from hpcdist.summary.compare.groups import (
-    cells_by_run,
     compare_places,
     compare_runs,
     configurations,
@@ -86,7 +85,6 @@ def summarize(
     if not compares_disturbed:
         measured = _set_disturbed_aside(measured, [digest.configuration for digest in digests])
     compared = compare_runs(measured)
-    cells = cells_by_run(compared)
     goals = wanted_goals(measured, goal=goal)
     return Summary(
         runs=[
@@ -94,7 +92,6 @@ def summarize(
                 **msgspec.structs.asdict(run.figures),
                 **msgspec.structs.asdict(beside),
                 **digest._asdict(),
-                cell=cells.get(run.figures.run),
                 time_to_accuracy=time_to_goal(run, wanted),
             )
             for run, beside, digest, wanted in zip(

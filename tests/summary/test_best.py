@@ -4,6 +4,7 @@ import io
 
 import pytest
 
+from hpcdist.base import files
 from hpcdist.summary import print_summary, summarize
 from hpcdist.summary.report.pictures.catalogue import find_pictures
 from hpcdist.summary.report.report import make_sections
@@ -82,9 +83,27 @@ def test_without_an_accuracy_the_least_loss_is_best(add_tested):
     assert "lr=0.01 (0.0500) has the least test loss, then lr=0.1 (0.2000)" in printed(runs)
 
 
-def test_values_on_other_numbers_of_gpus_are_not_ranked(add_tested):
+def test_values_are_ranked_on_several_numbers_of_gpus_where_all_were_run_on_each(add_tested):
     runs = [add_tested(0.1, 0, 0.8), add_tested(0.01, 0, 0.9, gpus=2)]
     assert "has the best" not in printed(runs)
+    runs += [add_tested(0.1, 1, 0.7, gpus=2), add_tested(0.01, 1, 0.85)]
+    text = printed(runs)
+    assert "lr=0.01 on 1 x 2 (90.00 %) has the best test accuracy, then lr=0.01 on 1 x 1" in text
+    assert "0.01 1 x 2 1 90.00 0.5000 0.01 1 x 1 1 85.00 0.5000 0.1 1 x 1" in text
+
+
+def test_own_code_without_tests_is_ranked_by_its_last_loss_and_our_jobs_are_not(make_run, events):
+    runs = []
+    for lr, loss in ((0.1, 0.4), (0.01, 0.2)):
+        run = make_run(f"own-{lr}", train={"lr": lr})
+        windows = [window | {"loss": loss} for window in events.steady([100.0] * 4)]
+        events.write(run, 0, [events.start(0, world_size=1), *windows])
+        runs.append(run)
+    assert "training loss" not in printed(runs)
+    for run in runs:
+        spec = files.read_json(run.spec_file)
+        files.write_json(run.spec_file, spec | {"job": spec["job"] | {"workload": "script"}})
+    assert "lr=0.01 (0.2000) has the least training loss, then lr=0.1 (0.4000)" in printed(runs)
 
 
 def test_the_picture_has_the_values_of_the_table(add_tested):

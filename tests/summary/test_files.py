@@ -92,13 +92,6 @@ def test_markdown_has_whole_tables_with_units_after_the_conclusion(summary):
         assert len({line.replace("\\|", "").count("|") for line in table.splitlines()}) == 1
 
 
-def test_sentences_below_a_table_are_not_run_together_in_markdown(summary):
-    found = to_markdown(make_report(summary)).splitlines()
-    (place,) = [number for number, line in enumerate(found) if line.startswith("±: 95 %")]
-    assert found[place - 2].startswith("weak scaling: ")
-    assert found[place - 1] == ""
-
-
 def test_markdown_escapes_what_comes_from_runs(summary):
     text = to_markdown(make_report(summary))
     assert "<b>" not in text.replace("\\<b\\>", "")
@@ -189,9 +182,3 @@ def test_the_csv_of_benchmarks_has_a_line_per_measurement_with_its_own_columns(m
     assert (inference["strategy"], inference["batch_size"]) == ("single", "8")
     assert float(inference["parts_s.gather"]) == 0.01
     assert inference["bytes"] == first["strategy"] == ""
-
-
-def test_the_csv_of_benchmarks_has_its_columns_without_a_benchmark_too(summary):
-    (header,) = csv.reader(io.StringIO(to_benchmarks_csv(summary)))
-    assert {"run", "benchmark", "bytes", "batch_size", "setting.workers"} <= {*header}
-    assert len(header) == len({*header})

@@ -181,30 +181,6 @@ def test_it_says_that_it_knows_nothing_of_a_network_that_no_run_crossed():
     assert {size.nodes for size in found.sizes} == {1}
 
 
-def sizes_of(law, *gpus):
-    return {Size(number, 1): law(number) for number in gpus}
-
-
-def test_the_fit_finds_the_terms_of_a_law_without_noise():
-    times_s = sizes_of(lambda gpus: 0.8 / gpus + 0.1 * (gpus - 1) / gpus, 1, 2, 4)
-    found = fit_law(times_s, is_strong=True)
-    assert (found.computing_s, found.communication_s) == pytest.approx((0.8, 0.1))
-    assert found.at(Size(8, 1))[0] == pytest.approx(0.1 + 0.0875)
-
-
-def test_across_nodes_communication_goes_by_their_number():
-    shapes = [Size(2, 1), Size(4, 2), Size(8, 4)]
-    times_s = {scale: 1 + 0.4 * (scale.nodes - 1) / scale.nodes for scale in shapes}
-    found = fit_law(times_s, is_strong=False)
-    assert (found.computing_s, found.communication_s) == pytest.approx((1, 0.4))
-
-
-def test_communication_does_not_take_less_than_no_time():
-    found = fit_law(sizes_of(lambda gpus: gpus**-1.5, 1, 2, 4), is_strong=True)
-    assert found.communication_s == 0
-    assert found.at(Size(8, 1))[0] == pytest.approx(found.computing_s / 8)
-
-
 def test_the_summary_tells_the_forecast_in_words_and_in_json(make_scaled):
     runs = make_scaled(3)
     summary = summarize(runs, {})
@@ -235,3 +211,22 @@ def test_the_fit_is_that_of_numpy_where_no_term_is_below_zero():
     time_s, of_fit = law.at(Size(16, 1))
     assert time_s == pytest.approx(row @ [first, second])
     assert of_fit == pytest.approx(row @ covariance @ row / time_s**2)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "law"),
+    [
+        ([(1, 1), (2, 1), (4, 1)], lambda gpus, _: 0.8 / gpus + 0.1 * (gpus - 1) / gpus),
+        ([(2, 1), (4, 2), (8, 4)], lambda gpus, nodes: 0.8 / gpus + 0.1 * (nodes - 1) / nodes),
+    ],
+    ids=["within a node", "over nodes"],
+)
+def test_the_fit_finds_the_terms_of_a_law_without_noise(sizes, law):
+    found = fit_law({Size(*size): law(*size) for size in sizes}, is_strong=True)
+    assert (found.computing_s, found.communication_s) == pytest.approx((0.8, 0.1))
+
+
+def test_communication_does_not_take_less_than_no_time():
+    found = fit_law({Size(gpus, 1): gpus**-1.5 for gpus in (1, 2, 4)}, is_strong=True)
+    assert found.communication_s == 0
+    assert found.at(Size(8, 1))[0] == pytest.approx(found.computing_s / 8)

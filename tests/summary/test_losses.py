@@ -264,16 +264,6 @@ def test_chance_names_nobody(add_run):
     assert found == [None] * 20
 
 
-def test_all_sentences_are_of_the_largest_size_of_the_group_that_leads(add_run):
-    waiting = ALONE | {"exposed_communication": 0.05}
-    runs = [add_run(ALONE), add_run(*[waiting] * 2), add_run(*[waiting] * 4)]
-    lent = add_run(*[ALONE | {"exposed_communication": 0.9}] * 8, strategy="fsdp")
-    text = printed(*runs, lent, details=True)
-    assert "ddp: 4 ranks (1 x 4) are 2.67 times as fast as 1 (1 x 1): 67 % of" in text
-    assert "1 x 4: of its time 33 % is lost: 33 % exposed communication." in text
-    assert "in % of all the time (fsdp, weak scaling)" in text
-
-
 def test_one_process_on_several_gpus_is_told_by_its_gpus(make_run, events):
     runs = []
     for num_gpus, forward_s in ((1, 0.08), (2, 0.12), (4, 0.24)):
@@ -286,19 +276,6 @@ def test_one_process_on_several_gpus_is_told_by_its_gpus(make_run, events):
     text = printed(*runs)
     assert "4 GPUs (1 x 4) are 1.54 times as fast as 1 (1 x 1): 38 % of the ideal" in text
     assert "1 x 4: of its time 62 % is lost: 62 % slower computing." in text
-
-
-def test_a_part_that_won_time_reaches_left_of_zero_in_the_picture(add_run):
-    faster = ALONE | {"forward_backward": 0.04, "exposed_communication": 0.14}
-    _, two = sizes = losses(add_run(ALONE), add_run(faster, faster))
-    assert two.lost["computing"] == pytest.approx(-0.2)
-    bars = [
-        (bar.get_x(), bar.get_x() + bar.get_width())
-        for bar in draw_bars(sizes, ["1 x 1", "1 x 2"]).axes[0].patches
-        if bar.get_y() > 0.5
-    ]
-    assert min(min(bar) for bar in bars) == pytest.approx(-20)
-    assert max(max(bar) for bar in bars) == pytest.approx(120)
 
 
 def test_the_picture_calls_computing_both_where_nothing_tells_it_from_communication(add_run):

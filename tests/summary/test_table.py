@@ -156,13 +156,6 @@ def test_no_escape_codes_where_it_is_no_terminal_or_colour_is_not_wanted(sweep, 
     assert "\x1b[32m" not in coloured
 
 
-def test_without_a_terminal_stdout_is_120_columns_wide(sweep, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "40")
-    print_summary(summarize(sweep, {}))
-    (verdict,) = [line for line in capsys.readouterr().out.splitlines() if "SIGKILL" in line]
-    assert "(log: logs/rank-00001.log)" in verdict
-
-
 def test_text_of_others_does_not_act_on_the_terminal(make_run):
     evil = Verdict(
         kind="exception",
@@ -179,16 +172,6 @@ def test_a_run_that_goes_on_is_told_with_its_speed_so_far(make_run, events):
     events.write(run, 0, [events.start(0, world_size=1), *events.steady([200.0] * 3)])
     text = printed(summarize([run], {"going": "running"}))
     assert "no run is done (1 running). So far 200 ± 0 samples/s on 1 rank;" in text
-
-
-def test_a_long_run_id_is_folded_and_stays_whole(make_run):
-    name = "a-job-with-a-name-of-the-greatest-length-20260101-120000-abcd"
-    text = printed(summarize([make_run(name)], {}), width=60)
-    assert max(map(len, text.splitlines())) <= 60
-    lines = text.splitlines()
-    begin = next(number for number, line in enumerate(lines) if line.startswith("1  a-job"))
-    rows = lines[begin : begin + 2]
-    assert "".join(row[3:].strip() for row in rows) == name  # it is wider than the line
 
 
 def test_runs_without_steps_are_shown_with_dashes(make_run):
@@ -240,23 +223,6 @@ def test_noisy_figures_of_very_different_runs_fit_into_80_columns(make_run, even
     assert "…" not in text
     lines = text[text.index("Time of one step") :].splitlines()
     assert all("starts" in line for line in lines if "loss" in line)
-
-
-def test_a_speedup_beyond_the_ideal_is_doubted(make_run, events):
-    runs = []
-    for gpus, rate in ((1, 100.0), (2, 150.0)):
-        run = make_run(f"on-{gpus}", gpus=gpus)
-        for rank in range(gpus):
-            events.write(
-                run, rank, [events.start(rank, world_size=gpus), *events.steady([rate] * 5)]
-            )
-        runs.append(run)
-    text = printed(summarize(runs, {}), width=200)
-    assert text.splitlines()[0] == (
-        "ddp: 2 ranks (1 x 2) are 3.00 times as fast as 1 (1 x 1): 150 % of the ideal speed-up"
-        " (weak scaling). More than ideal is seldom real: something else may have slowed the"
-        " smaller run down."
-    )
 
 
 def test_nothing_to_summarize_is_said(tmp_path):

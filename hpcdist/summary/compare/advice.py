@@ -27,8 +27,6 @@ _SAVING_SHARE = 0.01
 """Share of the time that saving checkpoints may take without concern."""
 _SELDOMER = 10
 _NEARLY_ALL = 0.99
-_MOST_WORKERS_MORE = 2
-"""Times as many workers as there are: more at once is a guess."""
 _SAME = 0.005
 """Largest difference between two shares that are the same to a reader of whole percents."""
 _IN_MEMORY = {"digits", "mnist", "fashion_mnist", "cifar10"}
@@ -92,74 +90,68 @@ def straggler_named(straggler: Straggler) -> str:
 
 
 def _data(case: Case, share: float) -> str | None:
-    job, most = case.job, _at_most(share)
+    job, workers = case.job, case.job.get("data.workers")
     cpus = None if case.cpus_per_rank is None else max(1, math.floor(case.cpus_per_rank))
-    workers = job.get("data.workers")
     if not isinstance(workers, int):  # a script has its own loader
         have = f" (a rank has {number_of(cpus, 'CPU')})" if cpus else ""
-        return f": use more workers in its DataLoader{have}; {most}"
+        return f": use more workers in its DataLoader{have}; {_at_most(share)}"
     at = f" at {number_of(workers, 'worker')}"
     if job.get("data.name") in _IN_MEMORY and job.get("data.transform") == "none":
         in_memory = "its data are in memory and need no workers: data.workers=0"
         return f"{at}: {in_memory}" if workers else None
     if cpus is None:
-        return f"{at}: try more (data.workers); {most}"
+        return f"{at}: try more (data.workers); {_at_most(share)}"
     at += f" on {number_of(cpus, 'CPU')} per rank"
-    if workers < cpus:
-        more = min(cpus, max(1, _MOST_WORKERS_MORE * workers))
-        return f"{at}: try data.workers={more}; {most}"
+    if workers < cpus:  # twice as many: more at once is a guess
+        more = min(cpus, max(1, 2 * workers))
+        return f"{at}: try data.workers={more}; {_at_most(share)}"
     less = "give each rank more CPUs (resources.cpus_per_gpu), or make reading a sample cheaper"
     if job.get("data.decoder") == "exact" and job.get("data.name") in {"faces", "image_folder"}:
         less = "try data.decoder=fast, smaller images (data.size) or more CPUs per rank"
-    return f"{at}, so that more workers would not help: {less}; {most}"
+    return f"{at}, so that more workers would not help: {less}; {_at_most(share)}"
 
 
 def _device(case: Case, share: float) -> str | None:
     if case.job.get("data.pin_memory") is False:
-        try_ = "try data.pin_memory=auto"
-    elif case.has_own_loop:
-        try_ = "pin_memory=True in its DataLoader, and .to(device, non_blocking=True)"
-    else:
-        return None
-    return f": {try_}; {_at_most(share)}"
+        return f": try data.pin_memory=auto; {_at_most(share)}"
+    pinned = "pin_memory=True in its DataLoader, and .to(device, non_blocking=True)"
+    return f": {pinned}; {_at_most(share)}" if case.has_own_loop else None
 
 
 def _communication(case: Case, share: float) -> str | None:
-    is_alone = case.runs[0].world_size == 1
-    if share < _WORTH_HALVING or case.shares_cpus or is_alone:  # then it waits for no network
+    # One rank, and ranks that share CPUs, wait for no network.
+    if share < _WORTH_HALVING or case.shares_cpus or case.runs[0].world_size == 1:
         return None
-    accumulate = case.job.get("train.accumulate")
-    twice = "twice the batch per rank"
+    accumulate, twice = case.job.get("train.accumulate"), "twice the batch per rank"
     if isinstance(accumulate, int):
         batch = f"train.batch_size={2 * case.job['train.batch_size']}"
         twice = f"train.accumulate={2 * accumulate} or {batch}"
     gain = f"about {_times(share / 2)}, at most {_times(share)} if it disappeared completely"
-    check = ""
-    if case.is_over_hosts:
-        check = "; `hpcdist submit allreduce` measures the network between the nodes"
-    return f": {twice} communicates half as often: {gain}{check}"
+    check = "; `hpcdist submit allreduce` measures the network between the nodes"
+    return f": {twice} communicates half as often: {gain}{check if case.is_over_hosts else ''}"
 
 
 def _stragglers(case: Case, share: float) -> str | None:
     straggler = case.cell.straggler
-    if straggler is None and case.shares_cpus:  # the conclusion says that, and it is why
-        return None
     if straggler is None:
-        return (
+        unknown = (
             ", but no single rank is clearly the slowest: batches may take different times, or "
             "something else may use the CPUs now and then"
         )
-    phase = f" (most of it {straggler.phase.replace('_', ' ')})" if straggler.phase else ""
-    verb = "need" if straggler.rank is None or straggler.others else "needs"
-    leave = ", or exclude that node" if case.is_over_hosts else ""
-    look = f"look for what slows it down there{leave}"
-    if case.cell.nodes > 1 and not case.is_over_hosts:
-        where = f", {shown(straggler.host)}" if straggler.host else ""
-        look = f"all nodes are simulated on one host{where}: look at the CPUs that it has there"
+        # The conclusion says that ranks share CPUs, and it is why.
+        return None if case.shares_cpus else unknown
+    where = f", {shown(straggler.host)}" if straggler.host else ""
+    look = "look for what slows it down there"
     if straggler.others:
         look = "look for what they have in common, and mend all of them"
     elif straggler.host is None:
         look = "this happens on other hosts too, so look at what that rank does"
+    elif case.is_over_hosts:
+        look += ", or exclude that node"
+    elif case.cell.nodes > 1:
+        look = f"all nodes are simulated on one host{where}: look at the CPUs that it has there"
+    verb = "need" if straggler.rank is None or straggler.others else "needs"
+    phase = f" (most of it {straggler.phase.replace('_', ' ')})" if straggler.phase else ""
     return (
         f": {straggler_named(straggler)} {verb} {format_time(straggler.longer_s)} more "
         f"per step than others do{phase}, in {straggler.slowest_in} of {straggler.stretches} equal "
@@ -168,13 +160,10 @@ def _stragglers(case: Case, share: float) -> str | None:
 
 
 def _fixed(case: Case, share: float) -> str | None:
-    if share < _WORTH_HALVING:
-        return None
     batch = case.job.get("train.batch_size")
-    larger = (
-        f"train.batch_size={2 * batch}" if isinstance(batch, int) else "batches of twice the size"
-    )
-    return f": it counts half as much with {larger}: about {_times(share / 2)}"
+    twice = f"train.batch_size={2 * batch}" if isinstance(batch, int) else "batches twice as large"
+    half = f": it counts half as much with {twice}: about {_times(share / 2)}"
+    return half if share >= _WORTH_HALVING else None
 
 
 def _checkpoints(case: Case, share: float) -> str | None:
@@ -186,14 +175,13 @@ def _checkpoints(case: Case, share: float) -> str | None:
             digit = 10 ** max(0, len(str(wanted)) - 2)  # nobody saves every 1,237 steps
             end = max((getattr(run, unit) or 0 for run in case.runs), default=0)
             new = min(math.ceil(wanted / digit) * digit, end)
-            if new <= every:
-                return None
-            gain = 1 / (1 - share + share * every / new)
+            gain = _as_fast(1 / (1 - share + share * every / max(1, new)))
             often = unit[:-1] if every == 1 else f"{every} {unit}"
-            return (
-                f", one for every {often}: checkpoint.every_{unit}={new} would give "
-                f"about {_as_fast(gain)}, but a failure then costs up to {new} {unit}"
+            text = (
+                f", one for every {often}: checkpoint.every_{unit}={new} would give about {gain}, "
+                f"but a failure then costs up to {new} {unit}"
             )
+            return text if new > every else None
     return f": save less often; {_at_most(share)}" if case.has_own_loop else None
 
 

@@ -57,16 +57,15 @@ _SAME_BATCH = 0.1
 _SHOWN_DIFFERENCES = 3
 
 
-class Beside(Struct, frozen=True):
-    """A run beside those that it is compared with."""
+class Beside(Struct, frozen=True, kw_only=True):
+    """A run beside those that it is compared with; the fields are those of `RunSummary`."""
 
+    cell: Cell | None = None
     speedup: float | None = None
-    """Against the mean of its baseline."""
     efficiency: float | None = None
     compared_with: list[str] = []
     not_compared_because: str | None = None
     differs_in: dict[str, str] = {}
-    """Settings in which runs of its job differ so that they are not compared."""
 
 
 class Compared(NamedTuple):
@@ -89,38 +88,31 @@ def compare_runs(measured: Sequence[MeasuredRun]) -> Compared:
         else:
             comparisons[run.figures.comparison].append(run)
     beside: dict[int, Beside] = {}
-    sizes: list[Group] = []
+    compared = Compared([], [], [])
     for runs in jobs.values():
         settings = _comparable(runs)
-        alike = sorted(_alike(runs, settings), key=lambda each: _importance(each.runs))
-        differs_in = _differing(runs, alike, settings)
+        lines = sorted(_lines(runs, settings), key=lambda line: _importance(line.runs))
+        differs_in = _differing(runs, lines, settings)
         for run in runs:
             reason = why_left_out(run)
-            beside[id(run)] = Beside(not_compared_because=reason, differs_in=differs_in[id(run)])
-        for each in alike:  # the first is what others are told by
-            sizes.append(_group(each))
-            reason = None if each is alike[0] else _why_unlike(each, alike[0], settings)
-            for run in each.runs:
-                beside[id(run)] = _stand(run, each.baseline, reason, differs_in[id(run)])
-    variants = []
+            own = differs_in[id(run)]
+            beside[id(run)] = Beside(not_compared_because=reason, differs_in=own)
+        for line in lines:  # the first is what others are told by
+            compared.sizes.append(group := _group(line))
+            reason = _why_unlike(line, lines[0], differs_in) if line is not lines[0] else None
+            cells = _cells_by_run(group)
+            for run in line.runs:
+                stands = _stand(run, cells, line.baseline, reason)
+                own = differs_in[id(run)]
+                beside[id(run)] = msgspec.structs.replace(stands, differs_in=own)
     for runs in comparisons.values():
-        group, own = _compare_variants(runs)
-        variants.append(group)
-        beside |= own
-    return Compared([beside[id(run)] for run in measured], sizes, variants)
-
-
-class _Alike(NamedTuple):
-    """Runs that can be compared with each other, smallest first."""
-
-    runs: list[MeasuredRun]
-    baseline: list[MeasuredRun]
-    """Runs of the smallest size, of this group or lent by another; empty where there is nothing
-    to compare with."""
-
-    @property
-    def members(self) -> list[MeasuredRun]:
-        return list({id(run): run for run in (*self.baseline, *self.runs)}.values())
+        variants, baseline, as_repeats = _compare_variants(runs)
+        compared.variants.append(variants)
+        cells = _cells_by_run(variants)
+        for run, as_repeat in zip(runs, as_repeats, strict=True):
+            reason = why_left_out(run) or why_unfit(as_repeat)
+            beside[id(run)] = _stand(run, cells, [] if reason else baseline, reason)
+    return compared._replace(runs=[beside[id(run)] for run in measured])
 
 
 def why_left_out(run: MeasuredRun) -> str | None:
@@ -135,101 +127,101 @@ def why_left_out(run: MeasuredRun) -> str | None:
     return "its samples/s are 0" if own.samples_per_s.mean <= 0 else None
 
 
-def _counts(run: MeasuredRun) -> bool:
-    return why_left_out(run) is None and run.set_aside is None
-
-
 def _stand(
     run: MeasuredRun,
+    cells: Mapping[str, Cell],
     baseline: Sequence[MeasuredRun],
     reason: str | None,
-    differs_in: dict[str, str],
 ) -> Beside:
+    """Return how a run stands against the mean of its baseline."""
+    cell = cells[run.figures.run]
     if not baseline:
         reason = run.set_aside or reason or "there is no finished run like it of another size"
-        return Beside(not_compared_because=reason, differs_in=differs_in)
-    own = run.figures
+        return Beside(cell=cell, not_compared_because=reason)
     speedup = _rate(run) / mean(map(_rate, baseline))
-    share = baseline[0].figures.num_gpus / own.num_gpus
-    lacks_gpus = own.world_size < own.num_gpus and own.num_cpus is not None
-    efficiency = None if lacks_gpus else speedup * share
-    ids = [each.figures.run for each in baseline]
-    return Beside(speedup, efficiency, ids, reason, differs_in)
+    return Beside(
+        cell=cell,
+        speedup=speedup,
+        efficiency=None if cell.is_without_its_gpus else speedup / cell.ideal,
+        compared_with=[each.figures.run for each in baseline],
+        not_compared_because=reason,
+    )
+
+
+def _cells_by_run(group: Group) -> dict[str, Cell]:
+    return {run: cell for cell in group.cells for run in cell.runs}
 
 
 def _rate(run: MeasuredRun) -> float:
-    assert run.figures.samples_per_s is not None
-    return run.figures.samples_per_s.mean
+    return run.figures.samples_per_s.mean if run.figures.samples_per_s else 0.0
 
 
-def _alike(runs: Iterable[MeasuredRun], settings: Mapping[int, Mapping[str, str]]) -> list[_Alike]:
+class _Line(NamedTuple):
+    """Runs that can be compared with each other, smallest first."""
+
+    runs: list[MeasuredRun]
+    baseline: list[MeasuredRun]
+    """Runs of the smallest size, of this line or lent by another; empty where there is nothing
+    to compare with."""
+
+
+def _lines(runs: Iterable[MeasuredRun], settings: Mapping[int, Mapping[str, str]]) -> list[_Line]:
     by_settings: dict[Any, list[MeasuredRun]] = defaultdict(list)
-    set_aside = []
-    for run in runs:
-        if why_left_out(run) is not None:
-            continue
-        if run.set_aside is not None:  # where its own time went is known all the same
-            set_aside.append(_Alike([run], []))
-        else:
-            by_settings[tuple(settings[id(run.conditions)].items())].append(run)
-    groups = [alike for group in by_settings.values() for alike in _by_strategy(group)]
-    several = [group for group in groups if group.baseline]
-    singles = [group for group in groups if not group.baseline]
-    return several + _join(singles, several, settings) + set_aside
+    keys = {conditions: tuple(own.items()) for conditions, own in settings.items()}
+    fit = [run for run in runs if why_left_out(run) is None]
+    for run in fit:
+        if run.set_aside is None:
+            by_settings[keys[id(run.conditions)]].append(run)
+    lines = []
+    for alike in by_settings.values():
+        # A line for each strategy, as two of one size are no repeats of each other; all of them
+        # begin with the runs on one GPU, which needs none.
+        alone = [run for run in alike if run.figures.num_gpus == 1]
+        strategies: dict[Any, list[MeasuredRun]] = defaultdict(list)
+        for run in alike:
+            if run.figures.num_gpus > 1:
+                strategies[run.conditions.get("strategy")].append(run)
+        for place, own in enumerate(sorted(strategies.values(), key=_importance) or [[]]):
+            members = [*alone, *own]
+            line = own if place else members
+            lines.append(_Line(sorted(line, key=_size), _smallest(members)))
+    # Where the own time of a run that is set aside went is known all the same.
+    set_aside = [_Line([run], []) for run in fit if run.set_aside is not None]
+    return _join(lines, settings) + set_aside
 
 
-def _by_strategy(group: Sequence[MeasuredRun]) -> list[_Alike]:
-    """Make a group for each strategy, as two of one size are no repeats of each other; all of them
-    begin with the runs on one GPU, which needs none."""
-    alone = [run for run in group if run.figures.num_gpus == 1]
-    strategies: dict[Any, list[MeasuredRun]] = defaultdict(list)
-    for run in group:
-        if run.figures.num_gpus > 1:
-            strategies[run.conditions.get("strategy")].append(run)
-    if len(strategies) < 2:
-        return [_Alike(sorted(group, key=_size), _smallest(group))]
-    main, *others = sorted(strategies.values(), key=_importance)
-    return [
-        _Alike(sorted([*alone, *main], key=_size), _smallest([*alone, *main])),
-        *(_Alike(sorted(runs, key=_size), alone or _smallest(runs)) for runs in others),
-    ]
-
-
-def _join(
-    singles: Sequence[_Alike],
-    several: Sequence[_Alike],
-    settings: Mapping[int, Mapping[str, str]],
-) -> list[_Alike]:
-    """Join groups of one size each: those of one whole batch become one, compared as strong
+def _join(lines: Sequence[_Line], settings: Mapping[int, Mapping[str, str]]) -> list[_Line]:
+    """Join lines of one size each: those of one whole batch become one, compared as strong
     scaling.
 
-    It is compared with its smallest runs, which may be the baseline of another group: one smallest
+    It is compared with its smallest runs, which may be the baseline of another line: one smallest
     size often begins a weak and a strong line.
     """
-
-    def by_batch(groups: Iterable[Sequence[MeasuredRun]]) -> dict[Any, list[MeasuredRun]]:
-        """Group runs by their settings and batch: without a batch, a run is like no other."""
-        found: dict[Any, list[MeasuredRun]] = defaultdict(list)
-        for run in itertools.chain.from_iterable(groups):
+    several = [line for line in lines if line.baseline]
+    singles = [line for line in lines if not line.baseline]
+    by_batch: tuple[dict[Any, list[MeasuredRun]], ...] = (defaultdict(list), defaultdict(list))
+    sides = ([line.runs for line in singles], [line.baseline for line in several])
+    for found, side in zip(by_batch, sides, strict=True):
+        for run in itertools.chain.from_iterable(side):
             own = settings[id(run.conditions)]
             others = tuple(item for item in own.items() if item[0] not in _BATCH_KEYS)
-            has_batch = _BATCH_KEYS[0] in own
-            found[others, _batch(run) if has_batch else run.figures.run].append(run)
-        return found
-
-    lent = by_batch(group.baseline for group in several)
+            # Without a batch, a run is like no other.
+            batch = _batch(run) if _BATCH_KEYS[0] in own else run.figures.run
+            found[others, batch].append(run)
+    alone, lent = by_batch
     joined = []
-    for key, runs in by_batch(group.runs for group in singles).items():
+    for key, runs in alone.items():
         if baseline := _smallest([*runs, *lent[key]]):
-            joined.append(_Alike(sorted(runs, key=_size), baseline))
-    taken = {id(run) for group in joined for run in group.runs}
-    return joined + [group for group in singles if id(group.runs[0]) not in taken]
+            joined.append(_Line(sorted(runs, key=_size), baseline))
+    taken = {id(run) for line in joined for run in line.runs}
+    return several + joined + [line for line in singles if id(line.runs[0]) not in taken]
 
 
-def _group(alike: _Alike) -> Group:
-    members, strategy = alike.members, alike.runs[-1].conditions.get("strategy")
+def _group(line: _Line) -> Group:
+    members = list({id(run): run for run in (*line.baseline, *line.runs)}.values())
+    strategy = line.runs[-1].conditions.get("strategy")
     scaling: Scaling | None = None
-    if alike.baseline:
+    if line.baseline:
         batches = [(run.figures.num_gpus, _batch(run)) for run in members]
         if _are_equal([whole for _, whole in batches]):
             scaling = "strong"
@@ -238,46 +230,33 @@ def _group(alike: _Alike) -> Group:
     sizes = [list(own) for _, own in itertools.groupby(sorted(members, key=_size), key=_size)]
     cells = [
         msgspec.structs.replace(cell, scaling=scaling, strategy=strategy)
-        for cell in contrast(sizes, alike.baseline)
+        for cell in contrast(sizes, line.baseline)
     ]
-    if alike.baseline:
+    if line.baseline:
         forecast = make_forecast([run.figures for run in members], scaling)
         cells[-1] = msgspec.structs.replace(cells[-1], forecast=forecast)
     return Group(
-        job=alike.runs[0].figures.job,
-        runs=[run.figures.run for run in alike.runs],
-        baseline=[run.figures.run for run in alike.baseline],
+        job=line.runs[0].figures.job,
+        runs=[run.figures.run for run in line.runs],
+        baseline=[run.figures.run for run in line.baseline],
         scaling=scaling,
         strategy=strategy,
         cells=cells,
     )
 
 
-def cells_by_run(compared: Compared) -> dict[str, Cell]:
-    """Return, for each run, the cell that it is compared as one of."""
-    return {
-        run: cell
-        for group in (*compared.variants, *compared.sizes)
-        for cell in group.cells
-        for run in cell.runs
-        if run in group.runs
-    }
-
-
 def _why_unlike(
-    group: _Alike, main: _Alike, settings: Mapping[int, Mapping[str, str]]
+    line: _Line, main: _Line, differs_in: Mapping[int, Mapping[str, str]]
 ) -> str | None:
     """`train.batch_size is 32, but 64 in ddp-...`."""
-    if any(run is other_run for run in group.baseline for other_run in main.runs):
+    if any(run is other_run for run in line.baseline for other_run in main.runs):
         return None  # it is compared with the same
-    first, other = group.runs[0], main.runs[0]
-    mine, theirs = (settings[id(run.conditions)] for run in (first, other))
+    first, other = line.runs[0], main.runs[0]
+    mine, theirs = ({**differs_in[id(run)]} for run in (first, other))
     if mine == theirs:
-        mine, theirs = ({"strategy": str(run.conditions.get("strategy"))} for run in (first, other))
+        mine, theirs = ({"strategy": run.conditions.get("strategy", "")} for run in (first, other))
     unlike = [
-        f"{key} is {mine.get(key, 'unset')}, but {theirs.get(key, 'unset')}"
-        for key in sorted(mine.keys() | theirs.keys())
-        if mine.get(key) != theirs.get(key)
+        f"{key} is {own}, but {theirs[key]}" for key, own in mine.items() if own != theirs[key]
     ]
     more = len(unlike) - _SHOWN_DIFFERENCES
     ending = f" (and {more} more)" if more > 0 else ""
@@ -351,24 +330,28 @@ def _setting_text(value: Any) -> str:
 
 def _differing(
     runs: Sequence[MeasuredRun],
-    groups: Sequence[_Alike],
+    lines: Sequence[_Line],
     settings: Mapping[int, Mapping[str, str]],
 ) -> dict[int, dict[str, str]]:
     """Return, by the identity of a run, its values of the settings with other values in one group
     than in another; within a group, sizes may have batches of their own."""
-    places = {id(run): place for place, group in enumerate(groups) for run in group.runs}
+    places = {id(run): place for place, line in enumerate(lines) for run in line.runs}
+    # Of thousands of runs most are alike, and looked at once.
+    alike = {(places.get(id(run)), id(run.conditions)) for run in runs}
     values: dict[Any, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     every = sorted({key for own in settings.values() for key in own})
-    for run in runs:
-        own = settings[id(run.conditions)]
+    for place, conditions in alike:
+        own = settings[conditions]
         for key in every:
-            values[places.get(id(run), tuple(own.items()))][key].add(own.get(key, "unset"))
+            group = tuple(own.items()) if place is None else place
+            values[group][key].add(own.get(key, "unset"))
     first, *others = values.values()
     keys = [key for key in every if any(other[key] != first[key] for other in others)]
-    return {
-        id(run): {key: settings[id(run.conditions)].get(key, "unset") for key in keys}
-        for run in runs
+    differing = {
+        conditions: {key: own.get(key, "unset") for key in keys}
+        for conditions, own in settings.items()
     }
+    return {id(run): differing[id(run.conditions)] for run in runs}
 
 
 _FREE = (
@@ -417,57 +400,39 @@ def _digest(conditions: Mapping[str, Any]) -> str:
 # Variants and clusters.
 
 
-def _compare_variants(runs: Sequence[MeasuredRun]) -> tuple[Group, dict[int, Beside]]:
-    """Compare the variants of one comparison, in the order of `runs`, and each run with the mean of
-    the first variant; only done runs are counted."""
+def _compare_variants(
+    runs: Sequence[MeasuredRun],
+) -> tuple[Group, list[MeasuredRun], list[MeasuredRun]]:
+    """Compare the variants of one comparison; also return the runs of the first variant that count,
+    and all runs, of which those that are no repeats of the first of their variant are set aside."""
     by_name: dict[str, list[MeasuredRun]] = {}
+    as_repeats = []
     for run in runs:
         own = by_name.setdefault(run.figures.variant or "", [])
-        own.append(_as_repeat(run, own[0]) if own else run)
-    baseline = [run for run in next(iter(by_name.values())) if _counts(run)]
-    # Variants that differ in their size alone have a forecast, as sizes do.
-    forecasts = {}
-    for alike in _alike(runs, _comparable(runs)):
-        variants = {(run.figures.variant, _size(run)) for run in alike.members}
-        firsts = {run.figures.variant or "" for run in alike.baseline}
-        num_sizes = len({own for _, own in variants})
-        if firsts == {next(iter(by_name))} and len(variants) == num_sizes:
-            forecasts[alike.runs[-1].figures.run] = _group(alike).cells[-1].forecast
-    cells = [
-        msgspec.structs.replace(
-            cell, name=name, forecast=next(filter(None, map(forecasts.get, cell.runs)), None)
-        )
-        for name, cell in zip(
-            by_name, contrast([*by_name.values()], baseline, counts=_counts), strict=True
-        )
+        known = msgspec.structs.asdict((own or [run])[0].figures.ran_with)
+        for key, theirs in known.items():
+            mine = getattr(run.figures.ran_with, key)
+            if mine and theirs and mine != theirs and run.set_aside is None:
+                why = f"{key} is {mine}, but {theirs} in {own[0].figures.run}"
+                run = msgspec.structs.replace(run, set_aside=why)  # noqa: PLW2901
+        own.append(run)
+        as_repeats.append(run)
+
+    def counts(run: MeasuredRun) -> bool:
+        return why_left_out(run) is None and run.set_aside is None
+
+    baseline = [run for run in next(iter(by_name.values())) if counts(run)]
+    cells = contrast([*by_name.values()], baseline, counts=counts)
+    group = _named_group([*by_name], cells, name=runs[0].figures.comparison or "")
+    return group, baseline, as_repeats
+
+
+def _named_group(names: Sequence[str], cells: Sequence[Cell], *, name: str = "") -> Group:
+    named = [
+        msgspec.structs.replace(cell, name=own) for own, cell in zip(names, cells, strict=True)
     ]
-    group = Group(
-        job=runs[0].figures.job,
-        name=runs[0].figures.comparison or "",
-        runs=[run.figures.run for run in runs],
-        baseline=[run.figures.run for run in baseline],
-        cells=cells,
-    )
-    as_repeats = {run.figures.run: run for own in by_name.values() for run in own}
-    beside = {}
-    for run in runs:
-        reason = why_left_out(run) or why_unfit(as_repeats[run.figures.run])
-        if reason is None and not baseline:
-            reason = "no run of the first variant is done"
-        beside[id(run)] = (
-            Beside(not_compared_because=reason) if reason else _stand(run, baseline, None, {})
-        )
-    return group, beside
-
-
-def _as_repeat(run: MeasuredRun, first: MeasuredRun) -> MeasuredRun:
-    """Return a run of a variant as one that does not count where it is no repeat of the first."""
-    mine, theirs = (msgspec.structs.asdict(each.figures.ran_with) for each in (run, first))
-    for key, value in mine.items():
-        if value and theirs[key] and value != theirs[key]:
-            why = f"{key} is {value}, but {theirs[key]} in {first.figures.run}"
-            return msgspec.structs.replace(run, set_aside=why)
-    return run
+    runs = [run for cell in cells for run in cell.runs]
+    return Group(job=cells[0].job, name=name, runs=runs, baseline=cells[0].runs, cells=named)
 
 
 def place_of(run: RunFigures) -> str:
@@ -484,20 +449,8 @@ def compare_places(measured: Sequence[MeasuredRun], settings: Sequence[str]) -> 
             own = run.figures
             kind = (own.job, digest, own.ran_with.code, own.comparison, _size(run))
             alike[kind][place_of(own)].append(run)
-    groups = []
-    for places in alike.values():
-        if len(places) > 1:
-            first, *_ = places.values()
-            cells = contrast([*places.values()], first)
-            groups.append(
-                Group(
-                    job=cells[0].job,
-                    runs=[run for cell in cells for run in cell.runs],
-                    baseline=cells[0].runs,
-                    cells=[
-                        msgspec.structs.replace(cell, name=name)
-                        for name, cell in zip(places, cells, strict=True)
-                    ],
-                )
-            )
-    return groups
+    return [
+        _named_group([*places], contrast([*places.values()], next(iter(places.values()))))
+        for places in alike.values()
+        if len(places) > 1
+    ]

@@ -24,12 +24,14 @@ class Quantity(NamedTuple):
     figure: str
     """Its path in a run."""
     unit: str = ""
+    decimals: int = 4
     is_more_better: bool = False
 
 
+_LOSSES = Quantity("test loss", "test\nloss", "final.loss")
 _QUANTITIES = (
-    Quantity("test accuracy", "accuracy", "final.accuracy", "%", is_more_better=True),
-    Quantity("test loss", "test\nloss", "final.loss"),
+    Quantity("test accuracy", "accuracy", "final.accuracy", "%", 2, is_more_better=True),
+    _LOSSES,
     Quantity("training loss", "training\nloss", "train_loss"),
 )
 """The first that all runs have counts; the last one for own code alone."""
@@ -73,7 +75,6 @@ def find_values(runs: Sequence[RunSummary]) -> list[Value]:
             on = f" on {nodes} x {gpus}" if size else ""
             goals = [run.time_to_accuracy for run in own if run.time_to_accuracy]
             times = [goal.time_s for goal in goals if goal.is_asked and goal.time_s is not None]
-            losses = _QUANTITIES[1]
             values.append(
                 Value(
                     run=own[0],
@@ -82,7 +83,9 @@ def find_values(runs: Sequence[RunSummary]) -> list[Value]:
                     num_runs=len(own),
                     quantity=found,
                     result=_measure(own, found),
-                    loss=_measure(own, losses) if found != losses and _have(own, losses) else None,
+                    loss=_measure(own, _LOSSES)
+                    if found != _LOSSES and _have(own, _LOSSES)
+                    else None,
                     time_s=mean(times) if len(times) == len(own) else None,
                 )
             )
@@ -103,8 +106,7 @@ def value_sentence(values: Sequence[Value]) -> str:
     """Name the best value, or say between which of them it cannot be told."""
     what, results = values[0].quantity, [value.result for value in values]
     unit = f" {what.unit}" if what.unit else ""
-    decimals = 2 if unit else min(4, decimals_for([abs(result.mean) for result in results]) + 2)
-    told = [f"{value.name} ({spread_text(value.result, decimals)}{unit})" for value in values]
+    told = [f"{value.name} ({spread_text(value.result, what.decimals)}{unit})" for value in values]
     first = f"{told[0]} has the {'best' if what.is_more_better else 'least'} {what.name}"
     if all(value.num_runs == 1 for value in values):
         return (
@@ -138,15 +140,15 @@ def value_tables(rows: Sequence[Row]) -> Iterator[Table[Value]]:
     if not (values := find_values([row.run for row in rows])):
         return
     what = values[0].quantity
-    decimals = 2 if what.unit else decimals_for([abs(value.result.mean) for value in values]) + 2
-    of_losses = decimals_for([value.loss.mean for value in values if value.loss]) + 2
     of_times = decimals_for([value.time_s for value in values if value.time_s])
     columns: list[Column[Value]] = [
         *settings_columns(values),
         *([gpus_column(lambda value: value.run)] if GPUS in values[0].settings else []),
         Column("runs", lambda value: value.num_runs),
-        Column(what.header, lambda value: value.result, mean_interval(decimals), unit=what.unit),
-        Column("test\nloss", lambda value: value.loss, mean_interval(of_losses)),
+        Column(
+            what.header, lambda value: value.result, mean_interval(what.decimals), unit=what.unit
+        ),
+        Column("test\nloss", lambda value: value.loss, mean_interval(_LOSSES.decimals)),
         Column("time to\nthe goal", lambda value: value.time_s, number(of_times), unit="s"),
     ]
     caption = "Values by what they came to, best first, mean ± 95 % interval"

@@ -226,26 +226,28 @@ def command_again(spec: RunSpec) -> str | None:
     if name is None or workload == "function":
         return None
     is_job_file = name.endswith(_JOB_FILES)
-    words = ["hpcdist", "submit", name]
-    if not is_job_file and workload in _OPTIONS:
-        option = _OPTIONS[workload]
-        words[2:] = [option, name.removeprefix(f"{option} ")]
+    option = None if is_job_file else _OPTIONS.get(workload)
+    words = [
+        "hpcdist",
+        "submit",
+        *([option, name.removeprefix(f"{option} ")] if option else [name]),
+    ]
     if spec.scheduler == LOCAL:  # a profile would be refused beside it
         words.append("--local")
     else:
         words += [] if spec.scheduler is None else ["--scheduler", spec.scheduler]
         words += [] if spec.cluster.name is None else ["--cluster", spec.cluster.name]
     given = job.get("args")
-    args = [text for text in given if isinstance(text, str)] if isinstance(given, list) else []
-    starred = starred_args(args)
-    as_override = f"args={json.dumps(starred, ensure_ascii=False)}"
-    keys = []
+    args = starred_args([text for text in given if isinstance(text, str)] if given else [])
+    is_given = False
     for text in spec.overrides:
         key, _, value = text.partition("=")
-        is_changed = key == "args" and starred != args
-        words += ["--set", as_override if is_changed else f"{key}={Stars().value(value, key)}"]
-        keys.append(key)
-    if args and "args" not in keys:
-        words += ["--set", as_override] if is_job_file else ["--", *starred]
+        is_given = is_given or key == "args"
+        is_starred = key == "args" and args != given
+        own = json.dumps(args, ensure_ascii=False) if is_starred else Stars().value(value, key)
+        words += ["--set", f"{key}={own}"]
+    if args and not is_given:
+        as_override = ["--set", f"args={json.dumps(args, ensure_ascii=False)}"]
+        words += as_override if is_job_file else ["--", *args]
     line = shlex.join(words)
     return line if spec.cwd is None else f"cd {shlex.quote(spec.cwd)} && {line}"

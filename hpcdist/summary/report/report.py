@@ -149,6 +149,7 @@ def _with_tables(section: Section, *, is_brief: bool) -> Section:
     states = {row.run.model_states for row in rows} - {None}
     is_goal_asked = any(run.time_to_accuracy and run.time_to_accuracy.is_asked for _, run in rows)
     has_phases = any(len(row.run.phase_s or {}) > 1 for row in rows)
+    is_told = bool(shares or comparison)
     several = "where the time of other groups goes" if shares else "where the time goes"
     tables: list[tuple[str, Topic, Iterable[Table[Any]], bool]] = [
         ("values", Topic.SPEED, value_tables(section.rows), True),
@@ -157,7 +158,7 @@ def _with_tables(section: Section, *, is_brief: bool) -> Section:
         ("measurements", Topic.MEASURED, _benchmarks(rows), True),
         ("where the time goes", Topic.TIME, shares if is_brief else others, True),
         (several, Topic.TIME, others[len(shares) :] if is_brief else [], False),
-        ("phases of a step", Topic.TIME, phase_tables(rows), has_phases and not shares),
+        ("phases of a step", Topic.TIME, phase_tables(rows), has_phases and not is_told),
         ("step times", Topic.LEARNING, step_tables(rows), not comparison),
         ("time to accuracy", Topic.LEARNING, accuracy_tables(rows), is_goal_asked),
         ("model states", Topic.RESOURCES, memory_tables(rows), len(states) > 1),

@@ -23,10 +23,6 @@ from hpcdist.summary.figures.timing import OTHER
 from hpcdist.summary.report.remarks import is_benchmark
 from hpcdist.summary.values import RunSummary, TimeToAccuracy
 
-_STRAGGLING_NOTE = (
-    "slowest to fastest rank: 1.20 (3 / 0) means that rank 3 takes 1.20 times as long "
-    "as rank 0 for its own part of a step"
-)
 _SETTINGS_COLUMNS = 2
 _MIB = 2**20
 _WH_J = 3600.0
@@ -124,13 +120,11 @@ def settings_columns(rows: Sequence[Any]) -> Iterator[Column[Any]]:
     def values(*names: str) -> Callable[[Any], str]:
         return lambda row: ", ".join(shown(row.run.differs_in.get(name, "")) for name in names)
 
-    for key in keys[:_SETTINGS_COLUMNS]:
-        words = key.rpartition(".")[2].split("_")
-        yield Column("\n".join(map(shown, words)), values(key), align="left")
-    if others := keys[_SETTINGS_COLUMNS:]:
-        names = ",\n".join(key.rpartition(".")[2] for key in others[:_SETTINGS_COLUMNS])
-        more = f",\n{len(others) - _SETTINGS_COLUMNS} more" if others[_SETTINGS_COLUMNS:] else ""
-        yield Column(names + more, values(*others[:_SETTINGS_COLUMNS]), align="left")
+    for own in [*((key,) for key in keys[:_SETTINGS_COLUMNS]), tuple(keys[_SETTINGS_COLUMNS:])]:
+        words = [key.rpartition(".")[2] for key in own]
+        header = ",\n".join(words) if len(words) > 1 else "".join(words).replace("_", "\n")
+        if own:
+            yield Column("\n".join(map(shown, header.split("\n"))), values(*own), align="left")
 
 
 def step_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
@@ -182,23 +176,13 @@ def phase_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
     def time(phase: str) -> Callable[[Row], float]:
         return lambda row: (row.run.phase_s or {}).get(phase, 0.0)
 
-    def straggling(row: Row) -> tuple[float, int, int] | None:
-        """Return how many times as long the slowest rank takes as the fastest, and these two."""
-        slowest, fastest = row.run.slowest_rank, row.run.fastest_rank
-        if slowest is None or fastest is None or not fastest.own_time_s:
-            return None
-        return slowest.own_time_s / fastest.own_time_s, slowest.rank, fastest.rank
-
-    of_two = each(lambda value: f"{value[0]:.2f} ({value[1]} / {value[2]})")
     headers = {phase: _PHASE_HEADERS.get(phase, shown(phase)) for phase in (*ordered, OTHER)}
     columns: list[Column[Row]] = [
         _NUMBER,
         *(Column(header, time(phase), in_unit) for phase, header in headers.items()),
-        Column("slowest to\nfastest rank", straggling, of_two),
     ]
-    note = _STRAGGLING_NOTE if any(row.run.slowest_rank for row in stepped) else ""
     caption = f"Mean time of a step by phase, as recorded, in {unit}"
-    yield Table(caption, known(columns, stepped), stepped, note)
+    yield Table(caption, known(columns, stepped), stepped)
 
 
 def memory_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:

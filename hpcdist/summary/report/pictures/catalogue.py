@@ -6,11 +6,11 @@ when its runs were, for it may be shown without the page.
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,8 +35,8 @@ from hpcdist.summary.values import Cell, RunSummary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MOST_OWN = 3
-"""Runs that have pictures of their own: those with most ranks."""
+_MOST_OWN = 1
+"""Runs of a section that have pictures of their own: those with most ranks."""
 _LEAST_POINTS = 2
 """Nothing is drawn of fewer."""
 _MOST_NAMES = 2
@@ -280,21 +280,19 @@ def _made_on(runs: Iterable[RunSummary]) -> str:
     for run in runs:
         spec = _spec(run)
         model = run.ran_with.device_model if run.num_cpus is None else "CPUs"
-        if model or run.step_time_s:
-            devices[model or "GPUs"] = None
+        devices |= {model or "GPUs": None} if model or run.step_time_s else {}
         named = [node.host for node in run.usage.nodes] if run.usage else []
         alone = run.slowest_rank.host if run.slowest_rank else None
         named = named or [spec.host if run.scheduler == LOCAL else alone]
         hosts.update((host, None) for host in named if host)
-        try:
-            days.add(time.strftime("%Y-%m-%d", time.localtime(spec.created_s or math.nan)))
-        except (OverflowError, ValueError, OSError):  # a damaged file says 1e400
-            continue
-    place = _few(list(devices), "kinds of GPUs")
-    if names := _few(list(hosts), "hosts"):
+        with suppress(OverflowError, ValueError, OSError):  # a damaged file says 1e400
+            if spec.created_s is not None:
+                days.add(time.strftime("%Y-%m-%d", time.localtime(spec.created_s)))
+    place = _few([*devices], "kinds of GPUs")
+    if names := _few([*hosts], "hosts"):
         place += f" of {names}" if place else f"on {names}"
     when = " to ".join(dict.fromkeys([min(days), max(days)])) if days else ""
-    return ", ".join(part for part in (place, when) if part)
+    return ", ".join(filter(None, (place, when)))
 
 
 def _few(names: Sequence[str], noun: str) -> str:

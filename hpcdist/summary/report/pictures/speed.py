@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.plotting import (
     LINES,
-    PLAIN_NUMBERS,
     counts_axis,
     error_bars,
     finish,
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 MOST_BARS = 24
 _KEPT: dict[str, Any] = {"color": "#009E73"}
 """The style of time that was not lost."""
+_TIMES = "#4C5B6B"
+"""Colour of speed-ups, which no share has."""
 _VISIBLE = 0.005
 """Smaller shares are 0 % in a table, and thinner than a line."""
 _HEIGHT = 0.66
@@ -46,7 +47,7 @@ def draw_scaling(cells: Sequence[Cell]) -> Figure:
     """Draw the values of the table of sizes, for one group of several sizes, smallest first: speed
     and speed-up against GPUs, with the ideal and the forecast."""
     figure = new_figure(9, 4.2)
-    rate_axes, speed_axes = figure.subplots(1, 2)
+    rate_axes, speed_axes = figure.subplots(1, 2, gridspec_kw={"wspace": 0.12})
     rates = [(cell.num_gpus, cell.samples_per_s) for cell in cells if cell.samples_per_s]
     speedups = [(cell.num_gpus, cell.speedup) for cell in cells[1:] if cell.speedup]
     smallest, rate = rates[0]
@@ -88,7 +89,7 @@ def _draw_sizes(
         for place in zip(gpus, means, strict=True):
             text = f"{place[1]:.3g}" if place[1] < 1_000 else f"{place[1]:,.0f}"
             align = "left" if of_style is on_line else "right"
-            shift = (6 if align == "left" else -6, 4)
+            shift = (6, -12) if align == "left" else (-6, 4)
             axes.annotate(text, place, xytext=shift, textcoords="offset points", ha=align)
     if to_come:
         sizes = [gpus for gpus, _ in to_come]
@@ -101,8 +102,8 @@ def _draw_sizes(
         axes.fill_between(sizes, lows, highs, **band, label="its 95 % interval")
     axes.margins(x=0.25, y=0.15)
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2)
-    axes.yaxis.set_major_formatter(PLAIN_NUMBERS)
+    axes.set_yscale("log")
+    plain_log_ticks(axes.yaxis)
     counts_axis(axes, ticks)
 
 
@@ -184,7 +185,9 @@ def _draw_speedups(axes: Any, cells: Sequence[Cell]) -> None:
             ideals.append((cell.ideal, place))
             behind = max(behind, cell.ideal)
         error = error_bars([speedup]) if speedup.interval else None
-        axes.barh(place, speedup.mean, height=_HEIGHT, xerr=error, ecolor=ink, capsize=4, **_KEPT)
+        axes.barh(
+            place, speedup.mean, height=_HEIGHT, xerr=error, ecolor=ink, capsize=4, color=_TIMES
+        )
         # Behind the bar, its error and its ideal.
         where = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
         axes.annotate(spread_text(speedup, 2), (behind, place), **where)
