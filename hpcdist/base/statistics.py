@@ -46,6 +46,9 @@ MOST_BLOCKS = 20
 10 to 30 blocks are enough (B. Schmeiser, "Batch size effects in the analysis of simulation output",
 Operations Research 30, 1982)."""
 
+_LEAST_ROW = 8
+"""Fewer values in a row do not tell how much neighbours resemble each other."""
+
 _LARGEST_EXPONENT = 300.0
 """exp of more is no number; an interval this wide says that nothing is known."""
 _LARGEST_VARIATION = 1e60
@@ -100,11 +103,17 @@ def measure(values: Sequence[float], *, over: Over = "runs") -> Measure:
     return spread_measure(mean(values), standard_deviation(values), len(values), over=over)
 
 
-def spread_measure(mean: float, sd: float | None, count: int | None, *, over: Over) -> Measure:
-    """Return the measure of `count` values with this mean and sd; without an sd, the mean alone."""
+def spread_measure(
+    mean: float, sd: float | None, count: int | None, *, over: Over, independent: int | None = None
+) -> Measure:
+    """Return the measure of `count` values with this mean and sd; without an sd, the mean alone.
+    The values count as no more than `independent` ones; of fewer than two, no interval is known."""
     if sd is None or count is None or count < 2:
         return Measure(mean=mean)
-    half = quantile(CONFIDENCE, count - 1) * sd / math.sqrt(count)
+    number = count if independent is None else independent
+    if number < 2:
+        return Measure(mean=mean, sd=sd, count=count)
+    half = quantile(CONFIDENCE, number - 1) * sd / math.sqrt(number)
     interval = Interval(low=mean - half, high=mean + half)
     return Measure(mean=mean, sd=sd, count=count, interval=interval, over=over)
 
@@ -200,6 +209,20 @@ def in_blocks(weighted: Sequence[tuple[float, float]]) -> list[tuple[float, floa
     return blocks
 
 
+def count_independent(values: Sequence[float]) -> int:
+    """Return as how many independent values those in a row count for their mean, by how much each
+    resembles the next one: n (1 - r) / (1 + r), where r is the correlation of neighbours, without
+    the bias that it has over few values (F. H. C. Marriott, J. A. Pope, Biometrika 41, 1954)."""
+    num, middle = len(values), mean(values)
+    squares = math.fsum((value - middle) ** 2 for value in values)
+    if num < _LEAST_ROW or not squares:
+        return num
+    pairs = itertools.pairwise(values)
+    found = math.fsum((one - middle) * (other - middle) for one, other in pairs) / squares
+    correlation = min(1.0, max(0.0, (num * found + 1) / (num - 4)))
+    return int(num * (1 - correlation) / (1 + correlation))
+
+
 def ratios_of_all(measures: Sequence[Measure]) -> dict[tuple[int, int], Ratio]:
     """Return the ratio of every measure to every other, by their places; every two of them are one
     comparison of a family."""
@@ -273,20 +296,24 @@ def _error_of_ratio(measure: Measure, baseline: Measure) -> _LogError | None:
     """None where no spread is known, or that of one side's windows alone."""
     sides = (measure, baseline)
     over: Over = "runs" if any(side.over == "runs" for side in sides) else "windows"
-    variations, counts = [], []
+    variations, counts, squares = [], [], []
     for side in sides:
         if side.over == over:
             assert side.sd is not None
             assert side.count is not None
             variations.append(min(_LARGEST_VARIATION, side.sd / side.mean))
             counts.append(side.count)
+            squares.append(variations[-1] ** 2 / side.count)
+            if over == "windows" and side.interval is not None:  # may be wider: they resemble
+                half = (side.interval.high - side.interval.low) / 2 / side.mean
+                error = half / quantile(CONFIDENCE, side.count - 1)
+                squares[-1] = min(_LARGEST_VARIATION, error) ** 2
     if len(counts) == 1 and over == "runs":
         (variation,), (count,) = variations, counts
         error = variation * math.sqrt(1 / count + 1)
         return _LogError(error, count - 1, math.hypot(variation, variation), over)
     if len(counts) < 2:
         return None
-    squares = [variation**2 / count for variation, count in zip(variations, counts, strict=True)]
     # Degrees of freedom of a sum of squared errors, by Welch and Satterthwaite.
     parts = [square**2 / (count - 1) for square, count in zip(squares, counts, strict=True)]
     freedom = sum(squares) ** 2 / sum(parts) if sum(parts) else math.inf

@@ -215,6 +215,14 @@ class Digest(Event, frozen=True, kw_only=True, gc=False, tag="digest"):
     loss: float | None = None
 
 
+class ClockSet(Event, frozen=True, kw_only=True, tag="clock"):
+    """The host's clock was set while this process ran, or stood still while the machine slept."""
+
+    shift_s: Annotated[float, Meta(ge=-1e12, le=1e12)]
+    """By so much the clock is ahead of the times of this process's events, which go on as if it had
+    not been set."""
+
+
 class End(Event, frozen=True, kw_only=True, tag="end"):
     """Last event of a rank."""
 
@@ -292,6 +300,16 @@ EVENT_TYPES: dict[str, type[Struct]] = {
 """The kinds of events, which are the tags of their types."""
 
 
+_BEGUN_S = time.time() - time.monotonic()
+_LEAST_SHIFT_S = 2.0
+
+
+def now_s() -> float:
+    """Return the Unix time as it was when this process, or the one that it was forked from, began,
+    and a monotonic clock since: a clock that is set moves no time of a run."""
+    return _BEGUN_S + time.monotonic()
+
+
 class EventWriter:
     """Appends events to one file, each line with one write call, so that lines never mix.
 
@@ -302,6 +320,7 @@ class EventWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._windows = itertools.count()
+        self._shift_s = 0.0
         self._open()
 
     def _open(self) -> None:
@@ -320,10 +339,14 @@ class EventWriter:
         is added."""
         if self._file is None:
             return
+        shift_s = time.time() - now_s()
+        if abs(shift_s - self._shift_s) >= _LEAST_SHIFT_S:
+            self._shift_s = shift_s
+            self.write(ClockSet(shift_s=round(shift_s, 3)))
         if isinstance(event, Mapping):
-            event = {"time_s": time.time(), **event}
+            event = {"time_s": now_s(), **event}
         elif event.time_s is None:
-            event = msgspec.structs.replace(event, time_s=time.time())
+            event = msgspec.structs.replace(event, time_s=now_s())
         try:
             line = _encoder.encode(event)
         except UnicodeEncodeError:  # what is no Unicode, as the names of some files are

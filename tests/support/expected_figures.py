@@ -80,11 +80,14 @@ def _notes_on_steps(attempt: Attempt) -> list[str]:
         if rank.steps
     }
     most = max(last.values(), default=0)
-    return [
+    early = [
         f"rank {rank} recorded no step after step {step}, and others went on to step {most}"
         for rank, step in last.items()
         if step < most
     ]
+    torn = [rank.rank for rank in attempt.ranks if rank.tears_last_window]
+    lost = "end without an end: later ones may be lost"
+    return early + [f"the events of rank {rank} {lost}" for rank in torn]
 
 
 def _notes_on_windows(history: History) -> list[str]:
@@ -101,9 +104,7 @@ def _notes_on_windows(history: History) -> list[str]:
         return []
     whose = " and ".join([*([", ".join(ranks[:-1])] if ranks[1:] else []), ranks[-1]])
     changed = f"the events of rank{'s' if ranks[1:] else ''} {whose} are not as they were written"
-    number = sum(missing.values())
-    windows = f"{number} window{'s' if number > 1 else ''}"
-    told = f"({windows} of steps out of order, there twice or missing)"
+    told = f"({sum(missing.values())} windows of steps out of order, there twice or missing)"
     return [f"{changed} {told}; each window counts once, in its order"]
 
 

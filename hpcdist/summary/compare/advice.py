@@ -151,9 +151,10 @@ def _stragglers(case: Case, share: float) -> str | None:
     elif case.cell.nodes > 1:
         look = f"all nodes are simulated on one host{where}: look at the CPUs that it has there"
     verb = "need" if straggler.rank is None or straggler.others else "needs"
+    phase = f" (most of it {straggler.phase.replace('_', ' ')})" if straggler.phase else ""
     return (
         f": {straggler_named(straggler)} {verb} {format_time(straggler.longer_s)} more "
-        f"per step than others do, in {straggler.slowest_in} of {straggler.stretches} equal "
+        f"per step than others do{phase}, in {straggler.slowest_in} of {straggler.stretches} equal "
         f"parts of the run: {look}; {_at_most(share)}"
     )
 

@@ -13,7 +13,7 @@ from hpcdist.base.statistics import mean
 from hpcdist.base.text import listed, number_of
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.job.goal import Quantity
-from hpcdist.runs.events import PHASES, End, Evaluation, Memory, Note, PeerGroup
+from hpcdist.runs.events import PHASES, ClockSet, End, Evaluation, Memory, Note, PeerGroup
 from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import State, Verdict
 from hpcdist.summary.figures import timing
@@ -21,6 +21,7 @@ from hpcdist.summary.figures.peers import find_together
 from hpcdist.summary.figures.rank import RankFigures, largest
 from hpcdist.summary.figures.series import Series, UsageLines, heat_map_of, learning_of
 from hpcdist.summary.figures.shares import COMMUNICATION_PHASE, held_up_by, parts_of_run
+from hpcdist.summary.figures.stragglers import change_of, pauses_of
 from hpcdist.summary.figures.timeline import (
     Best,
     cost_by_events,
@@ -209,9 +210,12 @@ def measure_run(
         },
         notes=[
             *dict.fromkeys(note.message for own in ranks for note in own.events.all(Note)),
+            *_notes_on_clocks(ranks),
             *_notes_on_displaced(ranks),
             *_notes_on_profiles(ranks, world_size),
             *(_notes_on_steps(newest) if verdict and verdict.state == "done" else []),
+            *pauses_of(newest),
+            *change_of(newest),
             *([together.why] if together.why and not is_apart else []),
         ],
         usage=used,
@@ -358,16 +362,30 @@ def _notes_on_displaced(ranks: Sequence[RankFigures]) -> list[str]:
     return [f"{note}; each window counts once, in its order"]
 
 
+def _notes_on_clocks(ranks: Sequence[RankFigures]) -> list[str]:
+    """Return a note on each host whose clock was set while its ranks ran."""
+    clocks = {own.start.host: clock for own in ranks if (clock := own.events.last(ClockSet))}
+    return [
+        f"the clock of {host or 'a host'} was set by {clock.shift_s:+,.0f} s while the run went "
+        "on, or the machine slept; times are as if it had not been"
+        for host, clock in clocks.items()
+    ]
+
+
 def _notes_on_steps(ranks: Sequence[RankFigures]) -> list[str]:
-    """Return a note where some ranks of a finished attempt stopped before the others."""
+    """Return notes where some ranks of a finished attempt stopped before the others, or their
+    events before their end."""
     last = {own.rank: own.last_step for own in ranks if own.spans and own.last_step is not None}
     most = max(last.values(), default=0)
     early = {step for step in last.values() if step < most}
-    return [
+    notes = [
         f"{listed([rank for rank in last if last[rank] == step])} recorded no step after step "
         f"{step:,}, and others went on to step {most:,}"
         for step in sorted(early)[:1]
     ]
+    if cut := [rank.rank for rank in ranks if rank.spans and not rank.events.all(End)]:
+        notes.append(f"the events of {listed(cut)} end without an end: later ones may be lost")
+    return notes
 
 
 def _notes_on_profiles(ranks: Sequence[RankFigures], world_size: int) -> list[str]:

@@ -13,10 +13,12 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
-from operator import sub
+from operator import sub, truediv
 from typing import NamedTuple
 
 from hpcdist.base.statistics import lower_median, mean
+from hpcdist.base.text import listed
+from hpcdist.summary.figures.rank import RankFigures
 from hpcdist.summary.figures.timing import Spans
 from hpcdist.summary.values import Straggler
 
@@ -27,6 +29,13 @@ _LEAST_SHARE = 0.05
 """Least share of a step that counts: less is within what machines differ."""
 
 _SAME_STEPS = 1e-6
+_MANY_STEPS = 10.0
+"""A window with a pause takes so many typical steps longer."""
+_LEAST_PAUSES = 3
+_LEAST_SIDE = 5
+"""Windows before and after a change."""
+_MOST = 0.9
+_CHANGED = 1.2
 
 
 class Place(NamedTuple):
@@ -200,3 +209,52 @@ def _between(marks: Sequence[tuple[int, float]], values: Sequence[float]) -> lis
     before = [0.0, *accumulate(values)]
     at = [before[place] + part * values[place] for place, part in marks]
     return [end - begin for begin, end in pairwise(at)]
+
+
+def pauses_of(ranks: Sequence[RankFigures]) -> list[str]:
+    """Return a sentence on ranks whose steps rarely take many times as long as they typically do,
+    apart from checkpoints that are known and from waiting for others."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for rank in ranks:
+        spans, pauses, whole_s = rank.spans, list[tuple[int, float]](), sum(rank.spans.wall_s)
+        lengths = list(map(sub, spans.last_steps, spans.first_steps))
+        own_s = list(map(sub, map(sub, spans.stepped_s, spans.waited_s), spans.saved_s))
+        typical_s = lower_median(map(truediv, own_s, lengths)) if own_s else 0.0
+        for step, steps, time_s in zip(spans.last_steps, lengths, own_s, strict=True):
+            if (longer_s := time_s - steps * typical_s) > _MANY_STEPS * typical_s > 0:
+                pauses.append((step, longer_s))
+        if len(pauses) < _LEAST_PAUSES or 2 * len(pauses) > len(spans):
+            continue
+        every = (pauses[-1][0] - pauses[0][0]) / (len(pauses) - 1)
+        pause_s = mean(longer_s for _, longer_s in pauses)
+        if len(pauses) * pause_s >= _LEAST_SHARE * whole_s:
+            text = f"{float(f'{pause_s:.2g}'):g} s every {float(f'{every:.2g}'):g} steps"
+            found[text].append(rank.rank)
+    return [
+        f"{listed(own)} {'pauses' if len(own) == 1 else 'pause'} about {text} (saving, or testing?)"
+        for text, own in found.items()
+    ]
+
+
+def change_of(ranks: Sequence[RankFigures]) -> list[str]:
+    """Return a sentence where the steps of the lowest rank became longer or shorter for good, at
+    the step at which the sum of differences from the mean is largest (a CUSUM chart)."""
+    if not ranks or len(spans := ranks[0].spans) < 2 * _LEAST_SIDE:
+        return []
+    lengths = list(map(sub, spans.last_steps, spans.first_steps))
+    times_s = list(map(truediv, spans.stepped_s, lengths))
+    middle_s = mean(times_s)
+    sums = list(accumulate(time_s - middle_s for time_s in times_s))
+    place = max(range(len(sums)), key=lambda index: abs(sums[index])) + 1
+    sides = times_s[:place], times_s[place:]
+    if min(map(len, sides)) < _LEAST_SIDE:
+        return []
+    before_s, after_s = map(lower_median, sides)
+    # Nearly all steps of one side are longer than nearly all of the other.
+    (slow, fast) = sides if before_s > after_s else sides[::-1]
+    limit_s = (before_s + after_s) / 2
+    beyond = sum(time_s > limit_s for time_s in slow) + sum(time_s < limit_s for time_s in fast)
+    times = after_s / before_s if before_s else 1.0
+    if beyond < _MOST * len(times_s) or 1 / _CHANGED < times < _CHANGED:
+        return []
+    return [f"from step {spans.last_steps[place - 1]:,} on, steps took {times:.2f} times as long"]

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcdist.job.goal import Quantity
-from hpcdist.runs.events import Evaluation
+from hpcdist.runs.events import ClockSet, Evaluation
 from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary.figures.rank import RankFigures, largest, smallest
@@ -44,6 +44,9 @@ class Attempt(Struct, frozen=True, kw_only=True):
     begin_s: float | None
     end_s: float | None
     """When the job had an end or a verdict on it: a lost node is noticed late."""
+    shift_s: float
+    """By so much the host's clock was set while it ran: its times are as if it had not been, and
+    those of a later life are by the new clock."""
     first_step: int | None
     """Finished steps when it began."""
     last_step: int | None
@@ -71,8 +74,14 @@ def list_attempts(record: RunRecord, ranks: Sequence[RankFigures]) -> list[Attem
     for number in sorted({*by_attempt, *record.begins}):
         own, beginning = by_attempt[number], record.begins.get(number)
         verdict = record.attempt_verdicts.get(number)
-        begin_s = (beginning and beginning.time_s) or (own[0].start.time_s if own else None)
-        ended_s = own[0].ended_s if own else None
+        start_s, ended_s = (own[0].start.time_s, own[0].ended_s) if own else (None, None)
+        clock = own[0].events.last(ClockSet) if own else None
+        shift_s = clock.shift_s if clock else 0.0
+        # Agents write by the clock of the host.
+        begin_s = (beginning and beginning.time_s) or start_s
+        if clock and begin_s is not None and start_s is not None:
+            begin_s = min(begin_s, start_s)
+        verdict_s = verdict.time_s - shift_s if verdict and verdict.time_s else None
         attempts.append(
             Attempt(
                 number=number,
@@ -80,7 +89,8 @@ def list_attempts(record: RunRecord, ranks: Sequence[RankFigures]) -> list[Attem
                 ranks=own,
                 verdict=verdict,
                 begin_s=begin_s,
-                end_s=largest((ended_s, verdict.time_s if verdict else None)),
+                end_s=largest((ended_s, verdict_s)),
+                shift_s=shift_s,
                 first_step=smallest(figures.first_step for figures in own),
                 last_step=largest(figures.last_step for figures in own),
             )
@@ -134,7 +144,7 @@ def lost_time_s(attempts: Sequence[Attempt], again_s: float) -> float | None:
 def waited_s(attempts: Sequence[Attempt]) -> float | None:
     """Return the time from the end of each life to the begin of the next; None with one life."""
     gaps = [
-        max(0.0, begin_s - end_s)
+        max(0.0, begin_s - end_s - before.shift_s)
         for (before, _, end_s), (after, begin_s, _) in itertools.pairwise(_timed(attempts))
         if (before.life or 0) != (after.life or 0)
     ]

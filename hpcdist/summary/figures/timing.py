@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from hpcdist.base.statistics import (
     Measure,
+    count_independent,
     in_blocks,
     quantile,
     spread_measure,
@@ -146,7 +147,8 @@ def throughput(attempts: Iterable[Sequence[Spans]]) -> Measure | None:
     rank's rate needs its own clock only, and a missing window takes its samples and its time away.
     Sd: over blocks of windows of the lowest rank. The other ranks' windows begin and end elsewhere,
     so their time and samples for the same steps are interpolated; windows that not every rank
-    covers are left out. Blocks count by their length.
+    covers are left out. Blocks count by their length; the interval is wider where they resemble
+    their neighbours.
     """
     weighted = 0.0
     total_s = 0.0
@@ -160,7 +162,10 @@ def throughput(attempts: Iterable[Sequence[Spans]]) -> Measure | None:
         return None
     blocks = in_blocks(rates)
     sd = weighted_standard_deviation(blocks)
-    return spread_measure(weighted / total_s, sd, len(blocks), over="windows")
+    independent = count_independent([rate for rate, _ in blocks])
+    return spread_measure(
+        weighted / total_s, sd, len(blocks), over="windows", independent=independent
+    )
 
 
 def samples_per_step(attempts: Iterable[Sequence[Spans]]) -> float | None:
@@ -258,6 +263,8 @@ _MOST_SHARE = 2
 _FEWEST_LEFT = 3
 """Windows whose spread says something."""
 _CONFIDENCE = 0.99
+_LEAST_HALF = 2
+"""Windows of each half of a warm-up that fades away."""
 
 
 def warm_up_length(times_s: Sequence[float]) -> int:
@@ -274,13 +281,24 @@ def warm_up_length(times_s: Sequence[float]) -> int:
     more than chance makes of windows that are alike: else every run would lose its slowest window
     where that comes early. What was faster than the rest is no warm-up: where a run slows down,
     later steps are not more typical than earlier ones.
+
+    A warm-up that fades away goes on where noise hides it, and would leave a mean that is too slow
+    by as much as its interval: of one whose later half is less than half as slow as its earlier
+    one, twice the length is left out, at most three quarters of all.
     """
     num = len(times_s)
     most = min(num // _MOST_SHARE, num - _FEWEST_LEFT)
     if most < 2:
         return min(1, max(0, num - 1))
     length = _least_error(times_s, most)
-    return length if length > 1 and _is_slower(times_s[1:length], times_s[length:]) else 1
+    if length == 1 or not _is_slower(times_s[1:length], times_s[length:]):
+        return 1
+    half = length // 2
+    steady_s = sum(times_s[length:]) / (num - length)
+    early_s = sum(times_s[:half]) / half - steady_s
+    late_s = sum(times_s[half:length]) / (length - half) - steady_s
+    fades = half >= _LEAST_HALF and 2 * late_s < early_s
+    return min(2 * length, 3 * num // 4) if fades else length
 
 
 def _least_error(times_s: Sequence[float], most: int) -> int:
