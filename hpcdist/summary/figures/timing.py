@@ -283,8 +283,8 @@ def warm_up_length(times_s: Sequence[float]) -> int:
     later steps are not more typical than earlier ones.
 
     A warm-up that fades away goes on where noise hides it, and would leave a mean that is too slow
-    by as much as its interval: of one whose later half is less than half as slow as its earlier
-    one, twice the length is left out, at most three quarters of all.
+    by as much as its interval: where its later half is slower than the rest, but less than half as
+    much as its earlier one, twice the length is left out, at most three quarters of all.
     """
     num = len(times_s)
     most = min(num // _MOST_SHARE, num - _FEWEST_LEFT)
@@ -293,12 +293,14 @@ def warm_up_length(times_s: Sequence[float]) -> int:
     length = _least_error(times_s, most)
     if length == 1 or not _is_slower(times_s[1:length], times_s[length:]):
         return 1
-    half = length // 2
-    steady_s = sum(times_s[length:]) / (num - length)
-    early_s = sum(times_s[:half]) / half - steady_s
-    late_s = sum(times_s[half:length]) / (length - half) - steady_s
-    fades = half >= _LEAST_HALF and 2 * late_s < early_s
-    return min(2 * length, 3 * num // 4) if fades else length
+    rest_s = times_s[length:]
+    steady_s = sum(rest_s) / len(rest_s)
+    half = (length - 1) // 2
+    early_s, late_s = times_s[1 : length - half], times_s[length - half : length]
+    if half < _LEAST_HALF or not _is_slower(late_s, rest_s):
+        return length
+    more_s, less_s = (sum(part) / len(part) - steady_s for part in (early_s, late_s))
+    return min(2 * length, 3 * num // 4) if 2 * less_s < more_s else length
 
 
 def _least_error(times_s: Sequence[float], most: int) -> int:
