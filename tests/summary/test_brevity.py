@@ -36,7 +36,7 @@ def add_size(make_run, events):
             ]
             tested = {"event": "evaluate", "time_s": 1.0, "loss": 0.1, "accuracy": 0.97, "step": 50}
             start = events.start(rank, world_size=gpus, device="cuda:0")
-            events.write(run, rank, [start, *windows, tested])
+            events.write(run, rank, [start, *windows, tested, events.end()])
         return run
 
     return add
