@@ -220,11 +220,12 @@ def shared_legend(
     for axes in all_axes:
         for handle, text in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(text, handle)
+    width = _TITLE_WIDTH * figure.get_figwidth()  # in characters; a handle takes some, too
     figure.legend(
         list(found.values()),
         list(found),
         loc="outside lower center",
-        ncols=min(columns, max(1, len(found))),
+        ncols=max(1, min(columns, len(found), int(width // (max(map(len, found), default=1) + 8)))),
         frameon=False,
         **options,
     )

@@ -329,12 +329,3 @@ def test_a_hostile_traceback_stays_text_and_is_cut(browser, make_run, tmp_path):
 def brightness(colour):
     numbers = colour[colour.index("(") + 1 : -1].split(",")
     return sum(map(float, numbers[:3])) / 3
-
-
-def test_sentences_below_a_table_stand_on_lines_of_their_own(browser, page):
-    show(browser, page)
-    notes = browser.execute_script(
-        "return [...document.querySelectorAll('.footnote')].map(note => note.innerText)"
-    )
-    below = re.compile(r"^±: 95 % .*\n.*\nNo forecast ", re.MULTILINE)
-    assert any(below.search(note) for note in notes), notes

@@ -245,14 +245,6 @@ def test_a_slow_node_is_named_where_all_of_its_ranks_are_slow(add_run):
     assert "all ranks of node 1 (host host1) need 100.0 ms more per step" in found.advice[0]
 
 
-def test_repeats_name_a_rank_only_where_it_was_that_one_each_time(add_run):
-    waits, slow = ALONE | {"exposed_communication": 0.1}, ALONE | {"forward_backward": 0.18}
-    (same,) = losses(add_run(waits, slow), add_run(waits, slow))
-    assert (same.straggler.rank, same.straggler.host) == (1, "host0")
-    (other,) = losses(add_run(waits, slow), add_run(slow, waits))
-    assert other.straggler is None
-
-
 def test_chance_names_nobody(add_run):
     drawing = random.Random(7)
 
@@ -262,20 +254,6 @@ def test_chance_names_nobody(add_run):
 
     found = [losses(add_run(*[noisy] * 4))[0].straggler for _ in range(20)]
     assert found == [None] * 20
-
-
-def test_one_process_on_several_gpus_is_told_by_its_gpus(make_run, events):
-    runs = []
-    for num_gpus, forward_s in ((1, 0.08), (2, 0.12), (4, 0.24)):
-        run = make_run(f"dp-{num_gpus}", gpus=num_gpus, strategy="data_parallel")
-        start = events.start(0, world_size=1, device="cuda:0", num_gpus=num_gpus)
-        phases = ALONE | {"forward_backward": forward_s}
-        made = [window(events, phases, number, batch=4 * num_gpus) for number in range(WINDOWS)]
-        events.write(run, 0, [start, *made, events.end()])
-        runs.append(run)
-    text = printed(*runs)
-    assert "4 GPUs (1 x 4) are 1.54 times as fast as 1 (1 x 1): 38 % of the ideal" in text
-    assert "1 x 4: of its time 62 % is lost: 62 % slower computing." in text
 
 
 def test_the_picture_calls_computing_both_where_nothing_tells_it_from_communication(add_run):

@@ -16,7 +16,7 @@ from hpcdist.base.statistics import Interval, Measure, Ratio
 from hpcdist.summary import Goal, summarize, writing
 from hpcdist.summary.figures.series import NUM_COLUMNS, HeatMap
 from hpcdist.summary.report.pictures.catalogue import find_pictures
-from hpcdist.summary.report.pictures.over_time import draw_heat_map
+from hpcdist.summary.report.pictures.over_time import draw_heat_map, draw_learning
 from hpcdist.summary.report.pictures.speed import draw_scaling
 from hpcdist.summary.report.report import make_sections
 from hpcdist.summary.values import Cell
@@ -257,6 +257,15 @@ def test_repeats_learn_as_one_line_in_a_band(make_ddp):
         f"{name}: {what}" for name in ("1 x 1, 8 runs", "1 x 2") for what in ("training", "test")
     ]
     assert len(axes.collections) == 2
+
+
+def test_a_legend_of_long_names_is_whole(series_of, make_ddp):
+    learning = series_of(make_ddp("one", 1)).learning
+    figure = draw_learning({f"{'long name ' * 4}{number}": [learning] for number in range(3)})
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    ends = legend.get_window_extent()
+    assert 0 <= ends.x0 < ends.x1 <= figure.bbox.x1
 
 
 def test_pictures_say_where_and_when_their_runs_were_and_name_no_gpu_on_cpus(make_run, events):

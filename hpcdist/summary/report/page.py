@@ -14,12 +14,12 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.files import shipped_folder
 from hpcdist.base.plotting import INK, Drawing
 from hpcdist.base.secrets import Stars, starred_args
-from hpcdist.base.table import Cell, Table
+from hpcdist.base.table import Table
 from hpcdist.base.text import harmless, shown
 from hpcdist.base.version import __version__
 from hpcdist.cluster.schedulers import LOCAL
@@ -65,7 +65,7 @@ def to_html(report: Report, drawn: Mapping[int, Sequence[Drawing]]) -> str:
     sections = [
         _section(section, drawn.get(index, [])) for index, section in enumerate(report.sections)
     ]
-    failed = [run for item in sections for run in item.runs if run.is_failed]
+    failed = [run for item in sections for run in item["runs"] if run["is_failed"]]
     return environment.get_template("report.html.j2").render(
         sections=sections,
         failures=failed[:_MOST_FAILURES],
@@ -89,115 +89,83 @@ def _whole_options(text: str) -> Markup:
     return Markup(_OPTION.sub(r'<span class="option">\g<0></span>', str(escape(text))))  # noqa: S704 - escaped
 
 
-class PageTable(NamedTuple):
-    """One table; `num_staying` columns stay where the others are scrolled."""
-
-    table: Table[Any]
-    label: str
-    rows: list[tuple[list[Cell], list[int]]]
-    """Cells, and the numbers of the runs that they are about."""
-    num_staying: int
+# What the template reads is made here, as dicts: it is the last to see them.
 
 
-class PageTopic(NamedTuple):
-    """Tables and pictures folded under one name."""
-
-    name: str
-    is_open: bool
-    drawings: list[Drawing]
-    tables: list[PageTable]
-
-
-class PageRun(NamedTuple):
-    """One run below the tables."""
-
-    number: int
-    run: RunSummary
-    is_failed: bool
-    is_open: bool
-    traceback: str
-    """The verdict's, in which secrets have stars. The page is shown to others, and a log has what
-    the program printed."""
-    again: str | None
-
-
-class PageSection(NamedTuple):
-    """One section, as the template shows it."""
-
-    section: Section
-    key: Drawing | None
-    """The picture that carries the answer."""
-    table: PageTable | None
-    """The table that it is drawn from."""
-    topics: list[PageTopic]
-    runs: list[PageRun]
-    """Failed runs come first."""
-    num_failed: int
-    how_failed: str
-    """The verb that says of these what they did."""
-
-
-def _section(section: Section, drawings: Sequence[Drawing]) -> PageSection:
+def _section(section: Section, drawings: Sequence[Drawing]) -> dict[str, Any]:
     leading = section.leading
     rows = sorted(section.rows, key=lambda row: not _is_failed(row.run))
     failed = [row for row in rows if _is_failed(row.run)]
+    # The picture that carries the answer, and the table that it rests on: what the benchmark
+    # measured in the run that leads, else the speed.
     of_leading = [each for each in drawings if leading and leading.run in each.picture.runs]
     key = next(iter([*of_leading, *drawings]), None)
-    # The table that the answer rests on: what the benchmark measured in the run that leads, else
-    # the speed.
     begin = next((f"#{row.number}:" for row in rows if row.run is leading), "#")
     measured = section.topics.get(Topic.MEASURED, [])
     of_benchmark = [each for each in measured if each.caption.startswith(begin)]
     main = next(iter([*of_benchmark, *section.tables]), None)
-    topics = []
-    for topic, tables in section.topics.items():
-        pictures = [
-            each for each in drawings if each is not key and each.picture.topic == topic.value
-        ]
-        shown_tables = [_table(each, section.name) for each in tables if each is not main]
-        if pictures or shown_tables:
-            is_open = topic is Topic.TIME  # it is the answer to "why"
-            topics.append(PageTopic(topic.value, is_open, [*map(_inline, pictures)], shown_tables))
+    topics = [
+        {
+            "name": topic.value,
+            "is_open": topic is Topic.TIME,  # it is the answer to "why"
+            "drawings": [
+                _inline(each)
+                for each in drawings
+                if each is not key and each.picture.topic == topic.value
+            ],
+            "tables": [_table(each, section.name) for each in tables if each is not main],
+        }
+        for topic, tables in section.topics.items()
+    ]
     are_all_failed = all(row.run.state == "failed" for row in failed)
-    return PageSection(
-        section=section,
-        key=key and _inline(key),
-        table=_table(main, section.name) if main else None,
-        topics=topics,
-        runs=[_run(row, is_open=row in failed[:_MOST_OPEN]) for row in rows],
-        num_failed=len(failed),
-        how_failed="failed" if are_all_failed else "did not end well",
-    )
+    return {
+        "section": section,
+        "key": key and _inline(key),
+        "table": main and _table(main, section.name),
+        "topics": [topic for topic in topics if topic["drawings"] or topic["tables"]],
+        "runs": [
+            _run(row, is_open=row in failed[:_MOST_OPEN]) for row in rows
+        ],  # failed ones first
+        "num_failed": len(failed),
+        "how_failed": "failed" if are_all_failed else "did not end well",
+    }
 
 
-def _table(table: Table[Any], name: str) -> PageTable:
+def _table(table: Table[Any], name: str) -> dict[str, Any]:
+    """Return a table with the numbers of the runs of each row, and how many columns stay where the
+    others are scrolled."""
     first = table.columns[0]
     has_numbers = first.header == NUMBER
     values = [first.value(row) if has_numbers else [] for row in table.rows]
     runs = [value if isinstance(value, list) else [value] for value in values]
     has_ids = has_numbers and len(table.columns) > 1 and table.columns[1].align == "left"
-    label = table.caption or f"Table of {shown(name)}"
-    rows = [*zip(table.cells(), runs, strict=True)]
-    return PageTable(table, label, rows, num_staying=2 if has_ids else 1)
+    return {
+        "table": table,
+        "label": table.caption or f"Table of {shown(name)}",
+        "rows": [*zip(table.cells(), runs, strict=True)],
+        "num_staying": 2 if has_ids else 1,
+    }
 
 
 def _is_failed(run: RunSummary) -> bool:
     return run.verdict is not None and run.verdict.kind != "done"
 
 
-def _run(row: Row, *, is_open: bool) -> PageRun:
+def _run(row: Row, *, is_open: bool) -> dict[str, Any]:
+    """Return a run with the verdict's traceback, in which secrets have stars: the page is shown to
+    others, and a log has what the program printed."""
     run, is_failed = row.run, _is_failed(row.run)
     directory = Run(Path(run.path)) if run.path else None
     verdict = directory.read_verdict() if directory and is_failed else None
     traceback = (verdict and verdict.first and verdict.first.report.traceback) or ""
-    return PageRun(
-        number=row.number,
-        run=run,
-        is_failed=is_failed,
-        is_open=is_open,
-        traceback=harmless(traceback[-_MOST_TRACEBACK:]),
-        again=command_again((directory.read_spec() if directory else None) or RunSpec()),
-    )
+    return {
+        "number": row.number,
+        "run": run,
+        "is_failed": is_failed,
+        "is_open": is_open,
+        "traceback": harmless(traceback[-_MOST_TRACEBACK:]),
+        "again": command_again((directory.read_spec() if directory else None) or RunSpec()),
+    }
 
 
 def _inline(drawing: Drawing) -> Drawing:
@@ -237,8 +205,10 @@ def command_again(spec: RunSpec) -> str | None:
     else:
         words += [] if spec.scheduler is None else ["--scheduler", spec.scheduler]
         words += [] if spec.cluster.name is None else ["--cluster", spec.cluster.name]
-    given = job.get("args")
-    args = starred_args([text for text in given if isinstance(text, str)] if given else [])
+    own_args = job.get("args")
+    own_args = own_args if isinstance(own_args, list) else []
+    given = [text for text in own_args if isinstance(text, str)]
+    args = starred_args(given)
     is_given = False
     for text in spec.overrides:
         key, _, value = text.partition("=")

@@ -185,11 +185,7 @@ def _learning(section: Section) -> Iterator[Picture]:
     names = _names_of_repeats([rows[0] for rows, _ in found])
     curves = dict(zip(names, (learned for _, learned in found), strict=True))
     goals = [row.run.time_to_accuracy for row in runs if row.run.time_to_accuracy]
-    lines = "Loss of training."
-    if any(one.test_loss.values for _, learned in found for one in learned):
-        lines = "Lines are tests; with so many runs, those of training are left out."
-        if over_time.draws_training(curves):
-            lines = "Thin lines are training, those with markers are tests."
+    lines = "Thin lines are training, those with markers are tests."
     lines += " Bands hold all repeats." if any(len(rows) > 1 for rows, _ in found) else ""
     aim = f" Dotted is {goal_text(goals[0])}." if goals else ""
     goal = Goal(goals[0].goal, goals[0].target) if goals else None

@@ -56,17 +56,12 @@ def draw_learning(runs: Mapping[str, Sequence[Learning]], goal: Goal | None = No
     grid = figure.subplots(len(panels), 2, squeeze=False, sharey="row", sharex="col")
     ends_s = [time_s for run in every for curve in run for time_s in curve.times_s[-1:]]
     unit_s, unit = long_unit(max(ends_s))
-    draws_both = draws_training(runs)
     for row, panel in zip(grid, panels, strict=True):
         for (name, repeats), style in zip(runs.items(), itertools.cycle(LINES)):
             has_tests = any(run.test_loss.values for run in repeats)
             for kind in _CURVES[panel]:
                 is_training = kind == "train_loss"
-                if is_training and has_tests and not draws_both:
-                    continue
-                text = name
-                if has_tests and draws_both:
-                    text = f"{name}: {'training' if is_training else 'test'}"
+                text = f"{name}: {'training' if is_training else 'test'}" if has_tests else name
                 thin = {"marker": "", "linewidth": 1} if kind in _THIN else {"markersize": 5}
                 curves = [getattr(run, kind) for run in repeats]
                 per = 0.01 if kind == "accuracy" else 1.0
@@ -85,12 +80,6 @@ def draw_learning(runs: Mapping[str, Sequence[Learning]], goal: Goal | None = No
         plain_log_ticks(grid[0][0].yaxis)
     shared_legend(figure, [grid[0][0]])
     return figure
-
-
-def draws_training(runs: Mapping[str, Sequence[Learning]]) -> bool:
-    """Return whether there is room for a line of training beside each one of tests."""
-    tested = sum(any(run.test_loss.values for run in repeats) for repeats in runs.values())
-    return len(runs) + tested <= MOST_LINES
 
 
 def _draw_repeats(

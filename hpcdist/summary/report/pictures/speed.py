@@ -128,8 +128,8 @@ def draw_bars(cells: Sequence[Cell], names: Sequence[str], *, y: str = "") -> Fi
         axes.axvline(0, color="#666666", linewidth=0.8)
         ideal = "computing, and all else"
         if any(cell.against for cell in cells):
-            ideal = "not lost, and lost to;\nleft of 0: gained"
-        finish(axes, x=f"share of all the time (%): {ideal}", y="")
+            ideal = "not lost, and lost to; left of 0: gained"
+        finish(axes, x=f"share of all the time (%):\n{ideal}", y="")
     first = next(iter(all_axes.values()))
     first.set_ylabel(y)
     first.set_yticks(range(len(names)), names)
