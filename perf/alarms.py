@@ -10,15 +10,7 @@ import argparse
 import random
 from collections.abc import Callable
 
-from hpcdist.base.statistics import (
-    count_independent,
-    differs,
-    in_blocks,
-    measure,
-    ratios,
-    spread_measure,
-    standard_deviation,
-)
+from hpcdist.base import statistics
 from hpcdist.summary.figures.stragglers import Place, Stretch, find_straggler
 from hpcdist.summary.figures.timing import warm_up_length
 
@@ -39,8 +31,11 @@ def variants(num: int, repeats: int) -> Alarms:
     def alarms(draw: random.Random, difference: float) -> bool:
         rates = [[draw.gauss(1, _SPREAD) for _ in range(repeats)] for _ in range(num)]
         rates[-1] = [rate / (1 + difference) for rate in rates[-1]]
-        first, *others = map(measure, rates)
-        judged = [differs(ratio) for ratio in ratios([(other, first) for other in others])]
+        first, *others = map(statistics.measure, rates)
+        judged = [
+            statistics.differs(ratio)
+            for ratio in statistics.ratios([(other, first) for other in others])
+        ]
         return bool(judged[-1]) if difference else any(judged)
 
     return alarms
@@ -57,14 +52,16 @@ def single_runs(correlation: float) -> Alarms:
                 fresh = draw.gauss(0, (1 - correlation**2) ** 0.5)
                 deviation = correlation * deviation + fresh
                 rates.append((1 / slower * (1 + _SPREAD * deviation), 1.0))
-            blocks = [rate for rate, _ in in_blocks(rates)]
-            num, sd = len(blocks), standard_deviation(blocks)
-            own = count_independent(blocks)
+            blocks = [rate for rate, _ in statistics.in_blocks(rates)]
+            num, sd = len(blocks), statistics.standard_deviation(blocks)
+            own = statistics.count_independent(blocks)
             sides.append(
-                spread_measure(sum(blocks) / num, sd, num, over="windows", independent=own)
+                statistics.spread_measure(
+                    sum(blocks) / num, sd, num, over="windows", independent=own
+                )
             )
-        (ratio,) = ratios([(sides[1], sides[0])])
-        return bool(differs(ratio))
+        (ratio,) = statistics.ratios([(sides[1], sides[0])])
+        return bool(statistics.differs(ratio))
 
     return alarms
 
