@@ -196,6 +196,12 @@ def test_the_command_is_in_the_page(make_run):
     assert "hpcdist submit ddp --local --set 'args=[<b>]'" in page.texts
 
 
+def test_a_run_that_goes_on_has_no_verdict_and_is_on_the_page(make_run, events):
+    run = make_run("going", verdict=None)
+    events.write(run, 0, [events.start(0, world_size=1), *events.steady([200.0] * 3)])
+    assert "ddp: no run is done (1 unknown)." in page_of([run])
+
+
 def test_a_run_that_was_cancelled_is_not_called_failed(make_run):
     cancelled = Verdict(
         kind="cancelled", state="cancelled", message="cancelled", exit_code_of_run=130

@@ -261,6 +261,15 @@ def test_without_its_baseline_a_comparison_says_nothing_of_what_was_lost(add_run
     assert "lost against the ideal" not in text
 
 
+def test_of_variants_that_are_not_done_a_picture_is_written_too(add_run, tmp_path):
+    runs = [add_run("one", ALONE), add_run("two", ALONE, ALONE)]
+    for run in runs:
+        run.verdict_file.unlink()
+    (tmp_path / "runs" / COMPARISON).mkdir()
+    (picture,) = write_comparisons(summarize(runs, {}), tmp_path / "runs")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
 def test_a_picture_and_the_figures_are_written_beside_the_runs(add_run, tmp_path):
     folder = tmp_path / "runs" / COMPARISON
     slow = ALONE | {"exposed_communication": 0.1}

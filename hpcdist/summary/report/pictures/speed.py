@@ -111,9 +111,8 @@ def draw_bars(cells: Sequence[Cell], names: Sequence[str], *, y: str = "") -> Fi
     """Draw one bar for each cell: what is left and all shares are 100 %. A share that won time
     reaches left of zero: all to its right is longer by as much. Variants have their speed-ups in a
     panel of its own."""
-    are_divided = any(cell.lost for cell in cells)
-    speeds = [cell.speedup for cell in cells if cell.name]
-    panels = (["speed"] if any(speeds) else []) + (["shares"] if are_divided else [])
+    panels = ["speed"] if any(cell.name for cell in cells) else []
+    panels += ["shares"] if any(cell.lost for cell in cells) else []
     figure = new_figure(10 if len(panels) > 1 else 8, 2.2 + 0.45 * len(cells))
     all_axes = dict(
         zip(panels, figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], strict=True)
