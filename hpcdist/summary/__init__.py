@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from hpcdist.job.goal import Goal
     from hpcdist.summary.pipeline import print_summary, summarize
     from hpcdist.summary.read.search import search_runs
-    from hpcdist.summary.values import Group, RunSummary, Summary, to_json
+    from hpcdist.summary.values import RunSummary, Summary, to_json
 
 __all__ = [
     "Goal",
-    "Group",
     "RunSummary",
     "Summary",
     "print_summary",
@@ -34,20 +33,15 @@ __all__ = [
     "to_json",
 ]
 
-
 _MODULES = {
     "Goal": "hpcdist.job.goal",
-    "Group": "hpcdist.summary.values",
-    "RunSummary": "hpcdist.summary.values",
-    "Summary": "hpcdist.summary.values",
     "print_summary": "hpcdist.summary.pipeline",
     "search_runs": "hpcdist.summary.read.search",
     "summarize": "hpcdist.summary.pipeline",
-    "to_json": "hpcdist.summary.values",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    return getattr(importlib.import_module(_MODULES.get(name, "hpcdist.summary.values")), name)

@@ -84,33 +84,29 @@ def measure(run: Run) -> Measurement:
 def find_measurements(runs: Sequence[Run], *, uses_kept: bool) -> list[Measurement]:
     """Return a measurement for each of the runs. With `uses_kept` figures that are kept beside
     runs which have not changed since are taken, and those of the user's other runs are kept."""
-    # Taken before anything is read: what changes meanwhile has another one the next time.
     now_s = time.time()
+    # Taken before anything is read: what changes meanwhile has another one the next time.
     fingerprints = [take_fingerprint(run) for run in runs]
-    measurements: dict[int, Measurement] = {}
-    if uses_kept:
-        for index, (run, fingerprint) in enumerate(zip(runs, fingerprints, strict=True)):
-            if kept := read_kept(run, fingerprint):
-                measurements[index] = kept
-    missing = [index for index in range(len(runs)) if index not in measurements]
-    for index in track(missing, "reading runs", total=len(missing)):
-        run, fingerprint = runs[index], fingerprints[index]
-        found = measurements[index] = measure(run)
-        # What is no run is read at once, and not worth keeping.
-        if uses_kept and found.run and is_own(run.path):
-            has_verdict = found.run.figures.verdict is not None
-            still_s = _COARSEST_CLOCK_S if has_verdict else _QUIET_S
-            if now_s - fingerprint.changed_s > still_s:
-                with suppress(OSError):  # read again the next time
-                    write_kept(run, fingerprint, found)
+    measurements = []
     # Conditions are the larger part of a run, and mostly alike: equal ones are one object.
     shared: dict[str, dict[str, Any]] = {}
-    for index, found in measurements.items():
+    pairs = list(zip(runs, fingerprints, strict=True))
+    for run, fingerprint in track(pairs, "reading runs"):
+        found = read_kept(run, fingerprint) if uses_kept else None
+        if found is None:
+            found = measure(run)
+            # What is no run is read at once, and not worth keeping.
+            if uses_kept and found.run and is_own(run.path):
+                still_s = _COARSEST_CLOCK_S if found.run.figures.verdict else _QUIET_S
+                if now_s - fingerprint.changed_s > still_s:
+                    with suppress(OSError):  # read again the next time
+                        write_kept(run, fingerprint, found)
         if (own := found.run) is not None:
             conditions = shared.setdefault(repr(own.conditions), own.conditions)
             own = msgspec.structs.replace(own, conditions=conditions)
-            measurements[index] = msgspec.structs.replace(found, run=own)
-    return [measurements[index] for index in range(len(runs))]
+            found = msgspec.structs.replace(found, run=own)
+        measurements.append(found)
+    return measurements
 
 
 def keep_figures(run: Run) -> None:

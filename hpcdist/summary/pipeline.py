@@ -20,7 +20,6 @@ from hpcdist.summary.compare.groups import (
 )
 from hpcdist.summary.figures.goals import time_to_goal, wanted_goals
 from hpcdist.summary.figures.run import MeasuredRun, place_run
-from hpcdist.summary.figures.usage import find_left_out
 from hpcdist.summary.measuring import find_measurements
 from hpcdist.summary.read.collect import sentence
 from hpcdist.summary.read.event_file import Fault
@@ -109,20 +108,21 @@ def summarize(
 def _set_disturbed_aside(
     measured: Sequence[MeasuredRun], configurations: Sequence[str]
 ) -> list[MeasuredRun]:
-    """Return runs, some as such that are not compared since something else disturbed them."""
-    kinds = []
-    for run, configuration in zip(measured, configurations, strict=True):
-        own = run.figures
-        size = own.nodes, own.gpus_per_node
-        kind = own.job, own.comparison, own.variant, configuration, own.ran_with.code, size
-        kinds.append((kind, own))
-    left_out = find_left_out(kinds)
+    """Return runs, those that something else disturbed as such that are not compared, where others
+    of their kind were undisturbed: on a machine that is never idle, what there is is compared."""
+    figures = [run.figures for run in measured]
+    kinds = [
+        (own.job, own.comparison, own.variant, key, own.ran_with.code, own.nodes, own.gpus_per_node)
+        for own, key in zip(figures, configurations, strict=True)
+    ]
+    known = list(zip(kinds, figures, strict=True))
+    calm = {kind for kind, own in known if own.disturbed is None and own.state == "done"}
     why = "{} (--with-disturbed compares it all the same)"
     return [
-        msgspec.structs.replace(run, set_aside=why.format(run.figures.disturbed))
-        if run.figures.run in left_out
+        msgspec.structs.replace(run, set_aside=why.format(own.disturbed))
+        if own.disturbed is not None and kind in calm
         else run
-        for run in measured
+        for run, (kind, own) in zip(measured, known, strict=True)
     ]
 
 

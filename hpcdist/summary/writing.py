@@ -79,19 +79,15 @@ def draw_pictures(
             folder.mkdir(parents=True, exist_ok=True)
         for index, picture in track(found, "drawing"):
             drawing = render(picture, with_png=folder is not None)
+            contents = {"png": drawing.png, "svg": drawing.svg_file.encode()}
             if folder is not None:
-                _write_drawing(folder, drawing)
+                for form in PICTURE_FORMS:
+                    path = folder / f"{picture.name}.{form}"
+                    files.write_whole(path, contents[form], mode=files.USUAL_FILE)
             drawn[index].append(drawing._replace(png=b""))
     except OSError as error:
         raise cannot_write_output(folder or Path(), error, what="pictures") from None
     return drawn
-
-
-def _write_drawing(folder: Path, drawing: Drawing) -> None:
-    contents = {"png": drawing.png, "svg": drawing.svg_file.encode()}
-    for form in PICTURE_FORMS:
-        path = folder / f"{drawing.picture.name}.{form}"
-        files.write_whole(path, contents[form], mode=files.USUAL_FILE)
 
 
 def write_output(path: Path, text: str, *, what: str) -> None:

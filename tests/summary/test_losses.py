@@ -1,7 +1,6 @@
 """Where the time of a group of runs goes: known answers, adding up, and who is named for it."""
 
 import io
-import random
 
 import pytest
 
@@ -122,20 +121,6 @@ def test_computing_that_nothing_tells_from_communication_is_called_both(add_run)
     assert "is not computing" in watched
 
 
-def test_checkpoints_between_epochs_count_once_though_other_ranks_wait_for_them_in_a_step(add_run):
-    # 100 steps of 0.1 s, and 10 s of saving by rank 0, which rank 1 waits for in its next step.
-    saves = [{"event": "checkpoint", "save_time_s": 5.0}] * 2
-    waits = ALONE | {"exposed_communication": 0.1}
-    one, two = losses(add_run(ALONE), add_run(ALONE, waits, more=saves))
-    assert two.shares["checkpoints"] == pytest.approx(0.5)
-    assert two.shares["communication"] == pytest.approx(0.0, abs=1e-9)
-    assert one.overall == 1
-    assert sum(two.lost.values()) == pytest.approx(1 - two.overall)
-    # Nobody waits for the one at the end.
-    (ended,) = losses(add_run(ALONE, ALONE, more=saves))
-    assert ended.shares["checkpoints"] == pytest.approx(0.5)
-
-
 def test_a_restart_costs_the_time_between_attempts_and_the_steps_done_again(make_run, events):
     # Attempt 0: 50 steps of 0.1 s, from 100 s to 105 s. Attempt 1: from 110 s on, from step 20 on.
     # Useful are 100 steps, 10 s; lost are 5 s between and 30 steps. Node 1's clock is 2 min ahead.
@@ -167,14 +152,6 @@ def test_what_was_lost_over_all_the_time_is_told_apart_from_the_efficiency_of_st
     assert "all the time is that" not in printed(runs[0], add_run(ALONE, ALONE))
 
 
-def test_ranks_that_do_not_wait_for_each_other_do_not_straggle(add_run):
-    slow = ALONE | {"forward_backward": 0.18}
-    _, two = losses(add_run(ALONE), add_run(ALONE, slow))
-    assert two.lost["stragglers"] == 0
-    assert two.lost["computing"] > 0.1
-    assert sum(two.lost.values()) == pytest.approx(1 - two.overall)
-
-
 def test_ranks_that_take_turns_in_being_slow_are_stragglers_without_a_name(add_run):
     def slow_in(turn):
         return lambda number: (
@@ -202,20 +179,6 @@ def test_steps_without_phases_are_not_blamed_on_anything(add_run):
     assert_lost(mixed, undivided=0.5 + 0.05, data=-0.05)
 
 
-def test_a_rank_that_lacks_windows_is_compared_where_it_has_steps(make_run, events):
-    waits = ALONE | {"exposed_communication": 0.1}
-    run = make_run("ddp-gap", gpus=2)
-    for rank, phases in enumerate((waits, ALONE | {"forward_backward": 0.18})):
-        numbers = [n for n in range(20) if rank == 0 or n not in (5, 6, 7)]
-        made = [window(events, phases, number) for number in numbers]
-        events.write(run, rank, [events.start(rank, world_size=2), *made, events.end()])
-    (found,) = losses(run)
-    assert found.shares["stragglers"] == pytest.approx(0.5)
-    assert found.straggler.rank == 1
-    assert found.straggler.longer_s == pytest.approx(0.1)
-    assert found.straggler.slowest_in == found.straggler.stretches < 17
-
-
 def test_a_single_size_is_divided_into_computing_and_what_could_be_won(add_run):
     (found,) = losses(add_run(ALONE | {"host_to_device": 0.1}))
     assert found.against == []
@@ -235,25 +198,6 @@ def test_a_single_rank_communicates_with_nobody(add_run):
     # What it has against larger sizes is what they have of the same kind.
     _, two = losses(run, add_run(*[ALONE | {"exposed_communication": 0.1}] * 2))
     assert_lost(two)
-
-
-def test_a_slow_node_is_named_where_all_of_its_ranks_are_slow(add_run):
-    waits, slow = ALONE | {"exposed_communication": 0.1}, ALONE | {"forward_backward": 0.18}
-    (found,) = losses(add_run(waits, waits, slow, slow, nodes=2))
-    assert (found.straggler.rank, found.straggler.node, found.straggler.host) == (None, 1, "host1")
-    assert found.straggler.longer_s == pytest.approx(0.1)
-    assert "all ranks of node 1 (host host1) need 100.0 ms more per step" in found.advice[0]
-
-
-def test_chance_names_nobody(add_run):
-    drawing = random.Random(7)
-
-    def noisy(_number):
-        own_s = drawing.uniform(0.05, 0.11)
-        return ALONE | {"forward_backward": own_s, "exposed_communication": 0.12 - own_s}
-
-    found = [losses(add_run(*[noisy] * 4))[0].straggler for _ in range(20)]
-    assert found == [None] * 20
 
 
 def test_the_picture_calls_computing_both_where_nothing_tells_it_from_communication(add_run):

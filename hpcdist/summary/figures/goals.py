@@ -27,41 +27,30 @@ class Wanted(NamedTuple):
 
 
 def wanted_goals(measured: Sequence[MeasuredRun], *, goal: Goal | None) -> list[Wanted | None]:
-    """Return the goal of each run: the one given, or that of its job, or else the largest accuracy
-    that all done runs of its job, or of its comparison, came to."""
+    """Return the goal of each run: the one given, or the `record.goal` that the runs of its job, or
+    of its comparison, agree on, or else the largest accuracy that all of these that are done came
+    to."""
     if goal is not None:
         return [Wanted(goal, is_asked=True)] * len(measured)
-    wanted = {name: Wanted(own, is_asked=False) for name, own in _common_goals(measured).items()}
-    for name, own in _goals_of_jobs(measured).items():
-        wanted[name] = Wanted(own, is_asked=True)
-    return [wanted.get(_compared_as(run)) for run in measured]
-
-
-def _common_goals(measured: Sequence[MeasuredRun]) -> dict[str, Goal]:
+    names = [run.figures.comparison or run.figures.job for run in measured]
     bests: dict[str, list[float]] = defaultdict(list)
-    for run in measured:
+    texts: dict[str, set[str]] = defaultdict(set)
+    for name, run in zip(names, measured, strict=True):
         if run.bests["accuracy"] and run.figures.state == "done":
-            bests[_compared_as(run)].append(run.bests["accuracy"][-1].value)
-    goals = {}
+            bests[name].append(run.bests["accuracy"][-1].value)
+        if isinstance(text := run.conditions.get("record.goal"), str):
+            texts[name].add(text)
+    wanted = {}
     for name, accuracies in bests.items():
         least = min(accuracies)
         common = math.floor(least * _STEPS_OF_TARGET) / _STEPS_OF_TARGET  # that all still reach
-        goals[name] = Goal("accuracy", common if common > 0 else least)
-    return goals
-
-
-def _goals_of_jobs(measured: Sequence[MeasuredRun]) -> dict[str, Goal]:
-    """Return the `record.goal` of the runs of each job, or comparison, that agree on one."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for run in measured:
-        if isinstance(text := run.conditions.get("record.goal"), str):
-            found[_compared_as(run)].add(text)
-    goals = {}
-    for name, texts in found.items():
+        own = Goal("accuracy", common if common > 0 else least)
+        wanted[name] = Wanted(own, is_asked=False)
+    for name, of_jobs in texts.items():
         with suppress(ValueError):  # of a newer version
-            if len(texts) == 1:
-                goals[name] = parse_goal(*texts)
-    return goals
+            if len(of_jobs) == 1:
+                wanted[name] = Wanted(parse_goal(*of_jobs), is_asked=True)
+    return [wanted.get(name) for name in names]
 
 
 def time_to_goal(run: MeasuredRun, wanted: Wanted | None) -> TimeToAccuracy | None:
@@ -82,7 +71,3 @@ def time_to_goal(run: MeasuredRun, wanted: Wanted | None) -> TimeToAccuracy | No
         epoch=first.epoch if first else None,
         samples=first.step * each if first and first.step is not None and each else None,
     )
-
-
-def _compared_as(run: MeasuredRun) -> str:
-    return run.figures.comparison or run.figures.job

@@ -62,43 +62,6 @@ _OWN = (DATA, DEVICE, COMPUTING, FIXED, UNDIVIDED)
 _NEED_PHASES = (COMMUNICATION, STRAGGLERS, COMPUTING, FIXED)
 
 
-def divide(
-    ranks: Sequence[StepTotals],
-    *,
-    rotating_s: float = 0.0,
-    saves_s: float = 0.0,
-    saver: int = 0,
-    restarts_s: float = 0.0,
-) -> dict[str, float]:
-    """Return the seconds per step by part, from the steps of each rank, which has some.
-
-    `rotating_s`: what ranks that take turns in being slow cost per step, the rank that is the
-    slowest over all included. `saves_s`: what checkpoints between steps take of the rank that saves
-    them, whose place is `saver`. `restarts_s`: what restarts take. All are per step.
-    """
-    parts_of = [_own_parts(totals) for totals in ranks]
-    steps = [totals.steps for totals in ranks]
-    parts = {
-        part: sum(own[part] * num for own, num in zip(parts_of, steps, strict=True)) / sum(steps)
-        for part in SHARES
-    }
-    if len(ranks) > 1:
-        _take_out_straggling(parts, parts_of)
-        _move(parts, COMMUNICATION, STRAGGLERS, rotating_s - parts[STRAGGLERS])
-        longest_save_s = max(own[CHECKPOINTS] for own in parts_of)
-        _move(parts, COMMUNICATION, CHECKPOINTS, longest_save_s - parts[CHECKPOINTS])
-    if saves_s > 0:
-        # Ranks that save nothing go on, and wait for the saver in their next step: that is in their
-        # step time already.
-        step_s = [totals.sum_s / totals.steps for totals in ranks]
-        longer_s = [min(saves_s, max(0.0, own_s - step_s[saver])) for own_s in step_s]
-        in_steps_s = sum(map(mul, longer_s, steps)) / sum(steps)
-        _move(parts, COMMUNICATION, CHECKPOINTS, in_steps_s)
-        parts[CHECKPOINTS] += saves_s - in_steps_s
-    parts[RESTARTS] += restarts_s
-    return parts
-
-
 def lost_shares(
     parts_s: Mapping[str, float], baseline_s: Mapping[str, float], efficiency: float
 ) -> dict[str, float]:
@@ -213,27 +176,39 @@ def parts_of_run(
 ) -> dict[str, float]:
     """Return the mean seconds per step by share; some rank recorded steps.
 
-    `num_steps` were done, those that restarts did again counting once, which cost `lost_s`. Ranks
-    that train apart wait for nobody: what they call so is a fixed cost.
+    `rotating_s`: what ranks that take turns in being slow cost per step, the rank that is the
+    slowest over all included. `num_steps` were done, those that restarts did again counting once,
+    which cost `lost_s`. Ranks that train apart wait for nobody: what they call so is a fixed cost.
     """
     by_rank: dict[int, list[StepTotals]] = defaultdict(list)
-    saves_s: dict[int, float] = defaultdict(float)
+    saves_of: dict[int, float] = defaultdict(float)
     for attempt in attempts:
         for figures in attempt.ranks:
             by_rank[figures.rank].append(figures.totals)
-            saves_s[figures.rank] += figures.saves_s
-    totals = {rank: merged(own) for rank, own in by_rank.items()}
-    stepped = [rank for rank in sorted(totals) if totals[rank].steps]
-    saver = max(stepped, key=lambda rank: saves_s[rank])
-    parts_s = divide(
-        [totals[rank] for rank in stepped],
-        rotating_s=rotating_s,
-        saves_s=saves_s[saver] / max(1, num_steps),
-        saver=stepped.index(saver),
-        restarts_s=lost_s / max(1, num_steps),
-    )
-    if are_apart:
-        for waiting in (COMMUNICATION, STRAGGLERS):
-            parts_s[FIXED] += parts_s[waiting]
-            parts_s[waiting] = 0.0
-    return parts_s
+            saves_of[figures.rank] += figures.saves_s
+    ranks = {rank: totals for rank in sorted(by_rank) if (totals := merged(by_rank[rank])).steps}
+    steps = [totals.steps for totals in ranks.values()]
+    parts_of = [_own_parts(totals) for totals in ranks.values()]
+    parts = {
+        part: sum(own[part] * num for own, num in zip(parts_of, steps, strict=True)) / sum(steps)
+        for part in SHARES
+    }
+    if len(ranks) > 1:
+        _take_out_straggling(parts, parts_of)
+        _move(parts, COMMUNICATION, STRAGGLERS, rotating_s - parts[STRAGGLERS])
+        longest_save_s = max(own[CHECKPOINTS] for own in parts_of)
+        _move(parts, COMMUNICATION, CHECKPOINTS, longest_save_s - parts[CHECKPOINTS])
+    saver = max(ranks, key=lambda rank: saves_of[rank])
+    if saves_s := saves_of[saver] / max(1, num_steps):
+        # Ranks that save nothing go on, and wait for the saver in their next step: that is in their
+        # step time already.
+        step_s = {rank: totals.sum_s / totals.steps for rank, totals in ranks.items()}
+        longer_s = [min(saves_s, max(0.0, own_s - step_s[saver])) for own_s in step_s.values()]
+        in_steps_s = sum(map(mul, longer_s, steps)) / sum(steps)
+        _move(parts, COMMUNICATION, CHECKPOINTS, in_steps_s)
+        parts[CHECKPOINTS] += saves_s - in_steps_s
+    parts[RESTARTS] += lost_s / max(1, num_steps)
+    for waiting in (COMMUNICATION, STRAGGLERS) if are_apart else ():
+        parts[FIXED] += parts[waiting]
+        parts[waiting] = 0.0
+    return parts

@@ -14,7 +14,7 @@ from hpcdist.machine.peaks import peak_flops_per_s
 from hpcdist.runs.events import Flops, GpuFacts, NodeBegin, UsageWindow
 from hpcdist.summary.figures.rank import RankFigures
 from hpcdist.summary.read.event_file import EventFile
-from hpcdist.summary.values import FlopRate, GpuUsage, NodeUsage, RunFigures, UsageSummary
+from hpcdist.summary.values import FlopRate, GpuUsage, NodeUsage, UsageSummary
 
 
 class Total(Struct, kw_only=True):
@@ -36,15 +36,21 @@ class Total(Struct, kw_only=True):
         """Over the time; None where there is none."""
         return self.integral / self.length_s if self.length_s else None
 
+    @property
+    def max_whole(self) -> int | None:
+        """The maximum of a quantity that is counted, as bytes are."""
+        return int(self.max) if self.length_s else None
+
+
+_OF_GPU = ("utilization", "memory_bytes", "power_w", "throttled")
+
 
 class GpuTotals(Struct, kw_only=True):
     """One GPU of a node, in all attempts."""
 
     facts: GpuFacts
-    utilization: Total = field(default_factory=Total)
-    memory: Total = field(default_factory=Total)
-    power: Total = field(default_factory=Total)
-    throttled: Total = field(default_factory=Total)
+    totals: dict[str, Total] = field(default_factory=lambda: {name: Total() for name in _OF_GPU})
+    """By the fields of the windows."""
     energy_j: float | None = None
 
 
@@ -97,10 +103,8 @@ class Usage:
             own.add(window.cpus_busy, window.wall_s)
             bound.add(window.bound_cpus_busy, window.wall_s)
             for gpu, used in zip(gpus, window.gpus, strict=False):
-                gpu.utilization.add(used.utilization, window.wall_s)
-                gpu.memory.add(used.memory_bytes, window.wall_s)
-                gpu.power.add(used.power_w, window.wall_s)
-                gpu.throttled.add(used.throttled, window.wall_s)
+                for name, total in gpu.totals.items():
+                    total.add(getattr(used, name), window.wall_s)
                 gpu.energy_j = _sum((gpu.energy_j, used.energy_j))
         node.length_s += length_s
         if begin is not None and length_s >= _LEAST_S:
@@ -143,13 +147,27 @@ class Usage:
         if not nodes:
             return None
         gpus = [(node.node, gpu) for node in nodes for gpu in node.gpus.values()]
-        fullest = max((gpu for _, gpu in gpus), key=lambda gpu: gpu.memory.max, default=None)
+        of_gpus = [
+            GpuUsage(
+                node=number,
+                uuid=gpu.facts.uuid,
+                name=gpu.facts.name,
+                utilization=gpu.totals["utilization"].mean,
+                max_memory_bytes=gpu.totals["memory_bytes"].max_whole,
+                memory_bytes=gpu.facts.memory_bytes,
+                power_w=gpu.totals["power_w"].mean,
+                energy_j=gpu.energy_j,
+                throttled=gpu.totals["throttled"].mean,
+            )
+            for number, gpu in gpus
+        ]
+        fullest = max(of_gpus, key=lambda gpu: gpu.max_memory_bytes or 0, default=None)
         return UsageSummary(
             sampled_s=max(node.length_s for node in nodes),
-            gpu_utilization=_mean_over_time(gpu.utilization for _, gpu in gpus),
-            max_gpu_memory_bytes=_largest(fullest.memory) if fullest else None,
-            gpu_memory_bytes=fullest.facts.memory_bytes if fullest else None,
-            gpu_power_w=_mean_over_time(gpu.power for _, gpu in gpus),
+            gpu_utilization=_mean_over_time(gpu.totals["utilization"] for _, gpu in gpus),
+            max_gpu_memory_bytes=fullest.max_memory_bytes if fullest else None,
+            gpu_memory_bytes=fullest.memory_bytes if fullest else None,
+            gpu_power_w=_mean_over_time(gpu.totals["power_w"] for _, gpu in gpus),
             energy_j=_sum(gpu.energy_j for _, gpu in gpus),
             cpus_busy=_sum(node.cpus.mean for node in nodes),
             num_cpus=self.num_cpus(),
@@ -162,20 +180,7 @@ class Usage:
                 )
                 for node in nodes
             ],
-            gpus=[
-                GpuUsage(
-                    node=number,
-                    uuid=gpu.facts.uuid,
-                    name=gpu.facts.name,
-                    utilization=gpu.utilization.mean,
-                    max_memory_bytes=_largest(gpu.memory),
-                    memory_bytes=gpu.facts.memory_bytes,
-                    power_w=gpu.power.mean,
-                    energy_j=gpu.energy_j,
-                    throttled=gpu.throttled.mean,
-                )
-                for number, gpu in gpus
-            ],
+            gpus=of_gpus,
         )
 
 
@@ -183,10 +188,6 @@ def _mean_over_time(totals: Iterable[Total]) -> float | None:
     known = [*totals]
     length_s = sum(total.length_s for total in known)
     return sum(total.integral for total in known) / length_s if length_s else None
-
-
-def _largest(bytes_: Total) -> int | None:
-    return int(bytes_.max) if bytes_.length_s else None
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
@@ -217,14 +218,6 @@ class OtherLoad(NamedTuple):
             f"other processes took {self.others_busy:.1f} of the "
             f"{number_of(self.num_cpus, 'CPU')} that it had on {self.host or 'its host'}"
         )
-
-
-def find_left_out(runs: Iterable[tuple[Hashable, RunFigures]]) -> set[str]:
-    """Return the disturbed runs that are not compared, from runs and their kinds: those of a kind
-    that others of were undisturbed. On a machine that is never idle, what there is is compared."""
-    known = list(runs)
-    calm = {kind for kind, run in known if run.disturbed is None and run.state == "done"}
-    return {run.run for kind, run in known if run.disturbed is not None and kind in calm}
 
 
 def flop_rate(
