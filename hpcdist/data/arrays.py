@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -52,6 +53,11 @@ class Samples:
         """(channels, height, width) of each image."""
         channels, height, width = self.images.shape[1:]
         return channels, height, width
+
+    def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return images and labels of a whole batch; called by torch's DataLoader."""
+        batch = self.at(torch.tensor(indices))
+        return batch.images, batch.labels
 
     def probe(self, number: int) -> Samples:
         """Return the first samples, to try a model with."""

@@ -48,20 +48,17 @@ class Entry:
     """Heavy modules that `load` imports."""
 
 
-def _from_idx_files(torchvision_class: str) -> Entry:
-    data_set = in_memory.IdxDataSet(torchvision_class)
-    return Entry(
-        check=data_set.check,
-        load=data_set.load,
-        torchvision_class=torchvision_class,
-        is_complete=data_set.is_complete,
-    )
-
-
 DATA_SETS = {
     "digits": Entry(check=in_memory.check_digits, load=in_memory.load_digits),
-    "mnist": _from_idx_files("MNIST"),
-    "fashion_mnist": _from_idx_files("FashionMNIST"),
+    **{
+        name: Entry(
+            check=(data_set := in_memory.IdxDataSet(torchvision_class)).check,
+            load=data_set.load,
+            torchvision_class=torchvision_class,
+            is_complete=data_set.is_complete,
+        )
+        for name, torchvision_class in (("mnist", "MNIST"), ("fashion_mnist", "FashionMNIST"))
+    },
     "cifar10": Entry(
         check=in_memory.check_cifar,
         load=in_memory.load_cifar,

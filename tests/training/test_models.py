@@ -1,11 +1,11 @@
 import pytest
 import torch
+from hpcdist.training.model.building import build_seeded
+from hpcdist.training.model.models import build_model, pick_memory_format
 
 from hpcdist.base.errors import JobError
 from hpcdist.data.catalog import load_data
 from hpcdist.job.spec import Model
-from hpcdist.training.model.building import build_seeded
-from hpcdist.training.model.models import build_model, pick_memory_format
 
 
 @pytest.mark.parametrize("name", ["fashion_cnn", "mlp"])

@@ -1,9 +1,9 @@
 import pytest
 import torch
-
-from hpcdist.job.spec import Model
 from hpcdist.training.model.building import pick_num_threads
 from hpcdist.training.model.models import build_model
+
+from hpcdist.job.spec import Model
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,6 @@ from hpcdist.data.splits import ImageFiles, label_files
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_MASK = 2**64 - 1
 _CHANNELS = 3
 _TRIED = 50
 """Files tried, at the beginning and over all, to find the size of one that is an image."""
@@ -72,6 +71,16 @@ class TransformedImages(ABC):
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        images, labels = self.__getitems__([index])
+        return images[0], int(labels[0])
+
+    def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return images and labels of a whole batch; called by torch's DataLoader. What random
+        transforms draw depends on torch's generator, which DataLoader seeds in each worker."""
+        batch = self.batch(indices, epoch=int(torch.empty((), dtype=torch.int64).random_()))
+        return batch.images, batch.labels
 
     def probe(self, number: int) -> Samples:
         """Return the first samples that can be had, normalised, to try a model with."""
@@ -191,16 +200,6 @@ class FastImages(TransformedImages, Dataset[Any]):
         """Return no threads: a worker that is started, not forked, makes its own."""
         return self.__dict__ | {"_threads": None}
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        images, labels = self.__getitems__([index])
-        return images[0], int(labels[0])
-
-    def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return images and labels of a whole batch; called by torch's DataLoader. What random
-        transforms draw depends on torch's generator, which DataLoader seeds in each worker."""
-        batch = self.batch(indices, epoch=int(torch.empty((), dtype=torch.int64).random_()))
-        return batch.images, batch.labels
-
     @staticmethod
     def collate(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the batch, which is one already: for DataLoader's collate_fn."""
@@ -306,13 +305,4 @@ class PixelSamples(TransformedImages):
 
 def sample_seed(seed: int, epoch: int, index: int) -> int:
     """Return a 32-bit seed for one sample in one epoch, whichever rank or worker makes it."""
-    mixed = _mix(_mix(_mix(seed) ^ epoch) ^ index)
-    return mixed & 0xFFFFFFFF
-
-
-def _mix(value: int) -> int:
-    """splitmix64 (Steele, Lea and Flood, 2014): each bit depends on all."""
-    value = (value + 0x9E3779B97F4A7C15) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
+    return hash((seed, epoch, index)) & 0xFFFFFFFF  # of integers, the same in all processes
