@@ -115,21 +115,28 @@ def training_modules(job: TrainingJob) -> list[str]:
 
 def _check_sizes(job: TrainingJob) -> None:
     sizes = check_data(job.data)
-    if sizes is None:
-        return
     num_ranks = job.resources.nodes * job.resources.gpus  # GPUs, with data_parallel
     global_batch = job.train.batch_size * num_ranks
-    if global_batch > sizes.train:
-        most = sizes.train // num_ranks
-        ways = [f"set train.batch_size to {most} or less"] if most else []
-        if num_ranks > 1:
-            ways.append(f"use fewer ranks: at most {max(1, sizes.train // job.train.batch_size)}")
-        raise JobError(
-            f"train.batch_size is {job.train.batch_size}, with {num_ranks} "
-            f"rank{'' if num_ranks == 1 else 's'} {global_batch:,} samples per step, but "
-            f"{job.data.name} trains on {sizes.train:,}",
-            hint=", or ".join(ways),
-        )
+    if sizes is None or global_batch <= sizes.train:
+        return
+    most = sizes.train // num_ranks
+    ways = [f"set train.batch_size to {most} or less"] if most else []
+    if num_ranks > 1:
+        ways.append(f"use fewer ranks: at most {max(1, sizes.train // job.train.batch_size)}")
+    raise JobError(
+        f"train.batch_size is {job.train.batch_size}, with {num_ranks} "
+        f"rank{'' if num_ranks == 1 else 's'} {global_batch:,} samples per step, but "
+        f"{job.data.name} trains on {sizes.train:,}",
+        hint=", or ".join(ways),
+    )
+
+
+def strategy_of(job: TrainingJob) -> str:
+    """Return the job's strategy, by the torch loop's name."""
+    if isinstance(job, LightningJob) and job.strategy == "auto":
+        return "ddp" if job.resources.nodes * job.resources.gpus > 1 else "single"
+    assert isinstance(job, TrainJob | LightningJob)
+    return job.strategy
 
 
 _EXCLUDED = (
@@ -147,92 +154,85 @@ _EXCLUDED = (
     ),
 )
 """A key of train, its values that all strategies can have, one that cannot have others, and why."""
-
-
-def strategy_of(job: TrainingJob, world_size: int | None = None) -> str:
-    """Return the job's strategy, by the torch loop's name; `world_size`: None for the job's own."""
-    if isinstance(job, LightningJob) and job.strategy == "auto":
-        num_ranks = world_size or job.resources.nodes * job.resources.gpus
-        return "ddp" if num_ranks > 1 else "single"
-    assert isinstance(job, TrainJob | LightningJob)
-    return job.strategy
+_WITHOUT_BLOCKS = ("fashion_cnn", "mlp", "alexnet", "vgg")
 
 
 def check_settings(job: TrainingJob) -> None:
     """Raise JobError for the first two settings that do not go together."""
-    strategy = strategy_of(job)
+    strategy, train = strategy_of(job), job.train
     nodes, gpus = job.resources.nodes, job.resources.gpus
-    if strategy == "single" and nodes * gpus > 1:
-        raise JobError(
-            f"strategy is single, but resources ask for {nodes * gpus} ranks: "
-            f"{nodes} nodes x {gpus} gpus",
-            hint="set strategy to ddp or fsdp, or ask for 1 node and 1 gpu",
-        )
-    if strategy == "data_parallel" and nodes > 1:
-        raise JobError(
-            f"strategy is data_parallel, but resources.nodes is {nodes}: it is one process, which "
-            "drives the GPUs of one node",
-            hint="set strategy to ddp or fsdp, or resources.nodes to 1",
-        )
+    _refuse_if(
+        strategy == "single" and nodes * gpus > 1,
+        f"strategy is single, but resources ask for {nodes * gpus} ranks: {nodes} nodes x "
+        f"{gpus} gpus",
+        hint="set strategy to ddp or fsdp, or ask for 1 node and 1 gpu",
+    )
+    _refuse_if(
+        strategy == "data_parallel" and nodes > 1,
+        f"strategy is data_parallel, but resources.nodes is {nodes}: it is one process, which "
+        "drives the GPUs of one node",
+        hint="set strategy to ddp or fsdp, or resources.nodes to 1",
+    )
     for key, allowed, excluded, reason in _EXCLUDED:
-        value = getattr(job.train, key)
-        if value not in allowed and strategy == excluded:
-            raise JobError(
-                f"train.{key} is {str(value).lower()}, which strategy {strategy} cannot have: "
-                f"{reason}",
-                hint=f"leave train.{key} out, or set strategy to ddp",
-            )
-    if not job.train.evaluate_every_epochs and (job.train.patience or job.train.keep_best):
-        key = "patience" if job.train.patience else "keep_best"
-        raise JobError(
-            f"train.{key} is set, but train.evaluate_every_epochs is 0: nothing says what is best",
-            hint="set train.evaluate_every_epochs to 1 or more, or leave the other out",
+        value = getattr(train, key)
+        _refuse_if(
+            value not in allowed and strategy == excluded,
+            f"train.{key} is {str(value).lower()}, which strategy {strategy} cannot have: {reason}",
+            hint=f"leave train.{key} out, or set strategy to ddp",
         )
-    if job.train.activation_checkpointing and job.model.name.startswith(_WITHOUT_BLOCKS):
-        raise JobError(
-            f"train.activation_checkpointing is true, but {job.model.name} has no blocks of "
-            "several layers that could be computed again",
-            hint="leave it out, or take a smaller train.batch_size with train.accumulate",
-        )
-    if job.train.activation_checkpointing and job.train.compile:
-        raise JobError(
-            "train.activation_checkpointing and train.compile are both set: torch.compile chooses "
-            "by itself what it computes again",
-            hint="leave one of them out",
-        )
+    stops = "patience" if train.patience else "keep_best"
+    _refuse_if(
+        not train.evaluate_every_epochs and bool(train.patience or train.keep_best),
+        f"train.{stops} is set, but train.evaluate_every_epochs is 0: nothing says what is best",
+        hint="set train.evaluate_every_epochs to 1 or more, or leave the other out",
+    )
+    _refuse_if(
+        train.activation_checkpointing and job.model.name.startswith(_WITHOUT_BLOCKS),
+        f"train.activation_checkpointing is true, but {job.model.name} has no blocks of several "
+        "layers that could be computed again",
+        hint="leave it out, or take a smaller train.batch_size with train.accumulate",
+    )
+    _refuse_if(
+        train.activation_checkpointing and bool(train.compile),
+        "train.activation_checkpointing and train.compile are both set: torch.compile chooses by "
+        "itself what it computes again",
+        hint="leave one of them out",
+    )
     check_kind_of_device(job, job.launch.device)
-
-
-_WITHOUT_BLOCKS = ("fashion_cnn", "mlp", "alexnet", "vgg")
 
 
 def check_kind_of_device(job: TrainingJob, device: str) -> None:
     """Raise JobError for what a kind of device (cpu, cuda; auto: not known yet) cannot do."""
     mode = job.train.compile
-    if job.train.precision == "tf32" and device == "cpu":
-        raise JobError(
-            "train.precision is tf32, which only GPUs have, and the ranks run on CPUs",
-            hint="use fp32 or bf16-mixed",
-        )
-    if mode == "reduce-overhead" and device == "cpu":
-        raise JobError(
-            "train.compile is reduce-overhead, which means CUDA graphs, and the ranks run on CPUs",
-            hint="set train.compile to true, or leave it out",
-        )
+    _refuse_if(
+        job.train.precision == "tf32" and device == "cpu",
+        "train.precision is tf32, which only GPUs have, and the ranks run on CPUs",
+        hint="use fp32 or bf16-mixed",
+    )
+    _refuse_if(
+        mode == "reduce-overhead" and device == "cpu",
+        "train.compile is reduce-overhead, which means CUDA graphs, and the ranks run on CPUs",
+        hint="set train.compile to true, or leave it out",
+    )
     # CUDA graphs use the same memory in each step.
     has_graphs = mode == "reduce-overhead" or (mode == "max-autotune" and device == "cuda")
-    if has_graphs and strategy_of(job) == "fsdp":
-        raise JobError(
-            f"train.compile is {mode}, which strategy fsdp cannot have: its parameters are "
-            "gathered into other memory in each step, and CUDA graphs want the same",
-            hint="set train.compile to true, or strategy to ddp",
-        )
-    if has_graphs and job.train.accumulate > 1:  # github.com/pytorch/pytorch/issues/169545
-        raise JobError(
-            f"train.compile is {mode}, but train.accumulate is {job.train.accumulate}: CUDA graphs "
-            "put the gradients of each batch where those of the one before are",
-            hint="set train.compile to true, or train.accumulate to 1",
-        )
+    _refuse_if(
+        has_graphs and strategy_of(job) == "fsdp",
+        f"train.compile is {mode}, which strategy fsdp cannot have: its parameters are gathered "
+        "into other memory in each step, and CUDA graphs want the same",
+        hint="set train.compile to true, or strategy to ddp",
+    )
+    _refuse_if(  # github.com/pytorch/pytorch/issues/169545
+        has_graphs and job.train.accumulate > 1,
+        f"train.compile is {mode}, but train.accumulate is {job.train.accumulate}: CUDA graphs "
+        "put the gradients of each batch where those of the one before are",
+        hint="set train.compile to true, or train.accumulate to 1",
+    )
+
+
+def _refuse_if(is_wrong: bool, message: str, *, hint: str) -> None:  # noqa: FBT001
+    if is_wrong:
+        raise JobError(message, hint=hint)
 
 
 _COMPILERS = {

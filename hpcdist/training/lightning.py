@@ -68,6 +68,7 @@ class LightningCallback(Callback):
         self._hooks: list[Any] = []
         self._tells_waiting = self._has_saved = False
         self._step = self._samples = 0
+        self._rate: float | None = None
 
     @staticmethod
     def newest(folder: str | Path | None = None) -> Path | None:
@@ -105,6 +106,9 @@ class LightningCallback(Callback):
             # What follows the last gradient in a backward pass is waiting for other ranks.
             call_when_ready(self._order[-1], timer.note_last_gradient)
 
+    def on_before_optimizer_step(self, _: Any, __: Any, optimizer: torch.optim.Optimizer) -> None:
+        self._rate = optimizer.param_groups[0]["lr"]  # before the schedule goes on
+
     def on_train_batch_end(
         self, trainer: Trainer, _: LightningModule, outputs: Any, batch: Any, __: int
     ) -> None:
@@ -113,9 +117,8 @@ class LightningCallback(Callback):
             return
         self._step = trainer.global_step
         loss = outputs["loss"] if isinstance(outputs, dict) else outputs
-        rate = trainer.optimizers[0].param_groups[0]["lr"] if trainer.optimizers else None
         record.mark("optimizer")
-        record.step(samples=self._samples, loss=loss, learning_rate=rate)
+        record.step(samples=self._samples, loss=loss, learning_rate=self._rate)
         self._samples = 0
         if record.should_stop():
             name = f"step-{self._step:08d}{checkpoint_files.LIGHTNING}"

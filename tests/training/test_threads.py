@@ -1,9 +1,8 @@
 import pytest
 import torch
-from hpcdist.training.model.building import pick_num_threads
-from hpcdist.training.model.models import build_model
 
 from hpcdist.job.spec import Model
+from hpcdist.training.models import build_model, pick_num_threads
 
 
 @pytest.mark.parametrize(
