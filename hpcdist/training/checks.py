@@ -57,8 +57,7 @@ def torchvision_models() -> tuple[str, ...]:
 
 def check_model(model: Model, data: Data | None = None) -> None:
     """Raise JobError for a model that does not exist, or cannot be made with its arguments. One of
-    the user's, or with arguments, is made as a trial; the process of its own that does it may
-    import what takes long."""
+    the user's, or with arguments, is made as a trial, beside this process."""
     name, known = model.name, (*BUILT_IN, *torchvision_models())
     module, _, class_name = name.partition(":")
     if not is_own(name):

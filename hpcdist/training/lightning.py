@@ -241,10 +241,12 @@ class Classifier(LightningModule):
         """Evaluate where that is due, and record the epoch."""
         context, train = self._context, self._job.train
         time_s = time.perf_counter() - self._begin_s
-        epoch, step = self.current_epoch + 1, self.trainer.global_step
+        is_complete, step = self.trainer.is_last_batch, self.trainer.global_step
+        epoch = self.current_epoch + is_complete
         is_last = epoch == train.epochs or step == train.max_steps
         every = train.evaluate_every_epochs
-        score = self._evaluate() if every and (is_last or epoch % every == 0) else None
+        is_due = is_last or (is_complete and epoch % max(1, every) == 0)
+        score = self._evaluate() if every and is_due else None
         if score is not None:
             context.events.write(Evaluation(epoch=epoch, step=step, **asdict(score)))
             self.log_dict({"loss": score.loss, "accuracy": score.accuracy}, rank_zero_only=False)
@@ -254,7 +256,11 @@ class Classifier(LightningModule):
             accuracy = f"  accuracy {100 * score.accuracy:.2f} %" if score else ""
             own = " (rank 0)" if context.world_size > 1 else ""
             shown = "" if loss is None else f"  loss {loss:.4f}{own}"
-            context.say(f"epoch {epoch}/{train.epochs}{shown}{accuracy}")
+            total = int(self.trainer.estimated_stepping_batches)
+            begin = f"epoch {epoch}/{train.epochs}"
+            if not is_complete:
+                begin = f"step {step:,}/{total:,} in epoch {epoch + 1}"
+            context.say(f"{begin}{shown}{accuracy}")
 
     def _evaluate(self) -> Score:
         self.net.eval()

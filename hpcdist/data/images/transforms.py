@@ -122,8 +122,7 @@ def check_transform(spec: Spec) -> None:
     """Raise JobError for transforms that do not exist, or are given wrong arguments: a list is made
     as a trial, beside this process."""
     if steps_of(spec) and not (isinstance(spec, str) and spec in PRESETS):
-        modules = ("torchvision.transforms.v2",)
-        try_apart("hpcdist.data.images.transforms:try_transform", spec, modules=modules)
+        try_apart("hpcdist.data.images.transforms:try_transform", spec)
 
 
 def try_transform(spec: Spec) -> None:
