@@ -27,7 +27,7 @@ from torch.distributed.constants import default_pg_timeout
 from torch.utils.data import DataLoader
 
 from hpcdist.base.errors import EXIT_STOPPED, HpcdistError
-from hpcdist.data.arrays import DataSet, Samples
+from hpcdist.data.arrays import IGNORED_LABEL, DataSet, Samples
 from hpcdist.data.batches import BadFileNotes, loader_options, make_batches
 from hpcdist.data.catalog import load_data
 from hpcdist.job.spec import LightningJob
@@ -166,6 +166,7 @@ class Classifier(LightningModule):
             report_bad=BadFileNotes(context.note),
         )
         self._losses: list[Tensor] = []
+        self._num_bad = torch.zeros((), dtype=torch.int64, device=device)
 
     def configure_model(self) -> None:
         """Spread the model as the job says; Lightning calls this in each of its stages."""
@@ -194,8 +195,8 @@ class Classifier(LightningModule):
         # Lightning clips no gradients that a fused optimizer unscales.
         is_fused = not (train.clip_norm and train.precision.endswith("mixed"))
         optimizer = build_optimizer(self, train, fused=is_fused)
-        num_steps = int(self.trainer.estimated_stepping_batches)
-        epoch_steps = max(1, num_steps // train.epochs)
+        assert self.trainer.estimated_stepping_batches  # counts the batches of an epoch
+        epoch_steps = -(-int(self.trainer.num_training_batches) // train.accumulate)
 
         def factor(step: int) -> float:
             epochs_done = step / epoch_steps
@@ -233,8 +234,11 @@ class Classifier(LightningModule):
         if not isinstance(self._data.train, Samples):
             images = self._data.train.normalization(images)
         images = images.to(self._weights, memory_format=self._memory_format)
-        loss = F.cross_entropy(self(images).float(), labels)
+        are_good = labels != IGNORED_LABEL
+        loss = F.cross_entropy(self(images).float(), labels, reduction="sum")
+        loss = loss / are_good.sum().clamp(min=1)
         self._losses.append(loss.detach())
+        self._num_bad += are_good.logical_not().sum()
         return loss
 
     def on_train_epoch_end(self) -> None:
@@ -251,6 +255,11 @@ class Classifier(LightningModule):
             context.events.write(Evaluation(epoch=epoch, step=step, **asdict(score)))
             self.log_dict({"loss": score.loss, "accuracy": score.accuracy}, rank_zero_only=False)
         loss = float(torch.stack(self._losses).mean()) if self._losses else None
+        if (num_bad := int(self._num_bad)) and epoch <= 1:
+            context.note(
+                f"{num_bad:,} files were skipped, with no part in the loss; hpcdist data check "
+                "names them"
+            )
         context.events.write(Epoch(epoch=epoch, step=step, loss=loss, epoch_time_s=time_s))
         if context.rank == 0:
             accuracy = f"  accuracy {100 * score.accuracy:.2f} %" if score else ""

@@ -123,8 +123,8 @@ def draw_grid(samples: Sequence[Shown], *, title: str, both: bool) -> Image:
             if pixels is None:  # the mark of a file that is no image
                 axis.plot([0, 1, None, 0, 1], [0, 1, None, 1, 0], color="#d8d8d8")
             else:
-                gray = {"cmap": "gray", "vmin": 0, "vmax": 255} if pixels.shape[2] == 1 else {}
-                axis.imshow(pixels.squeeze(), interpolation="nearest", **gray)
+                colours = pixels.repeat(3, axis=2) if pixels.shape[2] == 1 else pixels
+                axis.imshow(colours, interpolation="nearest")
     canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
     return Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba()).convert("RGB")
