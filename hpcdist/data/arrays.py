@@ -154,24 +154,17 @@ class Standardization:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pixels:
-    """Images as they were before they were normalised."""
-
-    images: Tensor
-    """uint8, [samples, height, width] or [samples, height, width, channels]."""
-    standardization: Standardization
-    """The normalization of these images."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class DataSet:
     """A data set: whole in memory, or as image files that are read when they are needed."""
 
     train: Samples | FastImages | PixelSamples
     test: Samples | FastImages
     num_classes: int
-    train_pixels: Pixels | None = None
-    """The images as a transform takes them, of a data set in memory."""
+    pixels: Tensor | None = None
+    """The training images as a transform takes them, of a data set in memory: uint8, [samples,
+    height, width] or [samples, height, width, channels]."""
+    standardization: Standardization | None = None
+    """The normalization of these images."""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -209,7 +202,8 @@ def make_data_set(
         train=samples(*train),
         test=samples(*test),
         num_classes=num_classes,
-        train_pixels=Pixels(images=train[0], standardization=standardization),
+        pixels=train[0],
+        standardization=standardization,
     )
 
 

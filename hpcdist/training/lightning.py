@@ -46,7 +46,7 @@ from hpcdist.training.models import (
     recompute_blocks,
 )
 from hpcdist.training.optimization import PRECISIONS, build_optimizer, learning_rate
-from hpcdist.training.strategies import DDP_OPTIONS, cut_up
+from hpcdist.training.strategies import DDP_OPTIONS, STRATEGIES, cut_up
 
 _LOGGERS = ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric")
 _TIMEOUT: timedelta = default_pg_timeout
@@ -272,6 +272,8 @@ class Classifier(LightningModule):
             context.say(f"{begin}{shown}{accuracy}")
 
     def _evaluate(self) -> Score:
+        if self._context.world_size > 1:
+            STRATEGIES["ddp"].align_buffers(self.net)
         self.net.eval()
         with torch.inference_mode(), self.trainer.precision_plugin.forward_context():
             score = evaluate(

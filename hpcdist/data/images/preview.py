@@ -62,14 +62,12 @@ def load_preview(data: Data, *, seed: int, number: int) -> list[Shown]:
         load = find_data_set(data).load
         assert load is not None
         whole = load(data)
-        pixels = whole.train_pixels
-        assert pixels is not None
+        assert whole.pixels is not None
         before, after = (
-            PixelSamples(pixels, whole.train.labels, transform, seed)
-            for transform in ("none", data.transform)
+            PixelSamples(whole, transform, seed) for transform in ("none", data.transform)
         )
         names = tuple(map(str, range(whole.num_classes)))
-        brighter = 255 / float(pixels.images.max())
+        brighter = 255 / float(whole.pixels.max())
     order = epoch_order(len(after), seed=seed, epoch=0)[: min(number, len(after))].tolist()
     both = [samples.batch(order, epoch=0) for samples in (before, after)]
     problems = {bad.index: str(bad) for bad in both[1].bad}

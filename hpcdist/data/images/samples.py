@@ -25,8 +25,8 @@ from hpcdist.base.files import read_bytes
 from hpcdist.data.arrays import (
     IGNORED_LABEL,
     BadFile,
+    DataSet,
     Normalization,
-    Pixels,
     Samples,
     Shape,
     ToUnitRange,
@@ -280,11 +280,15 @@ class FastImages(TransformedImages, Dataset[Any]):
 class PixelSamples(TransformedImages):
     """The images of a data set in memory, to which a transform is applied one by one."""
 
-    def __init__(self, pixels: Pixels, labels: Tensor, transform: Spec, seed: int) -> None:
-        super().__init__(labels, pixels.standardization, build_transform(transform), seed)
-        self._images = pixels.images.numpy()
+    def __init__(self, whole: DataSet, transform: Spec, seed: int) -> None:
+        assert isinstance(whole.train, Samples)
+        assert whole.pixels is not None
+        assert whole.standardization is not None
+        labels = whole.train.labels
+        super().__init__(labels, whole.standardization, build_transform(transform), seed)
+        self._images = whole.pixels.numpy()
         self.shape = self._transform.try_on(Image.fromarray(self._images[0]))
-        channels = pixels.standardization.mean.shape[1]
+        channels = whole.train.shape[0]
         if self.shape[0] != channels:
             raise HpcdistError(
                 f"data.transform makes images of {self.shape[0]} channels of those of the data "
