@@ -66,7 +66,8 @@ def list_saved(folder: Path) -> dict[Path, int]:
     the names, each with the time at which it was written, in ns."""
     saved: dict[Path, int] = {}
     for place, inner, names in os.walk(folder):
-        inner[:] = [name for name in inner if name not in _NO_CHECKPOINTS]
+        # Of ours, those that are being written have other names.
+        inner[:] = [name for name in inner if name not in _NO_CHECKPOINTS and name[:6] != ".step-"]
         for name in names:
             if name.endswith(SUFFIXES) and name != "function.pkl":
                 path = Path(place, name)
