@@ -6,7 +6,6 @@ hpcdist submit examples/lightning_digits.py --gpus 2 --local
 
 import os
 import sys
-from pathlib import Path
 
 import pytorch_lightning as pl
 import torch
@@ -18,8 +17,6 @@ from hpcdist import record
 
 EPOCHS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
 BATCH_SIZE = 16
-FOLDER = Path(os.environ.get("HPCDIST_RUN_DIR", "."))  # the same in every attempt of a run
-CHECKPOINT = FOLDER / "checkpoint.ckpt"
 
 
 class Digits(pl.LightningModule):
@@ -37,34 +34,6 @@ class Digits(pl.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=3e-3)
 
 
-class Recording(pl.Callback):
-    """Records the steps of any Lightning training, and stops it when that is asked for."""
-
-    def on_train_epoch_start(self, trainer: pl.Trainer, _: pl.LightningModule) -> None:
-        record.start(first_step=trainer.global_step)
-
-    def on_train_batch_start(self, *_: object) -> None:
-        record.mark("data_wait")
-
-    def on_before_optimizer_step(self, *_: object) -> None:
-        record.mark("forward_backward")
-
-    def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        _: pl.LightningModule,
-        outputs: dict[str, torch.Tensor],
-        batch: list[torch.Tensor],
-        __: int,
-    ) -> None:
-        record.mark("optimizer")
-        rate = trainer.optimizers[0].param_groups[0]["lr"]
-        record.step(samples=len(batch[0]), loss=outputs["loss"], learning_rate=rate)
-        if record.should_stop():
-            trainer.save_checkpoint(CHECKPOINT)  # by all ranks: Lightning waits for them
-            sys.exit(record.EXIT_STOPPED)
-
-
 def main() -> None:
     pl.seed_everything(0)
     digits = load_digits()
@@ -78,14 +47,14 @@ def main() -> None:
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
         strategy="ddp" if world_size > 1 else "auto",
-        callbacks=[Recording()],
+        callbacks=[record.LightningCallback()],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
     model = Digits()
-    trainer.fit(model, loader, ckpt_path=CHECKPOINT if CHECKPOINT.exists() else None)
+    trainer.fit(model, loader, ckpt_path=record.LightningCallback.newest())
 
     with torch.inference_mode():
         predicted = model.net(images.to(model.device)).argmax(1).cpu()

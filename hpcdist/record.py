@@ -18,8 +18,12 @@ A script that can go on from a checkpoint of its own stops before the time limit
             save_checkpoint()
             sys.exit(record.EXIT_STOPPED)
 
+A Trainer of Lightning does all this with `callbacks=[record.LightningCallback()]`.
+
 Where the script was not started by hpcdist, the calls do nothing.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.machine.process import shield_worker
@@ -34,8 +38,12 @@ from hpcdist.rank.own_loop import (
     step,
 )
 
+if TYPE_CHECKING:
+    from hpcdist.training.lightning import LightningCallback
+
 __all__ = [
     "EXIT_STOPPED",
+    "LightningCallback",
     "batches",
     "evaluate",
     "finish",
@@ -46,3 +54,11 @@ __all__ = [
     "start",
     "step",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "LightningCallback":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from hpcdist.training.lightning import LightningCallback  # imports Lightning
+
+    return LightningCallback

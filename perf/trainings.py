@@ -40,11 +40,12 @@ def by_hpcdist(ranks: int, epochs: int, *, threads: int, job: str = "ddp") -> Fi
         command_time_s = _run_to_end(command, folder)
         (run,) = all_runs(runs)
         events = [read_events(path) for _, _, path in run.event_files()]
-    (setup,) = (event for event in events[0] if event["event"] == "setup")
+    windows = [event for rank in events for event in rank if event["event"] == "steps"]
+    samples = sum(window["samples"] for window in windows) // epochs
     times_s = [
         [event["epoch_time_s"] for event in rank if event["event"] == "epoch"] for rank in events
     ]
-    return _figures(times_s, setup["train_samples"], command_time_s)
+    return _figures(times_s, samples, command_time_s)
 
 
 def by_script(

@@ -73,8 +73,7 @@ def faces(*, folder: str, people: int, images: int, seed: int) -> None:
     LFW's files, a few people with many images and many with one or two. The same numbers and seed
     make the same files.
     """
-    from hpcdist.data.images.made_faces import Plan, make_faces
-    from hpcdist.data.images.made_once import make_whole
+    from hpcdist.data.images.faces import Plan, make_faces, make_whole
 
     if images < people:
         raise UserError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -52,6 +53,11 @@ class Samples:
         """(channels, height, width) of each image."""
         channels, height, width = self.images.shape[1:]
         return channels, height, width
+
+    def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return images and labels of a whole batch; called by torch's DataLoader."""
+        batch = self.at(torch.tensor(indices))
+        return batch.images, batch.labels
 
     def probe(self, number: int) -> Samples:
         """Return the first samples, to try a model with."""
@@ -148,24 +154,17 @@ class Standardization:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pixels:
-    """Images as they were before they were normalised."""
-
-    images: Tensor
-    """uint8, [samples, height, width] or [samples, height, width, channels]."""
-    standardization: Standardization
-    """The normalization of these images."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class DataSet:
     """A data set: whole in memory, or as image files that are read when they are needed."""
 
     train: Samples | FastImages | PixelSamples
     test: Samples | FastImages
     num_classes: int
-    train_pixels: Pixels | None = None
-    """The images as a transform takes them, of a data set in memory."""
+    pixels: Tensor | None = None
+    """The training images as a transform takes them, of a data set in memory: uint8, [samples,
+    height, width] or [samples, height, width, channels]."""
+    standardization: Standardization | None = None
+    """The normalization of these images."""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -203,7 +202,8 @@ def make_data_set(
         train=samples(*train),
         test=samples(*test),
         num_classes=num_classes,
-        train_pixels=Pixels(images=train[0], standardization=standardization),
+        pixels=train[0],
+        standardization=standardization,
     )
 
 

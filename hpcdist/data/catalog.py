@@ -48,20 +48,17 @@ class Entry:
     """Heavy modules that `load` imports."""
 
 
-def _from_idx_files(torchvision_class: str) -> Entry:
-    data_set = in_memory.IdxDataSet(torchvision_class)
-    return Entry(
-        check=data_set.check,
-        load=data_set.load,
-        torchvision_class=torchvision_class,
-        is_complete=data_set.is_complete,
-    )
-
-
 DATA_SETS = {
     "digits": Entry(check=in_memory.check_digits, load=in_memory.load_digits),
-    "mnist": _from_idx_files("MNIST"),
-    "fashion_mnist": _from_idx_files("FashionMNIST"),
+    **{
+        name: Entry(
+            check=(data_set := in_memory.IdxDataSet(torchvision_class)).check,
+            load=data_set.load,
+            torchvision_class=torchvision_class,
+            is_complete=data_set.is_complete,
+        )
+        for name, torchvision_class in (("mnist", "MNIST"), ("fashion_mnist", "FashionMNIST"))
+    },
     "cifar10": Entry(
         check=in_memory.check_cifar,
         load=in_memory.load_cifar,
@@ -106,16 +103,14 @@ def load_data(data: Data, *, seed: int = 0) -> DataSet:
     if entry.load is None:
         return _from_files(data, seed)
     whole = entry.load(data).first(data.train_samples, data.test_samples)
-    pixels = whole.train_pixels
-    if is_unchanged(data.transform) or pixels is None:
-        return replace(whole, train_pixels=None)
+    if is_unchanged(data.transform):
+        return replace(whole, pixels=None)
     from hpcdist.data.arrays import Samples
     from hpcdist.data.images.samples import PixelSamples
 
-    assert isinstance(whole.train, Samples)
     assert isinstance(whole.test, Samples)
-    train = PixelSamples(pixels, whole.train.labels, data.transform, seed)
-    return replace(whole, train=train, test=whole.test.scaled(train.shape), train_pixels=None)
+    train = PixelSamples(whole, data.transform, seed)
+    return replace(whole, train=train, test=whole.test.scaled(train.shape), pixels=None)
 
 
 def _from_files(data: Data, seed: int) -> DataSet:

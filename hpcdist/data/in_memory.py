@@ -107,7 +107,6 @@ def _read_digits(path: Path) -> tuple[_Rows, _Rows]:
     return train, test
 
 
-_PARTS = {"train": "train", "test": "t10k"}
 _UNSIGNED_BYTE = 8
 _MOST_BYTES = 8 * 10**9
 """Size of a file that is read: all of it is held in memory."""
@@ -123,26 +122,27 @@ class IdxDataSet:
     def check(self, data: Data) -> SplitSizes:
         """The sizes of the two parts; JobError where a file is missing or not what it must be."""
         existing_root(data, self._layout)
-        sides, sizes = [], {}
-        for part in _PARTS:
-            images, labels = self._files(data, part)
+        shapes = []
+        for images, labels in self._files(data):
             number, height, width = self._read_shape(data, images, 3)
             (num_labels,) = self._read_shape(data, labels, 1)
+            largest = max(_read_elements(labels, 1), default=0)
             if number == 0 or number != num_labels:
                 wrong = f"{labels} has {num_labels:,} labels for {number:,} images"
-                raise wrong_root(data, wrong, self._layout)
-            if (largest := max(_read_elements(labels, 1))) >= _NUM_CLASSES:
+            elif largest >= _NUM_CLASSES:
                 wrong = f"{labels} has the label {largest}, must be 0 to {_NUM_CLASSES - 1}"
-                raise wrong_root(data, wrong, self._layout)
-            sides.append(f"{width} x {height} pixels")
-            sizes[part] = number
-        if sides[0] != sides[1]:
-            wrong = f"it has images of {sides[0]} for training, of {sides[1]} to test"
+            else:
+                shapes.append((number, f"{width} x {height} pixels"))
+                continue
             raise wrong_root(data, wrong, self._layout)
-        return SplitSizes(**sizes)
+        (train, train_pixels), (test, test_pixels) = shapes
+        if train_pixels != test_pixels:
+            wrong = f"it has images of {train_pixels} for training, of {test_pixels} to test"
+            raise wrong_root(data, wrong, self._layout)
+        return SplitSizes(train=train, test=test)
 
     def is_complete(self, data: Data) -> bool:
-        return all(path.is_file() for part in _PARTS for path in self._files(data, part))
+        return all(path.is_file() for part in self._files(data) for path in part)
 
     def load(self, data: Data) -> DataSet:
         import torch
@@ -154,23 +154,21 @@ class IdxDataSet:
             elements = bytearray(_read_elements(path, num_dimensions))
             return torch.frombuffer(elements, dtype=torch.uint8).reshape(shape)
 
-        files = (self._files(data, part) for part in _PARTS)
-        train, test = ((load(images, 3), load(labels, 1)) for images, labels in files)
+        train, test = ((load(images, 3), load(labels, 1)) for images, labels in self._files(data))
         return make_data_set(train, test, num_classes=_NUM_CLASSES)
 
     @property
     def _layout(self) -> str:
-        names = ", ".join(name for part in _PARTS for name in _names(part))
+        names = ", ".join(name for part in _IDX_NAMES for name in part)
         return (
             f"lay it out as <root>/{self.torchvision_class}/raw/ with {names}, or set "
             "data.download to true where there is internet"
         )
 
-    def _files(self, data: Data, part: str) -> tuple[Path, Path]:
-        """Return the files with the images and the labels of a part."""
+    def _files(self, data: Data) -> list[tuple[Path, Path]]:
+        """Return the files with the images and the labels of each part."""
         raw = data_root(data, self._layout) / self.torchvision_class / "raw"
-        images, labels = _names(part)
-        return raw / images, raw / labels
+        return [(raw / images, raw / labels) for images, labels in _IDX_NAMES]
 
     def _read_shape(self, data: Data, path: Path, num_dimensions: int) -> tuple[int, ...]:
         """Return the shape of a file's elements, which its size must be that of."""
@@ -180,12 +178,12 @@ class IdxDataSet:
             with open_regular(path, most_bytes=math.inf) as file:
                 header = file.read(header_bytes)
             size = path.stat().st_size
-        except FileNotFoundError:
-            is_packed = path.with_name(f"{path.name}.gz").exists()
-            wrong = f"{path} is missing" + (", and there as .gz: gunzip it" if is_packed else "")
-            raise wrong_root(data, wrong, self._layout) from None
         except OSError as error:
             wrong = f"{path} cannot be read: {error.strerror or error}"
+            if isinstance(error, FileNotFoundError):
+                is_packed = path.with_name(f"{path.name}.gz").exists()
+                packed = ", and there as .gz: gunzip it" if is_packed else ""
+                wrong = f"{path} is missing{packed}"
             raise wrong_root(data, wrong, self._layout) from None
         if len(header) < header_bytes:
             wrong = f"it ends after {len(header)} bytes"
@@ -205,9 +203,9 @@ class IdxDataSet:
         raise wrong_root(data, wrong, self._layout)
 
 
-def _names(part: str) -> tuple[str, str]:
-    prefix = _PARTS[part]
-    return f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"
+_IDX_NAMES = tuple(
+    (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte") for part in ("train", "t10k")
+)
 
 
 def _read_elements(path: Path, num_dimensions: int) -> bytes:
@@ -224,16 +222,19 @@ _CIFAR_LAYOUT = (
 
 def check_cifar(data: Data) -> SplitSizes:
     """Return the sizes of the two parts; JobError where a file is missing."""
-    folder = data_root(data, _CIFAR_LAYOUT) / _CIFAR_FOLDER
-    for name in _CIFAR_FILES:
-        if not (folder / name).is_file():
-            raise wrong_root(data, f"{folder / name} is missing", _CIFAR_LAYOUT)
+    for path in _cifar_files(data):
+        if not path.is_file():
+            raise wrong_root(data, f"{path} is missing", _CIFAR_LAYOUT)
     return SplitSizes(train=50_000, test=10_000)
 
 
 def has_cifar(data: Data) -> bool:
+    return all(path.is_file() for path in _cifar_files(data))
+
+
+def _cifar_files(data: Data) -> list[Path]:
     folder = data_root(data, _CIFAR_LAYOUT) / _CIFAR_FOLDER
-    return all((folder / name).is_file() for name in _CIFAR_FILES)
+    return [folder / name for name in _CIFAR_FILES]
 
 
 def load_cifar(data: Data) -> DataSet:

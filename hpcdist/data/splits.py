@@ -88,16 +88,15 @@ def split_classes(root: Path, classes: Classes) -> ImageParts:
         for paths in several or [list(chain(*classes.values()))]
         for path in lots.sample(paths, max(1, round(len(paths) * TEST_SHARE)))
     }
-    return make_parts(
-        root,
-        {name: [path for path in paths if path not in test] for name, paths in classes.items()},
-        {name: [path for path in paths if path in test] for name, paths in classes.items()},
-    )
 
+    def of(*, is_test: bool) -> ImageFiles:
+        part = {
+            name: [path for path in paths if (path in test) == is_test]
+            for name, paths in classes.items()
+        }
+        return label_files(root, part)
 
-def make_parts(root: Path, train: Classes, test: Classes) -> ImageParts:
-    """Return the parts from what they have of each class; both have the same classes, in order."""
-    return ImageParts(train=label_files(root, train), test=label_files(root, test))
+    return ImageParts(train=of(is_test=False), test=of(is_test=True))
 
 
 def label_files(root: Path, classes: Classes) -> ImageFiles:

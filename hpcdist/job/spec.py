@@ -134,6 +134,15 @@ class Train(Section, frozen=True, kw_only=True):
     (tries several kernels, with CUDA graphs on GPUs, which takes minutes)."""
     evaluate_every_epochs: CountOrZero = 1
     """Epochs from one evaluation to the next, with one after the last epoch; 0: never."""
+    patience: Count | None = None
+    """Early stopping: end after this many evaluations in a row that are no better than the best
+    before; unset: train to the end."""
+    keep_best: bool = False
+    """Save a checkpoint after each evaluation that is the best so far, and keep the last of these
+    beside the newest ones; the link checkpoints/best leads to it."""
+    monitor: Literal["loss", "accuracy"] = "loss"
+    """What is best for patience and keep_best: the lowest loss, or the highest accuracy, of the
+    test data."""
     channels_last: Literal["auto"] | bool = "auto"
     """Channels-last memory format for convolutional models; auto: if it is faster. fsdp does not
     support it."""

@@ -64,6 +64,11 @@ def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
     _loop.timer.begin()
 
 
+def current_timer() -> Timer | None:
+    """Return the timer of this process's loop; None before it has begun, and outside a run."""
+    return _loop.timer
+
+
 def batches(loader: Iterable[_Batch]) -> Iterator[_Batch]:
     """Yield the batches of a loader; the wait for each is the phase data_wait of its step.
 

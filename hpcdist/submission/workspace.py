@@ -22,7 +22,7 @@ from hpcdist.runs.snapshot import (
     plan_snapshot,
 )
 from hpcdist.runs.spec import UsedSnapshot
-from hpcdist.training.model.checks import is_own
+from hpcdist.training.checks import is_own
 
 SUBMIT_DIR_VARIABLE = "HPCDIST_SUBMIT_DIR"
 """Tells the ranks where the job was submitted."""

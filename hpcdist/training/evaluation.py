@@ -7,22 +7,17 @@ single process with as many threads finds.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor
 
-from hpcdist.data.arrays import IGNORED_LABEL, Samples
-from hpcdist.data.batches import BatchSource, DirectBatches
+from hpcdist.data.arrays import IGNORED_LABEL
+from hpcdist.data.batches import BatchSource
 from hpcdist.data.order import Share
-
-if TYPE_CHECKING:
-    from hpcdist.data.images.samples import TransformedImages
 
 _BATCH_SIZE = 128  # a constant, not train.batch_size: see above
 
@@ -38,61 +33,44 @@ class Score:
     samples: int
 
 
-class Scoring:
-    """The test data in batches, which the ranks share."""
+def evaluate(
+    predict: Callable[[Tensor], Tensor],
+    source: BatchSource,
+    num_samples: int,
+    device: torch.device,
+    *,
+    rank: int,
+    world_size: int,
+    together: bool = False,
+    after_batch: Callable[[], None],
+) -> Score:
+    """Score `predict` on all of the test data; all ranks get the same result.
 
-    def __init__(
-        self,
-        test: Samples | TransformedImages,
-        device: torch.device,
-        make_source: Callable[[Samples | TransformedImages], BatchSource],
-    ) -> None:
-        """`make_source` gives the batches of data that are not in memory, see `make_batches`."""
-        if isinstance(test, Samples):
-            self._source: BatchSource = DirectBatches(test.to(device))
-        else:
-            self._source = make_source(test)
-        self._device = device
-        self._num_samples = len(test)
-
-    def evaluate(
-        self,
-        predict: Callable[[Tensor], Tensor],
-        *,
-        rank: int,
-        world_size: int,
-        together: bool = False,
-        after_batch: Callable[[], None],
-    ) -> Score:
-        """Score `predict` on all of the test data; all ranks get the same result.
-
-        `together`: all ranks must call `predict` equally often, so one that has no batch left takes
-        the very first again, and leaves it out. `after_batch` is called after each batch of this
-        rank.
-        """
-        num_batches = math.ceil(self._num_samples / _BATCH_SIZE)
-        num_turns = math.ceil(num_batches / world_size)
-        numbers = range(rank, num_turns * world_size if together else num_batches, world_size)
-        begins = [number * _BATCH_SIZE if number < num_batches else 0 for number in numbers]
-        ends = [min(begin + _BATCH_SIZE, self._num_samples) for begin in begins]
-        shares = [
-            Share(begin=begin, end=end, filled_end=end)
-            for begin, end in zip(begins, ends, strict=True)
-        ]
-        counts = torch.zeros(num_batches, 3, dtype=torch.float64, device=self._device)
-        batches = self._source.epoch(torch.arange(self._num_samples), shares, 0)
-        for number, handed in zip(numbers, batches, strict=True):
-            batch = self._source.bring(handed)
-            logits, labels = predict(batch.images).float(), batch.labels
-            if number < num_batches:
-                losses = F.cross_entropy(logits, labels, reduction="none")  # 0 where it is ignored
-                is_right = logits.argmax(dim=1) == labels
-                found = (losses, is_right, labels != IGNORED_LABEL)
-                counts[number] = torch.stack([each.sum(dtype=torch.float64) for each in found])
-            after_batch()
-        self._source.close()  # its workers would be idle until the next evaluation
-        if world_size > 1:
-            dist.all_reduce(counts)  # adds zeros to each row, which rounds nothing
-        loss, right, samples = counts.sum(dim=0).tolist()
-        counted = max(1.0, samples)  # none where all files are bad
-        return Score(loss=loss / counted, accuracy=right / counted, samples=int(samples))
+    `together`: all ranks must call `predict` equally often, so one that has no batch left takes
+    the very first again, and leaves it out. `after_batch` is called after each batch of this rank.
+    """
+    num_batches = -(-num_samples // _BATCH_SIZE)
+    num_turns = -(-num_batches // world_size)
+    numbers = range(rank, num_turns * world_size if together else num_batches, world_size)
+    shares = []
+    for number in numbers:
+        begin = number * _BATCH_SIZE if number < num_batches else 0
+        end = min(begin + _BATCH_SIZE, num_samples)
+        shares.append(Share(begin=begin, end=end, filled_end=end))
+    counts = torch.zeros(num_batches, 3, dtype=torch.float64, device=device)
+    batches = source.epoch(torch.arange(num_samples), shares, 0)
+    for number, handed in zip(numbers, batches, strict=True):
+        batch = source.bring(handed)
+        logits, labels = predict(batch.images).float(), batch.labels
+        if number < num_batches:
+            losses = F.cross_entropy(logits, labels, reduction="none")  # 0 where it is ignored
+            is_right = logits.argmax(dim=1) == labels
+            found = (losses, is_right, labels != IGNORED_LABEL)
+            counts[number] = torch.stack([each.sum(dtype=torch.float64) for each in found])
+        after_batch()
+    source.close()  # its workers would be idle until the next evaluation
+    if world_size > 1:
+        dist.all_reduce(counts)  # adds zeros to each row, which rounds nothing
+    loss, right, samples = counts.sum(dim=0).tolist()
+    counted = max(1.0, samples)  # none where all files are bad
+    return Score(loss=loss / counted, accuracy=right / counted, samples=int(samples))

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hpcdist.base.errors import HpcdistError
 from hpcdist.job.spec import Train
 
 _AMPERE = 8
@@ -32,21 +31,14 @@ class Precision:
     matmul: str = "highest"
     """Argument of torch.set_float32_matmul_precision."""
 
-    def begin(self, device: torch.device) -> None:
-        """Set what torch keeps per process; HpcdistError where the device cannot do it."""
-        if self.name == "tf32" and device.type == "cuda":
-            major, minor = torch.cuda.get_device_capability(device)
-            if major < _AMPERE:
-                raise HpcdistError(
-                    f"train.precision is tf32, which {torch.cuda.get_device_name(device)} cannot "
-                    f"do: its compute capability is {major}.{minor}, must be {_AMPERE}.0 or more",
-                    hint="use fp32 or fp16-mixed",
-                )
+    def begin(self) -> None:
+        """Set what torch keeps per process."""
         torch.set_float32_matmul_precision(self.matmul)
 
     def note(self, device: torch.device) -> str | None:
         """Return a note for the user on the precision on a device; None: there is none."""
-        if device.type != "cuda" or torch.bfloat16 not in {self.weights, self.autocast}:
+        needs_cores = self.matmul == "high" or torch.bfloat16 in {self.weights, self.autocast}
+        if device.type != "cuda" or not needs_cores:
             return None
         major, minor = torch.cuda.get_device_capability(device)
         if major >= _AMPERE:
@@ -54,7 +46,7 @@ class Precision:
         return (
             f"train.precision is {self.name}, which {torch.cuda.get_device_name(device)} (compute "
             f"capability {major}.{minor}) computes without tensor cores, and slowly; they take "
-            f"bfloat16 from {_AMPERE}.0 on, and float16 (fp16-mixed) from 7.0 on"
+            f"bfloat16 and TF32 from {_AMPERE}.0 on, and float16 (fp16-mixed) from 7.0 on"
         )
 
     def autocasting(self, device: torch.device) -> AbstractContextManager[Any]:
@@ -95,7 +87,7 @@ class Autocasting(nn.Module):
         return logits
 
 
-def build_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
+def build_optimizer(model: nn.Module, train: Train, *, fused: bool = True) -> torch.optim.Optimizer:
     """Return the optimizer that the job names, in its fused form.
 
     Fused means one kernel for all of a step. Measured on CPU with fashion_cnn, batches of 64: a
@@ -111,10 +103,10 @@ def build_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
             momentum=train.momentum,
             weight_decay=train.weight_decay,
             # torch 2.15 has no fused form of it for parameters that are cut up (DTensor).
-            fused=not any(hasattr(parameter, "device_mesh") for parameter in parameters),
+            fused=fused and not any(hasattr(each, "device_mesh") for each in parameters),
         )
     adam = torch.optim.AdamW if train.optimizer == "adamw" else torch.optim.Adam
-    return adam(parameters, lr=train.lr, weight_decay=train.weight_decay, fused=True)
+    return adam(parameters, lr=train.lr, weight_decay=train.weight_decay, fused=fused)
 
 
 _STAIR = 0.1  # of the schedule called step
@@ -137,17 +129,3 @@ def learning_rate(train: Train, *, step: int, epochs_done: float) -> float:
         progress = max(progress, step / train.max_steps)
     rising = min(1.0, (step + 1) / (train.warmup_steps + 1))
     return train.lr * rising * _SHAPES[train.schedule](min(progress, 1.0))
-
-
-def get_settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Return what is set for each group of parameters, such as the weight decay."""
-    return [
-        {key: value for key, value in group.items() if key != "params"}
-        for group in optimizer.param_groups
-    ]
-
-
-def restore_settings(optimizer: torch.optim.Optimizer, settings: list[dict[str, Any]]) -> None:
-    """Set again what `get_settings` returned, after a checkpoint's were loaded."""
-    for group, own in zip(optimizer.param_groups, settings, strict=True):
-        group.update(own)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,19 +13,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hpcdist.job.spec import Train
 from hpcdist.rank.context import RankContext
-from hpcdist.training.model.building import find_blocks
+from hpcdist.training.models import find_blocks
 from hpcdist.training.optimization import PRECISIONS, Autocasting
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
 
 _SYNC_ARGUMENT = (
     "forward_sync_buffers"
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
     else "broadcast_buffers"  # its name before torch 2.15
 )
-NO_BUFFER_SYNC: dict[str, Any] = {_SYNC_ARGUMENT: False}
-"""Argument of DistributedDataParallel: no broadcast of buffers in each forward pass."""
+DDP_OPTIONS: dict[str, Any] = {"gradient_as_bucket_view": True, _SYNC_ARGUMENT: False}
+"""Arguments of DistributedDataParallel. Gradients live in the buckets: no copy in, none out. A
+broadcast of the buffers in each forward pass would only serve evaluation: see align_buffers."""
 
 _LEAST_BLOCK = 1 << 16
 """Parameters of a block that is gathered by itself: with fewer, the call costs too much."""
@@ -48,11 +44,10 @@ class Single:
         """Return the module whose call runs the model in training, on the rank's devices."""
         return model
 
-    def without_sync(self, wrapped: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Within it, backward passes add up gradients on this rank only."""
-        return nullcontext()
+    def set_sync(self, wrapped: nn.Module, *, is_on: bool) -> None:
+        """Set whether the next passes average the gradients of all ranks, or add them up here."""
 
-    def align_buffers(self, wrapped: nn.Module) -> None:
+    def align_buffers(self, model: nn.Module) -> None:
         """Make buffers, such as batch norm's running means, the same on all ranks."""
 
     def note(self, context: RankContext) -> str | None:  # noqa: ARG002
@@ -88,23 +83,16 @@ class Ddp(Single):
     tells_last_gradient = True
 
     def wrap(self, model: nn.Module, context: RankContext, train: Train) -> nn.Module:  # noqa: ARG002
-        return DistributedDataParallel(
-            model,
-            device_ids=[context.device] if context.device.startswith("cuda") else None,
-            # Gradients live in the buckets: no copy in, none out.
-            gradient_as_bucket_view=True,
-            # Broadcasting buffers in each forward pass only serves evaluation: see align_buffers.
-            **NO_BUFFER_SYNC,
-        )
+        devices = [context.device] if context.device.startswith("cuda") else None
+        return DistributedDataParallel(model, device_ids=devices, **DDP_OPTIONS)
 
-    def without_sync(self, wrapped: nn.Module) -> AbstractContextManager[None]:
+    def set_sync(self, wrapped: nn.Module, *, is_on: bool) -> None:
         assert isinstance(wrapped, DistributedDataParallel)
-        context: AbstractContextManager[None] = wrapped.no_sync()
-        return context
+        wrapped.require_backward_grad_sync = is_on  # as its no_sync() does
 
-    def align_buffers(self, wrapped: nn.Module) -> None:
+    def align_buffers(self, model: nn.Module) -> None:
         """Take those of rank 0, which are also what its checkpoints hold."""
-        for buffer in wrapped.buffers():
+        for buffer in model.buffers():
             dist.broadcast(buffer, src=0)
 
 
@@ -125,28 +113,20 @@ class Fsdp(Ddp):
         cut_up(model, init_device_mesh(kind, (dist.get_world_size(),)))
         return model
 
-    def without_sync(self, wrapped: nn.Module) -> AbstractContextManager[None]:
-        return unsynchronized(wrapped)
+    def set_sync(self, wrapped: nn.Module, *, is_on: bool) -> None:
+        wrapped.set_requires_gradient_sync(is_on)  # type: ignore[operator] # of FSDPModule
 
 
-def cut_up(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Cut up the parameters of a model over the ranks of a mesh, block by block (fully_shard)."""
+def cut_up(model: nn.Module, mesh: object) -> None:
+    """Cut up the parameters of a model over the ranks of a DeviceMesh, block by block."""
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
+    assert isinstance(mesh, DeviceMesh)
     for block in find_blocks(model):
         if sum(parameter.numel() for parameter in block.parameters()) >= _LEAST_BLOCK:
             fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-
-
-@contextmanager
-def unsynchronized(wrapped: Any) -> Iterator[None]:
-    """Within it, the gradients of a model that was cut up stay whole, and on this rank."""
-    wrapped.set_requires_gradient_sync(False)
-    try:
-        yield
-    finally:
-        wrapped.set_requires_gradient_sync(True)
 
 
 STRATEGIES: dict[str, Single] = {

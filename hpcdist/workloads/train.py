@@ -66,13 +66,13 @@ class LightningWorkload(_Training[LightningJob]):
     def preload(self) -> list[str]:
         """Return Lightning, which takes longer to import than torch itself, and what it needs."""
         fsdp = ["torch.distributed.fsdp"] if self.job.strategy == "fsdp" else []
-        return ["hpcdist.training.lightning.fit", *fsdp, *training_modules(self.job)]
+        return ["hpcdist.training.lightning", *fsdp, *training_modules(self.job)]
 
     def run(self, context: RankContext) -> None:
-        from hpcdist.training.lightning.fit import fit
+        from hpcdist.training.lightning import train
 
         needs_group = context.world_size > 1 or self.job.strategy != "auto"
-        self._train(context, fit, needs_group=needs_group)
+        self._train(context, train, needs_group=needs_group)
 
 
 class TrainWorkload(_Training[TrainJob]):
@@ -80,8 +80,7 @@ class TrainWorkload(_Training[TrainJob]):
 
     def preload(self) -> list[str]:
         """Return the loop, which imports torch, and what the strategy and the data need."""
-        fsdp = ["torch.distributed.fsdp", "hpcdist.training.checkpoint.sharded"]
-        modules = fsdp if self.job.strategy == "fsdp" else []
+        modules = ["torch.distributed.fsdp"] if self.job.strategy == "fsdp" else []
         return ["hpcdist.training.loop", *modules, *training_modules(self.job)]
 
     def run(self, context: RankContext) -> None:

@@ -24,7 +24,10 @@ STOPS = {
         "torch",
         {"data_wait", "forward_backward", "exposed_communication", "optimizer"},
     ),
-    "lightning_digits": ("pytorch_lightning", {"data_wait", "forward_backward", "optimizer"}),
+    "lightning_digits": (
+        "pytorch_lightning",
+        {"data_wait", "forward_backward", "exposed_communication", "optimizer"},
+    ),
     "accelerate_digits": (
         "accelerate",
         {"data_wait", "forward_backward", "exposed_communication", "optimizer"},

@@ -376,29 +376,40 @@ def cache(folder: Path) -> list[Sample]:
 
 
 def checkpoint(folder: Path) -> list[Sample]:
-    """A file with its digest."""
+    """A folder of files with their checksums, each damaged in turn."""
     import torch
 
     from hpcdist.training.checkpoint import checkpoint as checkpoints
+    from hpcdist.training.checkpoint.files import file_name, is_intact
 
-    weights = torch.arange(64, dtype=torch.float32)
-    state = {"format": checkpoints.FORMAT, "model": {"w": weights}, "step": 7, "name": "ddp"}
-    path = folder / "step-000007.pt"
-    checkpoints.write(path, state)
+    model = torch.nn.Linear(4, 4)
+    path, state = folder / file_name(7), {"step": 7, "name": "ddp"}
+    optimizer = torch.optim.SGD(model.parameters())
+    flat = checkpoints.flatten(model, optimizer)
+    weight = model.weight.detach().clone()
+    checkpoints.save(path, flat, state, is_current=lambda: True, together=False)
 
-    def read(content: bytes) -> bool:
-        path.write_bytes(content)
-        if checkpoints.newest_intact([path], lambda *_: None) is None:
-            return False
-        try:
-            loaded = checkpoints.load(path)
-        except HpcdistError:
-            return False
-        assert loaded["model"]["w"].equal(weights)
-        assert (loaded["step"], loaded["name"]) == (7, "ddp")
-        return True
+    def sample(part: Path) -> Sample:
+        whole = part.read_bytes()
 
-    return [Sample(path.read_bytes(), read)]
+        def read(content: bytes) -> bool:
+            part.write_bytes(content)
+            try:
+                if not is_intact(path):
+                    return False
+                loaded = checkpoints.load_state(path, has_group=False)
+                checkpoints.load_tensors(path, model, optimizer, has_group=False, apart=False)
+            except HpcdistError:
+                return False
+            finally:
+                part.write_bytes(whole)
+            assert (loaded["step"], loaded["name"]) == (7, "ddp")
+            assert model.weight.equal(weight)
+            return True
+
+        return Sample(whole, read)
+
+    return [sample(part) for part in sorted(path.iterdir())]
 
 
 # Data.

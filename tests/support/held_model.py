@@ -4,7 +4,7 @@ HELD_MODEL = """\
 import time
 from pathlib import Path
 
-from hpcdist.training.model.models import MLP
+from hpcdist.training.models import MLP
 
 
 class HeldMLP(MLP):

@@ -25,7 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from hpcdist.job.spec import JOB_TYPES, TrainJob
 from hpcdist.job.yaml_text import parse_yaml
 from hpcdist.rank.board import ProgressBoard, ProgressSlot
-from hpcdist.rank.context import RankContext
+from hpcdist.rank.context import RankContext, set_current
 from hpcdist.runs.events import EventWriter, read_events
 from hpcdist.runs.run import Run
 from hpcdist.training.checkpoint import checkpoint
@@ -43,10 +43,9 @@ _OF_A_TRAINING = (
     "psutil",
     "torch._dynamo",
     "torch.distributed.fsdp",
-    "hpcdist.training.model.building",
     "hpcdist.data.images.samples",
     "hpcdist.training.loop",
-    "hpcdist.training.checkpoint.sharded",
+    "hpcdist.training.checkpoint.checkpoint",
     "hpcdist.workloads.train",
 )
 
@@ -55,7 +54,7 @@ _OF_LIGHTNING = (
     "torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook",
     "torch.distributed.checkpoint.state_dict",
     "torchvision.models",
-    "hpcdist.training.lightning.fit",
+    "hpcdist.training.lightning",
     *(["omegaconf"] if find_spec("omegaconf") else []),  # Lightning asks for it where it is there
 )
 
@@ -145,17 +144,15 @@ class Training:
         return checkpoint_files.list_checkpoints(self.run.checkpoints_folder)
 
     def state(self):
-        """What the newest checkpoint says of the training, whoever saved it."""
-        newest = self.checkpoints()[0]
-        if newest.suffix != ".ckpt":
-            return checkpoint.load(newest)
-        state = torch.load(newest, weights_only=True)
-        weights = {key.removeprefix("net."): value for key, value in state["state_dict"].items()}
-        return state["hpcdist"] | {"model": weights}
+        """What the newest checkpoint holds beside the tensors."""
+        return checkpoint.load_state(self.checkpoints()[0], has_group=False)
 
     def weights(self):
         newest = self.checkpoints()[0]
-        return load_parts(newest) if newest.suffix == ".dcp" else self.state()["model"]
+        if newest.suffix == ".dcp":
+            return load_parts(newest)
+        state = torch.load(newest, weights_only=True)
+        return {key.removeprefix("net."): value for key, value in state["state_dict"].items()}
 
     def gradients(self, rank=0):
         """Those of each step, as the optimizer got them; see `keep_gradients`."""
@@ -312,6 +309,7 @@ def _run_ranks(
         gradients = _gather_gradients() if keep_gradients else None
         try:
             set_main()
+            set_current(context)
             load_workload(context.job).run(context)
             if gradients is not None:
                 torch.save(gradients, _gradients_file(run, rank))

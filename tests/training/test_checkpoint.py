@@ -1,14 +1,23 @@
-import hashlib
+"""Checkpoints by themselves: whole or passed over, and nothing that is read runs code."""
+
 import json
 import multiprocessing
 import os
+import pickle
 import random
+import resource
 import time
-import zipfile
 
 import pytest
 import torch
 from torch.distributed.checkpoint.api import CheckpointException, _wrap_exception
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
 from waiting import wait_for
 
 from hpcdist.base.errors import HpcdistError, JobError
@@ -16,63 +25,86 @@ from hpcdist.training.checkpoint import checkpoint
 from hpcdist.training.checkpoint import files as checkpoint_files
 
 
-def _flip(content, place, draw):
-    mutated = bytearray(content)
-    mutated[place] ^= 1 << draw.randrange(8)
-    return bytes(mutated)
+def save(folder, step=1, *, is_current=True, state=None):
+    """A checkpoint whose one tensor says its step."""
+    path = folder / checkpoint_files.file_name(step)
+    tensors = {"weights": torch.full((50_000,), float(step))}
+    state = state or {"step": step}
+    checkpoint.save(path, tensors, state, is_current=lambda: is_current, together=False)
+    return path
 
 
-DAMAGES = {
-    "a flipped bit": _flip,
-    "cut off": lambda content, place, _: content[:place],
-    "zeros": lambda content, place, _: (
-        content[:place] + bytes(len(content[place : place + 64])) + content[place + 64 :]
-    ),
-    "a stretch twice": lambda content, place, draw: (
-        content[:place] + content[max(0, place - draw.randrange(1, 99)) :]
-    ),
-}
+def load(path, model=None, optimizer=None):
+    model = model or torch.nn.Linear(2, 2)
+    optimizer = optimizer or torch.optim.AdamW(model.parameters())
+    checkpoint.load_tensors(path, model, optimizer, has_group=False, apart=False)
 
 
-def test_a_checkpoint_loads_as_it_was_saved(tmp_path):
-    path = tmp_path / checkpoint_files.file_name(3)
-    checkpoint.save(path, _state(3), is_current=_yes)
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert checkpoint.load(path)["weights"].equal(_state(3)["weights"])
+def test_a_checkpoint_loads_as_it_was_saved_and_is_private(tmp_path):
+    path = save(tmp_path, 3)
+    assert path.stat().st_mode & 0o777 == 0o700
+    assert checkpoint.load_state(path, has_group=False)["step"] == 3
+    assert checkpoint_files.is_intact(path)
     assert os.listdir(tmp_path) == [path.name]
 
 
+def test_a_model_and_its_optimizer_go_on_exactly_but_for_settings(tmp_path):
+    def train(model, optimizer):
+        for _ in range(3):
+            model(torch.ones(4, 2)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    first, second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(first.parameters(), fused=True)
+    train(first, optimizer)
+    path = tmp_path / checkpoint_files.file_name(3)
+    flat = checkpoint.flatten(first, optimizer)
+    checkpoint.save(path, flat, {}, is_current=lambda: True, together=False)
+    other = torch.optim.AdamW(second.parameters(), weight_decay=0.5, fused=True)
+    load(path, second, other)
+    found = checkpoint.flatten(second, other)
+    assert found.keys() == flat.keys()
+    assert all(torch.equal(found[name], flat[name]) for name in flat)
+    assert other.param_groups[0]["weight_decay"] == 0.5
+
+
 def test_kill_9_at_any_moment_leaves_a_checkpoint_that_is_whole(tmp_path):
-    checkpoint.save(tmp_path / checkpoint_files.file_name(0), _state(0), is_current=_yes)
+    def save_for_ever():
+        for step in range(newest() + 1, 10**6):
+            save(tmp_path, step)
+            checkpoint_files.remove_old(tmp_path, keep=2)
+
+    def newest():
+        return checkpoint_files.step_of(checkpoint_files.list_checkpoints(tmp_path)[0])
+
+    save(tmp_path, 0)
     fork = multiprocessing.get_context("fork")
-    for number in range(12):
-        saver = fork.Process(target=_save_for_ever, args=(tmp_path,))
+    for number in range(8):
+        saver = fork.Process(target=save_for_ever)
+        begin = newest()
         saver.start()
-        begin = _newest_step(tmp_path)
-        wait_for(lambda begin=begin: _newest_step(tmp_path) > begin)
-        time.sleep(number * 0.0007)  # so that it is killed at another moment each time
+        wait_for(lambda begin=begin: newest() > begin)
+        time.sleep(number * 0.0017)  # so that it is killed at another moment each time
         saver.kill()
         saver.join()
-        newest = checkpoint_files.list_checkpoints(tmp_path)[0]
-        assert checkpoint_files.is_intact(newest)
-        step = int(newest.stem.removeprefix("step-"))
-        assert checkpoint.load(newest)["weights"].equal(_state(step)["weights"])
+        path = checkpoint_files.list_checkpoints(tmp_path)[0]
+        assert checkpoint_files.is_intact(path)
+        assert checkpoint.load_state(path, has_group=False)["step"] == newest()
     checkpoint_files.remove_unfinished(tmp_path)
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
 
 
 def test_an_attempt_that_is_out_of_date_leaves_nothing(tmp_path):
-    path = tmp_path / checkpoint_files.file_name(1)
     with pytest.raises(checkpoint.StaleAttemptError):
-        checkpoint.save(path, _state(1), is_current=lambda: False)
+        save(tmp_path, is_current=False)
     assert os.listdir(tmp_path) == []
 
 
 def test_a_save_that_fails_leaves_the_one_before(tmp_path):
-    path = tmp_path / checkpoint_files.file_name(1)
-    checkpoint.save(path, _state(1), is_current=_yes)
+    path = save(tmp_path)
     with pytest.raises((AttributeError, TypeError)):
-        checkpoint.save(path, {"cannot be pickled": lambda: None}, is_current=_yes)
+        save(tmp_path, state={"cannot be pickled": lambda: None})
     assert os.listdir(tmp_path) == [path.name]
     assert checkpoint_files.is_intact(path)
 
@@ -82,141 +114,173 @@ def test_a_full_disk_is_told_in_words_and_other_errors_are_as_they_were(tmp_path
     said = f"no room is left for the checkpoint {path}: the disk or your quota there is full"
     with (
         pytest.raises(HpcdistError) as error,
-        checkpoint.telling_of_no_room(path),
+        checkpoint.report_full_disk(path),
         open("/dev/full", "wb") as file,
     ):
-        torch.save(_state(1), file)
+        torch.save({"a": torch.ones(99)}, file)
     assert error.value.message == said
     assert "checkpoint.keep" in error.value.hint
     short = RuntimeError("[enforce fail at inline_container.cc:671] . unexpected pos 704 vs 598")
     sent = CheckpointException("", {1: _wrap_exception(short)})  # as the other ranks get it
-    with pytest.raises(HpcdistError, match="no room is left"), checkpoint.telling_of_no_room(path):
+    with pytest.raises(HpcdistError, match="no room is left"), checkpoint.report_full_disk(path):
         raise sent
-    with pytest.raises(PermissionError), checkpoint.telling_of_no_room(path):
+    with pytest.raises(PermissionError), checkpoint.report_full_disk(path):
         raise PermissionError
 
 
-def test_the_newest_k_are_kept_and_foreign_files_are_left_alone(tmp_path):
+def test_the_newest_and_the_best_are_kept_and_foreign_files_are_left_alone(tmp_path):
     for step in (2, 100_000_000, 30, 4):
-        (tmp_path / checkpoint_files.file_name(step)).touch()
+        (tmp_path / checkpoint_files.file_name(step)).mkdir()
     (tmp_path / "notes.txt").touch()
+    checkpoint_files.mark_best(tmp_path / checkpoint_files.file_name(2))
     checkpoint_files.remove_old(tmp_path, keep=2)
-    left = [path.name for path in checkpoint_files.list_checkpoints(tmp_path)]
-    assert left == ["step-100000000.pt", "step-00000030.pt"]
+    left = [checkpoint_files.step_of(path) for path in checkpoint_files.list_checkpoints(tmp_path)]
+    assert left == [100_000_000, 30, 2]
     assert (tmp_path / "notes.txt").exists()
-
-
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_no_damage_to_a_checkpoint_goes_unnoticed(tmp_path, damage):
-    path, whole = _saved(tmp_path)
-    for mutated in _mutations(whole, damage):
-        path.write_bytes(mutated)
-        assert checkpoint.newest_intact([path], _pass_over) is None
-
-
-def test_a_damaged_attribute_that_has_torch_load_memory_as_it_lies_is_found(tmp_path):
-    path, whole = _saved(tmp_path)
-    with zipfile.ZipFile(path) as archive:
-        first = archive.getinfo("archive/data.pkl")
-    entry = whole.rindex(b"PK\1\2", 0, whole.rindex(b"archive/data/0"))
-    assert first.external_attr == 0
-    as_folder = bytearray(whole)
-    as_folder[entry + 38] ^= 0x10  # MS-DOS: the entry is a folder, of which nothing is read
-    path.write_bytes(as_folder)
-    assert not checkpoint_files.is_intact(path)
-
-
-def test_one_without_a_digest_is_passed_over(tmp_path):
-    path = tmp_path / checkpoint_files.file_name(2)
-    before = tmp_path / checkpoint_files.file_name(1)
-    checkpoint.save(before, _few(), is_current=_yes)
-    torch.save(_few(), path)
-    passed = []
-    assert checkpoint.newest_intact([path, before], passed.append) == before
-    assert passed == [path]
-
-
-def test_programs_that_know_of_no_digest_read_a_checkpoint(tmp_path):
-    path, whole = _saved(tmp_path)
-    for options in ({}, {"mmap": True}):
-        assert torch.load(path, weights_only=True, **options)["weights"].equal(_few()["weights"])
-    with zipfile.ZipFile(path) as archive:
-        assert archive.testzip() is None
-        assert archive.comment.startswith(b"hpcdist sha256 ")
-    assert archive.comment == f"hpcdist sha256 {_sha256(_unsealed(whole))}".encode()
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        pytest.param(lambda parts: parts.pop("__1_0.distcp"), id="a part that is not listed"),
-        pytest.param(lambda parts: parts.pop("training.pt"), id="the state is not listed"),
-        pytest.param(lambda parts: parts.pop(".metadata"), id="the list of tensors is not listed"),
-        pytest.param(
-            lambda parts: parts.update(
-                {f"../{checkpoint_files.file_name(1, '.dcp')}/__0_0.distcp": parts["__0_0.distcp"]}
-            ),
-            id="elsewhere",
-        ),
-        pytest.param(lambda parts: parts.update({"__2_0.distcp": [3, 4]}), id="a part is gone"),
-        pytest.param(lambda parts: parts["training.pt"].reverse(), id="another size"),
-    ],
-)
-def test_a_checkpoint_in_parts_is_whole_if_all_its_parts_are_as_listed(tmp_path, damage):
-    folder = tmp_path / checkpoint_files.file_name(1, ".dcp")
-    folder.mkdir()
-    for name in ("__0_0.distcp", "__1_0.distcp", ".metadata", "training.pt"):
-        (folder / name).write_text(name)
-    parts = {part.name: checkpoint_files.describe(part) for part in folder.iterdir()}
-    complete = folder / checkpoint_files.COMPLETE
-    complete.write_text(json.dumps({"world_size": 2, "parts": parts}))
-    assert checkpoint_files.is_intact(folder)
-    damage(parts)
-    complete.write_text(json.dumps({"world_size": 2, "parts": parts}))
-    assert not checkpoint_files.is_intact(folder)
+    [best] = checkpoint_files.resume_candidates(str(tmp_path / "best"))
+    assert best.name == checkpoint_files.file_name(2)
 
 
 def test_an_old_checkpoint_that_is_a_link_to_another_runs_goes_and_the_other_runs_stays(tmp_path):
     own, others = tmp_path / "own", tmp_path / "others"
-    name = checkpoint_files.file_name(1, ".dcp")
-    (others / name).mkdir(parents=True)
-    (others / name / checkpoint_files.COMPLETE).write_text("{}")
-    own.mkdir()
-    (own / name).symlink_to(others / name)
+    for folder in (own, others):
+        folder.mkdir()
+    path = save(others)
+    (own / path.name).symlink_to(path)
     checkpoint_files.remove_old(own, keep=0)
     assert os.listdir(own) == []
-    assert os.listdir(others / name) == [checkpoint_files.COMPLETE]
+    assert checkpoint_files.is_intact(path)
 
 
-def test_a_checkpoint_that_is_a_pipe_is_passed_over_and_does_not_block(tmp_path):
-    path = tmp_path / checkpoint_files.file_name(1)
-    os.mkfifo(path)
-    assert not checkpoint_files.is_intact(path)
+def damage_list(change):
+    def damage(path, _draw):
+        complete = path / checkpoint_files.COMPLETE
+        content = json.loads(complete.read_text())
+        change(content["files"])
+        complete.write_text(json.dumps(content))
+
+    return damage
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage" * 99, None], ids=["empty", "garbage", "torn"])
-def test_a_file_that_is_no_checkpoint_is_passed_over(tmp_path, content):
-    good, bad = (tmp_path / checkpoint_files.file_name(step) for step in (1, 2))
-    checkpoint.save(good, _state(1), is_current=_yes)
-    whole = good.read_bytes()
-    bad.write_bytes(whole[: len(whole) // 2] if content is None else content)
-    passed_over = []
-    candidates = checkpoint_files.list_checkpoints(tmp_path)
-    assert checkpoint.newest_intact(candidates, passed_over.append) == good
-    assert passed_over == [bad]
+def damage_file(change):
+    def damage(path, draw):
+        part = draw.choice(sorted({*path.iterdir()} - {path / checkpoint_files.COMPLETE}))
+        content = part.read_bytes()
+        part.write_bytes(change(content, draw.randrange(len(content)), draw))
+
+    return damage
 
 
-def test_a_foreign_checkpoint_is_refused_and_runs_no_code(tmp_path):
-    path = tmp_path / "model.pt"
-    torch.save({"weights": torch.ones(2)}, path)
-    with pytest.raises(HpcdistError, match="it does not say that its format is 1"):
-        checkpoint.load(path)
-    torch.save({"pytorch-lightning_version": "2.6.0", "epoch": 3}, path)
-    with pytest.raises(HpcdistError, match="Lightning saved it, and the job lightning goes on"):
-        checkpoint.load(path)
-    torch.save(_RunsCode(), path)
+def flip(content, place, draw):
+    changed = bytearray(content)
+    changed[place] ^= 1 << draw.randrange(8)
+    return bytes(changed)
+
+
+def make_fifo(path, _draw):
+    (path / checkpoint_files.STATE).unlink()
+    os.mkfifo(path / checkpoint_files.STATE)
+
+
+DAMAGES = {
+    "a flipped bit": damage_file(flip),
+    "cut off": damage_file(lambda content, place, _: content[:place]),
+    "a stretch twice": damage_file(
+        lambda content, place, _: content[:place] + content[place - 9 :]
+    ),
+    "a part that is not listed": damage_list(lambda listed: listed.pop("__0_0.distcp")),
+    "the state is not listed": damage_list(lambda listed: listed.pop("training.pt")),
+    "the list of tensors is not listed": damage_list(lambda listed: listed.pop(".metadata")),
+    "elsewhere": damage_list(lambda listed: listed.update({"../a": listed["training.pt"]})),
+    "a part is gone": damage_list(lambda listed: listed.update({"__2_0.distcp": [3, 4]})),
+    "another size": damage_list(lambda listed: listed["training.pt"].reverse()),
+    "no list": lambda path, _: (path / checkpoint_files.COMPLETE).unlink(),
+    "a pipe": make_fifo,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_no_damage_to_a_checkpoint_goes_unnoticed(tmp_path, damage):
+    draw = random.Random(1)
+    for number in range(20):
+        (folder := tmp_path / str(number)).mkdir()
+        path = save(folder)
+        damage(path, draw)
+        assert not checkpoint_files.is_intact(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage" * 99], ids=["empty", "garbage"])
+@pytest.mark.parametrize("name", ["step-00000002.dcp", "step-00000002.ckpt", "model.pt"])
+def test_a_file_that_is_no_checkpoint_is_passed_over(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    assert not checkpoint_files.is_intact(tmp_path / name)
+
+
+class RunsCode:
+    def __reduce__(self):
+        return os._exit, (3,)
+
+
+def test_a_foreign_state_is_refused_and_runs_no_code(tmp_path):
+    path = save(tmp_path)
+    torch.save({"weights": torch.ones(2)}, path / checkpoint_files.STATE)
+    with pytest.raises(HpcdistError, match="it does not say that its format is 2"):
+        checkpoint.load_state(path, has_group=False)
+    torch.save(RunsCode(), path / checkpoint_files.STATE)
     with pytest.raises(HpcdistError, match="is not a checkpoint"):
-        checkpoint.load(path)
+        checkpoint.load_state(path, has_group=False)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    with pytest.raises(HpcdistError, match=r"is not a checkpoint.*model\.(weight|bias)"):
+        load(save(tmp_path))
+
+
+def test_a_list_of_tensors_that_would_run_code_is_refused(tmp_path):
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(RunsCode()))
+    with pytest.raises(HpcdistError, match=r"asks for posix\._exit"):
+        load(tmp_path)
+
+
+def list_tensors(path, shape=(2, 2)):
+    name = "model.weight"
+    properties = TensorProperties(dtype=torch.float32)
+    tensor = TensorStorageMetadata(properties=properties, size=torch.Size(shape), chunks=[])
+    place = _StorageInfo(path, 0, 100)
+    return pickle.dumps(
+        Metadata(state_dict_metadata={name: tensor}, storage_data={MetadataIndex(name): place})
+    )
+
+
+_PATH = b"cpathlib\nPosixPath\n"
+_MANY_VALUES = b"\x80\x02Nr\xff\xff\xff\x07."
+_LONG_BYTES = b"\x80\x05\x96" + (1 << 31).to_bytes(8, "little") + b"."
+_LONG_PATH = _PATH + b"(Vaaaaaaaaaa\ntR" + b"2" + b"p0\n0" + (_PATH + b"(g0\ng0\ntRp0\n0") * 28
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(_MANY_VALUES, _LONG_BYTES, _LONG_PATH + b"g0\n.", None),
+        *(list_tensors("../fifo"), list_tensors("fifo")),
+        list_tensors("__0_0.distcp", (1 << 20, 1 << 20)),
+    ],
+    ids=["values", "bytes", "path", "is a pipe", "elsewhere", "pipe", "shape"],
+)
+def test_a_list_of_tensors_takes_no_memory_and_does_not_block(tmp_path, content):
+    folder = tmp_path / "step-00000001.dcp"
+    folder.mkdir()
+    for fifo in (tmp_path / "fifo", folder / "fifo"):
+        os.mkfifo(fifo)
+    (folder / "__0_0.distcp").write_bytes(b"")
+    if content is None:
+        os.mkfifo(folder / ".metadata")
+    else:
+        (folder / ".metadata").write_bytes(content)
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(HpcdistError, match="is not a checkpoint that"):
+        load(folder)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < 200_000
 
 
 def test_resume_from_nothing_says_what_it_may_name(tmp_path):
@@ -224,69 +288,3 @@ def test_resume_from_nothing_says_what_it_may_name(tmp_path):
         checkpoint_files.resume_candidates(str(tmp_path / "nowhere"))
     with pytest.raises(JobError, match="which holds no checkpoint"):
         checkpoint_files.resume_candidates(str(tmp_path))
-
-
-def _saved(folder):
-    """A checkpoint so small that most of its bytes are of the archive and not of tensors."""
-    path = folder / checkpoint_files.file_name(1)
-    checkpoint.save(path, _few(), is_current=_yes)
-    return path, path.read_bytes()
-
-
-def _unsealed(content):
-    """The same checkpoint as versions before the digest wrote it."""
-    return content[: content.rindex(b"hpcdist sha256") - 2] + bytes(2)
-
-
-def _mutations(content, damage):
-    """Damage the content at many places, and everywhere at its end."""
-    draw = random.Random(1)
-    places = range(len(content))
-    for place in [*draw.sample(places, 60), *places[-110:]]:
-        mutated = damage(content, place, draw)
-        if mutated != content:
-            yield mutated
-
-
-def _sha256(content):
-    return hashlib.sha256(content).hexdigest()
-
-
-def _pass_over(*_):
-    pass
-
-
-def _few():
-    return {
-        "format": checkpoint.FORMAT,
-        "weights": torch.arange(1.0, 30.0),
-        "bias": torch.ones(3),
-        "identity": {"model.name": "mlp"},
-    }
-
-
-class _RunsCode:
-    def __reduce__(self):
-        return os._exit, (3,)
-
-
-def _yes():
-    return True
-
-
-def _state(step):
-    return {"format": checkpoint.FORMAT, "weights": torch.full((50_000,), float(step))}
-
-
-def _newest_step(folder):
-    newest = checkpoint_files.list_checkpoints(folder)[0]
-    return int(newest.stem.removeprefix("step-"))
-
-
-def _save_for_ever(folder):
-    step = _newest_step(folder)
-    while True:
-        step += 1
-        path = folder / checkpoint_files.file_name(step)
-        checkpoint.save(path, _state(step), is_current=_yes)
-        checkpoint_files.remove_old(folder, keep=2)

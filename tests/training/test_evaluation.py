@@ -6,7 +6,8 @@ import torch.distributed as dist
 
 from hpcdist.data.arrays import Samples
 from hpcdist.data.batches import make_batches
-from hpcdist.training.evaluation import Scoring
+from hpcdist.job.spec import Data
+from hpcdist.training.evaluation import evaluate
 
 LIMIT_S = 100
 CPU = torch.device("cpu")
@@ -40,8 +41,11 @@ def _score(test, world_size, folder):
         dist.init_process_group(
             "gloo", init_method=f"file://{store}", rank=rank, world_size=world_size
         )
-        score = Scoring(test, CPU, make_batches).evaluate(
+        score = evaluate(
             lambda images: images.flatten(1),
+            make_batches(test, CPU, Data()),
+            len(test),
+            CPU,
             rank=rank,
             world_size=world_size,
             after_batch=lambda: None,

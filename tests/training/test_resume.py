@@ -1,28 +1,53 @@
+"""A training goes on from a checkpoint: exactly where it can, and says where it cannot."""
+
+import os
+import warnings
+
 import pytest
 import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 
-WORLD_SIZES = [1, 4]
+from hpcdist.job.spec import Model
+from hpcdist.training.checkpoint import checkpoint
+from hpcdist.training.models import build_model
+
+MLP = {"name": "mlp", "args": {"hidden": [1100]}}
 
 
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.fixture
+def job(make_job):
+    """A job with any strategy whose `train` and `checkpoint` sections can be added to."""
+
+    def make(strategy="fsdp", checkpoint=None, **train):
+        train = {"epochs": 1, "batch_size": 8, **train}
+        every = {"every_steps": 2, **(checkpoint or {})}
+        return make_job(strategy, model=MLP, train=train, checkpoint=every)
+
+    return make
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
-    train_ranks, train_whole, make_job, world_size
+    train_ranks, train_whole, job, strategy
 ):
-    job = make_job(train={"schedule": "cosine"}, checkpoint={"every_steps": 2})
-    whole = train_whole(job, world_size)
-    in_second_epoch = whole.state()["position"]["step"] // 2 + 3
-    killed = train_ranks(job, world_size, kill_at_step=in_second_epoch)
-    assert set(killed.exit_codes) & {-9, 1}
+    whole = train_whole(job(strategy), 2)
+    killed = train_ranks(job(strategy, {"keep": 3}), 2, kill_at_step=8)
     assert killed.state()["position"]["samples"] > 0
-    resumed = train_ranks(job, world_size, run=killed.run, attempt=1)
-    assert resumed.exit_codes == [0] * world_size, resumed.log(attempt=1)
-    _assert_same(resumed.weights(), whole.weights())
+    newest, before, *_ = killed.checkpoints()
+    _flip_a_bit(newest)
+    resumed = train_ranks(job(strategy), 2, run=killed.run, attempt=1)
+    assert resumed.exit_codes == [0, 0], resumed.log(attempt=1)
     [event] = resumed.events("resume", attempt=1)
-    assert event["exact"]
-    assert resumed.events("evaluate", attempt=1)[-1]["loss"] == whole.events("evaluate")[-1]["loss"]
+    assert (event["checkpoint"], event["exact"]) == (before.name, True)
+    assert f"{newest.name} is damaged" in resumed.log(attempt=1)
+    assert newest.name in resumed.events("note", attempt=1)[0]["message"]
+    _assert_same(resumed.weights(), whole.weights())
+    assert len(resumed.checkpoints()) == 2
+    assert not [name for name in os.listdir(resumed.run.checkpoints_folder) if name[0] == "."]
 
 
-def test_resume_at_another_world_size_goes_on_and_says_that_it_is_not_exact(train_ranks, make_job):
+def test_another_number_of_ranks_goes_on_and_says_that_it_is_not_exact(train_ranks, make_job):
     job = make_job(checkpoint={"every_steps": 3, "every_epochs": 0})
     before = train_ranks(job, 2, kill_at_step=11)
     position = before.state()["position"]
@@ -36,23 +61,53 @@ def test_resume_at_another_world_size_goes_on_and_says_that_it_is_not_exact(trai
     assert left == 203 - position["samples"]
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(
-    train_ranks, train_whole, make_job
+@pytest.mark.parametrize(
+    ("first", "strategy", "world_size"),
+    [("fsdp", "fsdp", 3), ("fsdp", "single", 1), ("fsdp", "ddp", 2), ("ddp", "fsdp", 2)],
+    ids=["3 ranks", "a single process", "ddp", "fsdp from ddp"],
+)
+def test_a_checkpoint_is_taken_over_by_another_strategy(
+    train_ranks, job, first, strategy, world_size
 ):
+    by_first = train_ranks(job(first, max_steps=6), 2)
+    first = train_ranks(job(first, max_steps=4), 2)
+    resume = {"resume": str(first.checkpoints()[0])}
+    taken = train_ranks(job(strategy, resume, max_steps=4), world_size)
+    assert taken.exit_codes == [0] * world_size, taken.log()
+    _assert_same(taken.weights(), first.weights())
+    further = train_ranks(job(strategy, resume, max_steps=6), world_size)
+    assert further.exit_codes == [0] * world_size, further.log()
+    assert further.state()["position"]["step"] == 6
+    expected = by_first.weights()
+    # Adam's moments were taken over, too; other numbers of ranks see other batches.
+    for name, value in further.weights().items() if world_size == 2 else ():
+        torch.testing.assert_close(value, expected[name], rtol=1e-3, atol=1e-5)
+
+
+def test_nodes_without_a_file_system_in_common_go_on_from_node_0s(
+    train_ranks, train_whole, make_job, tmp_path, monkeypatch
+):
+    """Rank 1 sees no checkpoint: it has a run directory of its own."""
     whole = train_whole(make_job(), 2)
-    job = make_job(checkpoint={"every_steps": 2, "keep": 3})
-    killed = train_ranks(job, 2, kill_at_step=11)
-    newest, before, *_ = killed.checkpoints()
-    _flip_a_bit(newest)
-    resumed = train_ranks(job, 2, run=killed.run, attempt=1)
-    assert resumed.exit_codes == [0, 0]
-    assert f"warning: {newest.name} is damaged" in resumed.log(attempt=1)
-    assert newest.name in resumed.events("note", attempt=1)[0]["message"]
-    assert resumed.events("resume", attempt=1)[0]["checkpoint"] == before.name
+    killed = train_ranks(make_job(checkpoint={"every_steps": 3}), 2, kill_at_step=8)
+    found, read = checkpoint.find_start, checkpoint._Reader.read_metadata
+
+    def find_start(context, resume, *, has_group):
+        path = found(context, resume, has_group=has_group)
+        return path if context.rank == 0 else tmp_path / "nowhere" / path.name
+
+    def read_metadata(reader, *arguments):
+        assert dist.get_rank() == 0
+        return read(reader, *arguments)
+
+    monkeypatch.setattr(checkpoint, "find_start", find_start)
+    monkeypatch.setattr(checkpoint._Reader, "read_metadata", read_metadata)
+    resumed = train_ranks(make_job(), 2, run=killed.run, attempt=1)
+    assert resumed.exit_codes == [0, 0], resumed.log(rank=1, attempt=1)
     _assert_same(resumed.weights(), whole.weights())
 
 
-def test_checkpoint_resume_names_a_run_a_folder_or_a_file(train_ranks, train_whole, make_job):
+def test_checkpoint_resume_names_a_run_a_folder_or_a_checkpoint(train_ranks, train_whole, make_job):
     first = train_ranks(make_job(train={"epochs": 1}), 1)
     whole = train_whole(make_job(), 1)
     newest = first.checkpoints()[0]
@@ -80,17 +135,64 @@ def test_a_finished_training_that_starts_again_trains_no_further(train_ranks, ma
     _assert_same(again.weights(), weights)
 
 
-def test_an_attempt_that_is_out_of_date_saves_nothing(train_ranks, make_job):
-    done = train_ranks(make_job(checkpoint={"every_steps": 1}), 2, overtaken=True)
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_an_attempt_that_is_out_of_date_saves_nothing(train_ranks, job, strategy):
+    done = train_ranks(job(strategy), 2, overtaken=True)
     assert 1 in done.exit_codes
     assert "a newer attempt of this run has begun" in done.log()
     assert list(done.run.checkpoints_folder.iterdir()) == []
 
 
+def test_a_few_lines_of_torch_load_the_weights_elsewhere(train_ranks, job):
+    done = train_ranks(job(max_steps=2), 2)
+    [path] = done.checkpoints()
+    model = build_model(Model(**MLP), (1, 8, 8), 10)
+    weights = {f"model.{name}": value for name, value in model.state_dict().items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        dcp.load(weights, checkpoint_id=path, no_dist=True)
+    _assert_same(model.state_dict(), done.weights())
+
+
+# Early stopping, and the best checkpoint.
+
+
+def test_patience_ends_a_training_and_the_best_checkpoint_is_kept(train_ranks, make_job):
+    train = {"epochs": 20, "lr": 0.05, "patience": 2, "keep_best": True}
+    job = make_job(train=train, checkpoint={"every_epochs": 0, "keep": 1})
+    done = train_ranks(job, 2)
+    assert done.exit_codes == [0, 0], done.log()
+    losses = [event["loss"] for event in done.events("evaluate")]
+    best = losses.index(min(losses))
+    assert len(losses) == best + 3 < 20  # the best, and two that are no better
+    steps = done.events("evaluate")[best]["step"]
+    assert (done.run.checkpoints_folder / "best").readlink().name == f"step-{steps:08d}.dcp"
+    assert f"without a better loss than {min(losses):.4g} (epoch {best + 1})" in done.log()
+    again = train_ranks(job, 2, run=done.run, attempt=1)
+    assert again.exit_codes == [0, 0]
+
+
+def test_what_was_best_goes_on_exactly_and_from_a_run_to_the_next(train_ranks, make_job):
+    train = {"epochs": 20, "lr": 0.05, "patience": 3, "keep_best": True, "monitor": "accuracy"}
+    job = make_job(train=train, checkpoint={"every_steps": 4})
+    whole = train_ranks(job, 2)
+    scores = [(event["epoch"], event["accuracy"]) for event in whole.events("evaluate")]
+    stopped = train_ranks(job, 2, kill_at_step=7 * (len(scores) - 1) + 3)
+    resumed = train_ranks(job, 2, run=stopped.run, attempt=1)
+    assert resumed.exit_codes == [0, 0], resumed.log(attempt=1)
+    found = [(e["epoch"], e["accuracy"]) for e in resumed.events("evaluate", attempt=1)]
+    assert found == scores[-len(found) :]
+    assert resumed.state()["best"] == whole.state()["best"]
+    links = [run.checkpoints_folder / "best" for run in (whole.run, resumed.run)]
+    assert links[0].readlink() == links[1].readlink()
+    _assert_same(resumed.weights(), whole.weights())
+
+
 def _flip_a_bit(path):
-    content = bytearray(path.read_bytes())
+    part = max(path.glob("*.distcp"))
+    content = bytearray(part.read_bytes())
     content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    part.write_bytes(content)
 
 
 def _assert_same(found, expected):

@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from hpcdist.job.spec import Model
-from hpcdist.training.model.building import pick_num_threads
-from hpcdist.training.model.models import build_model
+from hpcdist.training.models import build_model, pick_num_threads
 
 
 @pytest.mark.parametrize(

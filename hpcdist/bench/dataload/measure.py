@@ -230,7 +230,7 @@ def time_steps(
     warm up."""
     from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
-    from hpcdist.training.model.models import build_model
+    from hpcdist.training.models import build_model
     from hpcdist.training.optimization import build_optimizer
 
     assert setting.name is not None

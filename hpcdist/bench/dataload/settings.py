@@ -9,8 +9,8 @@ from hpcdist.base.errors import JobError
 from hpcdist.bench.dataload.figures import Setting
 from hpcdist.data.catalog import check_data
 from hpcdist.job.check import check_each_once, show
-from hpcdist.job.spec import Data, DataloadJob, LoadedData
-from hpcdist.training.model.checks import check_model_name
+from hpcdist.job.spec import Data, DataloadJob, LoadedData, Model
+from hpcdist.training.checks import check_model
 
 _KEYS = Setting.__struct_fields__
 """The last changes fastest: neighbours in time are those that are most compared."""
@@ -72,7 +72,7 @@ def check_dataload(job: DataloadJob) -> None:
     from hpcdist.data.images.transforms import check_transform
 
     if job.model.name is not None:
-        check_model_name(job.model.name)
+        check_model(Model(name=job.model.name, args=job.model.args))
         if job.dataload.step_time_s is not None:
             raise JobError(
                 f"model.name is {job.model.name} and dataload.step_time_s is "

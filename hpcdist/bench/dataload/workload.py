@@ -36,7 +36,7 @@ from hpcdist.data.catalog import download_data, find_data_set
 from hpcdist.job.spec import Data, DataloadJob
 from hpcdist.machine.cpus import cpu_quota
 from hpcdist.rank.context import RankContext, Workload
-from hpcdist.training.model.checks import is_torchvision
+from hpcdist.training.checks import is_torchvision
 
 if TYPE_CHECKING:
     from hpcdist.bench.dataload.measure import Way
@@ -79,7 +79,7 @@ class DataloadWorkload(Workload[DataloadJob]):
         if heavy_model or transformed or "torchvision" in entry.modules:
             modules.append("torchvision")
         if model is not None:
-            modules += ["hpcdist.training.model.models", "hpcdist.training.optimization"]
+            modules += ["hpcdist.training.models", "hpcdist.training.optimization"]
             modules.append("torch._dynamo")  # by optimizers
         return modules
 
@@ -96,12 +96,12 @@ class DataloadWorkload(Workload[DataloadJob]):
 class _DataloadRank(BenchmarkRank):
     def __init__(self, context: RankContext, job: DataloadJob) -> None:
         from hpcdist.bench.dataload.sources import Sources
-        from hpcdist.training.progress import BadFileNotes
+        from hpcdist.data.batches import BadFileNotes
 
         super().__init__(context)
         self._job = job
         self._combinations = combine(job)
-        self._sources = Sources(job.dataload.seed, BadFileNotes(context))
+        self._sources = Sources(job.dataload.seed, BadFileNotes(context.note))
         # A node has the CPUs that its ranks have together, or their quota.
         cpus = min(context.num_cpus, cpu_quota() or math.inf)
         self._places: list[Place] = self.gather(

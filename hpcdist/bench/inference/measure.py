@@ -17,7 +17,7 @@ from hpcdist.bench.ranks import num_affordable
 from hpcdist.data.catalog import load_data
 from hpcdist.job.spec import Inference, InferenceJob
 from hpcdist.rank.context import RankContext
-from hpcdist.training.model.models import Shape
+from hpcdist.training.models import Shape
 from hpcdist.training.optimization import PRECISIONS, Autocasting
 
 _MOST_READ = 1024

@@ -15,7 +15,7 @@ from hpcdist.data.catalog import check_data, download_data, find_data_set
 from hpcdist.job.check import check_each_once
 from hpcdist.job.spec import InferenceJob
 from hpcdist.rank.context import RankContext, Workload
-from hpcdist.training.model.checks import check_model_args, check_model_name, is_torchvision
+from hpcdist.training.checks import check_model, is_torchvision
 
 if TYPE_CHECKING:
     from hpcdist.bench.inference.measure import Images, Single, Timed
@@ -27,8 +27,7 @@ class InferenceWorkload(Workload[InferenceJob]):
     """Measures every strategy with every batch size."""
 
     def check(self) -> None:
-        check_model_name(self.job.model.name)
-        check_model_args(self.job.model)
+        check_model(self.job.model, self.job.data)
         for key in ("batch_sizes", "strategies"):
             values = getattr(self.job.inference, key)
             if not values:
@@ -78,8 +77,8 @@ class _InferenceRank(BenchmarkRank):
         import torch
 
         from hpcdist.bench.inference.measure import load_images
-        from hpcdist.training.checkpoint.state import seed_weights
-        from hpcdist.training.model.models import build_model, pick_memory_format
+        from hpcdist.training.checkpoint.checkpoint import seed_weights
+        from hpcdist.training.models import build_model, pick_memory_format
 
         super().__init__(context)
         self.setting = job.inference

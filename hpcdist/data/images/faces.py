@@ -2,140 +2,103 @@
 
     <root>/Aaron_Eckhart/Aaron_Eckhart_0001.jpg        one folder per person
 
-data.root is that folder, a folder that holds it, or LFW's .tgz, which is unpacked once into the
-user's cache. Without a root, photographs are made there. A fifth of each person's images is for
-testing. LFW's own files that split it are left alone: by them nobody is in both parts, since they
-are for telling whether two images show the same person, and not for putting a name to one.
+data.root is that folder, or a folder that holds it. A fifth of each person's images is for testing.
+LFW's own files that split it are left alone: by them nobody is in both parts, since they are for
+telling whether two images show the same person, and not for putting a name to one.
+
+Without a root, photographs are made once in the user's cache, from the two that are bundled with
+scikit-learn: 250 x 250 pixels, about 16 KB. They show no faces: each "person" is a place in one of
+the two, in colours of its own, and its images are crops about there, some of them mirrored, lighter
+or darker. So there is something to learn, and the files are of LFW's kind, size and number per
+person: a few people have many images, many have one or two.
 """
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import math
+import itertools
+import os
+import random
+import secrets
 import shutil
-import tarfile
-import zlib
-from contextlib import nullcontext
-from pathlib import Path, PurePosixPath
-from tarfile import ReadError, TarFile
-from typing import Any, BinaryIO, cast
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcdist.base.errors import JobError
-from hpcdist.base.files import open_regular
-from hpcdist.data.images import made_faces
-from hpcdist.data.images.folders import (
-    check_enough,
-    folders_in,
-    has_images,
-    list_classes,
-    unreadable,
-)
-from hpcdist.data.images.made_once import cache_folder, make_once
-from hpcdist.data.splits import (
-    ImageParts,
-    SplitSizes,
-    existing_root,
-    split_classes,
-)
+from hpcdist.base.files import PRIVATE_FOLDER, user_cache
+from hpcdist.data.images.folders import check_enough, folders_in, has_images, list_classes
+from hpcdist.data.splits import ImageParts, SplitSizes, existing_root, split_classes
 from hpcdist.job.spec import Data
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 VARIANTS = ("lfw", "lfw_funneled", "lfw-deepfunneled", "lfw-py")
 """Names of the folders in LFW's archives, and of the one that torchvision keeps them in."""
-_STAND_IN = made_faces.Plan()
-_VERSION = 1  # of what is made of a plan
 LAYOUT = (
-    "lay it out as <root>/Person_Name/Person_Name_0001.jpg, or name LFW's .tgz: its own host is "
-    "gone, but https://ndownloader.figshare.com/files/5976015 has it (funneled), from where "
-    "sklearn.datasets.fetch_lfw_people() fetches it to ~/scikit_learn_data/lfw_home; without "
+    "lay it out as <root>/Person_Name/Person_Name_0001.jpg; LFW's own host is gone, but "
+    "https://ndownloader.figshare.com/files/5976015 has it (funneled, a .tgz to unpack), from "
+    "where sklearn.datasets.fetch_lfw_people() fetches it to ~/scikit_learn_data/lfw_home; without "
     "data.root, photographs are made"
 )
+CACHE_VARIABLE = "HPCDIST_CACHE"
+"""Set by the user, where the home folder is small or not there on the compute nodes."""
+SIDE = 250
+"""Pixels, as LFW's images have."""
+_VERSION = 1  # of what is made of a plan
+_PHOTOGRAPHS = ("china.jpg", "flower.jpg")
+_QUALITY = 88
+_THREADS = 4
+_STALE_S = 86_400.0
+_ASIDE = "aside"
 
 
-def check(data: Data) -> SplitSizes | None:
-    """Return the sizes of both parts, also of a stand-in that is still to be made. None where an
-    archive is still to be unpacked. JobError where there are no images, or too few."""
-    if data.root is None:
-        return _STAND_IN.parts(stand_in_folder()).sizes
-    if not is_complete(data):
-        return None
-    return images(data).sizes
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Photographs to make: the same plan makes the same bytes, with the same version of Pillow."""
+
+    people: int = 400
+    images: int = 2000
+    """Images of all people; each has one or more."""
+    seed: int = 0
+
+    def classes(self) -> dict[str, list[str]]:
+        """Return the people, and the paths of their images: one of each person, and more by Zipf's
+        law, in mixed order."""
+        weights = [1 / (rank + 1) for rank in range(self.people)]
+        total, spread = sum(weights), self.images - self.people
+        until = [round(spread * passed / total) for passed in itertools.accumulate(weights)]
+        counts = [1 + end - begin for begin, end in itertools.pairwise([0, *until])]
+        random.Random(self.seed).shuffle(counts)
+        width = max(4, len(str(self.people)))
+        names = (f"Person_{person:0{width}d}" for person in range(1, self.people + 1))
+        return {
+            name: [f"{name}/{name}_{number:04d}.jpg" for number in range(1, count + 1)]
+            for name, count in zip(names, counts, strict=True)
+        }
 
 
-def is_complete(data: Data) -> bool:
-    """Return whether the image files are there, and neither to be made nor to be unpacked."""
-    made = _made_folder(data)
-    return made is None or made.is_dir()
+_STAND_IN = Plan()
 
 
-def prepare(data: Data) -> None:
-    """Make the stand-in, or unpack the archive, unless that was done before."""
-    made = _made_folder(data)
-    if made is not None and data.root is None:
-        make_once(made, lambda folder: made_faces.make_faces(folder, _STAND_IN))
-    elif made is not None and data.root is not None:
-        archive = Path(data.root).expanduser()
-        make_once(made, lambda folder: unpack(archive, folder))
-
-
-def unmade(data: Data) -> str | None:
-    """Return a note on what `prepare` will make; None: nothing."""
-    made = _made_folder(data)
-    if made is None or made.is_dir():
-        return None
-    if data.root is None:
-        return f"{_STAND_IN.images:,} photographs for data.name=faces are made once, in {made}"
-    return f"{data.root} is unpacked once, to {made}"
+def check(data: Data) -> SplitSizes:
+    """Return the sizes of both parts, also of a stand-in that is still to be made. JobError where
+    there are no images, or too few."""
+    return (_stand_in() if data.root is None else images(data)).sizes
 
 
 def images(data: Data) -> ImageParts:
     """Return the files of both parts; what is missing is made first."""
-    prepare(data)
     if data.root is None:
-        return _STAND_IN.parts(stand_in_folder())
-    root = _find_people(data)
-    classes = list_classes(root)
-    check_enough(classes, root, LAYOUT)
-    return split_classes(root, classes)
-
-
-def stand_in_folder() -> Path:
-    """Return the folder of the stand-in, which may still have to be made."""
-    plan = _STAND_IN
-    name = f"faces-{plan.people}-{plan.images}-{plan.seed}-v{_VERSION}"
-    return cache_folder() / name
-
-
-def _made_folder(data: Data) -> Path | None:
-    """The folder in the cache that the images are in, or will be; None: they are under root."""
-    if data.root is None:
-        return stand_in_folder()
-    root = Path(data.root).expanduser()
-    if not root.is_file():
-        return None
-    try:
-        with tarfile.open(root, tarinfo=_Member):
-            is_archive = True
-    except (OSError, EOFError, zlib.error, tarfile.TarError):
-        is_archive = False
-    if not is_archive:
-        raise JobError(
-            f"data.root is {data.root!r}: {root} is neither a folder nor a .tgz", hint=LAYOUT
-        )
-    try:
-        status = root.stat()
-    except OSError as error:
-        raise unreadable(root, error) from None
-    mark = f"{root.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
-    digest = hashlib.sha256(mark.encode(errors="surrogateescape")).hexdigest()[:16]
-    return cache_folder() / f"faces-{digest}"
-
-
-def _find_people(data: Data) -> Path:
-    """Return the folder with a folder per person: data.root, what was unpacked of it, or a folder
-    below, such as LFW's own."""
-    root = _made_folder(data) or existing_root(data, LAYOUT)
-    while True:
+        prepare(data)
+        return _stand_in()
+    root = existing_root(data, LAYOUT)
+    while True:  # a folder with a folder per person, or one that holds it, such as LFW's own
         below = folders_in(root)
         variants = [name for name in below if name in VARIANTS]
         if len(variants) > 1:
@@ -148,64 +111,120 @@ def _find_people(data: Data) -> Path:
         elif len(below) == 1 and not has_images(root / below[0]):
             root /= below[0]
         else:
-            return root
+            break
+    classes = list_classes(root)
+    check_enough(classes, root, LAYOUT)
+    return split_classes(root, classes)
 
 
-_MOST_BYTES = 8 * 10**9
-_MOST_FILES = 1_000_000
-_GZIP = b"\x1f\x8b"
-_PIECE_BYTES = 1 << 20
+def is_complete(data: Data) -> bool:
+    """Return whether the image files are there, and not to be made."""
+    return data.root is not None or stand_in_folder().is_dir()
 
 
-_MOST_HEADER_BYTES = 1_000_000
-_HEADERS = (b"L", b"K", b"x", b"g", b"X")
-
-
-class _Member(tarfile.TarInfo):
-    """A member of an archive, whose names and other headers are read into memory as they are."""
-
-    def _proc_member(self, tarfile: TarFile) -> Any:  # to be overridden, says tarfile.py
-        if self.type in _HEADERS and self.size > _MOST_HEADER_BYTES:
-            raise ReadError(f"a header has {self.size:,} bytes")
-        return super()._proc_member(tarfile)  # type: ignore[misc]
-
-
-def unpack(archive: Path, folder: Path) -> None:
-    """Write the plain files of an archive below a folder; links and devices are left out. JobError
-    where it is damaged, wants to write elsewhere, or is larger than any data set of its kind."""
-    num_bytes = num_files = 0
-    with open_regular(archive, most_bytes=math.inf) as raw:
-        is_gzip = raw.read(len(_GZIP)) == _GZIP
-    try:
-        with (
-            # tarfile by itself takes a .tgz that was cut off for one that ends.
-            open_regular(archive, most_bytes=math.inf) as raw,
-            cast("BinaryIO", gzip.open(raw)) if is_gzip else nullcontext(raw) as stream,
-            tarfile.open(fileobj=stream, mode="r|*", tarinfo=_Member) as members,
-        ):
-            for member in members:
-                content = members.extractfile(member) if member.isfile() else None
-                if content is None:
-                    continue
-                num_bytes += member.size
-                num_files += 1
-                if num_bytes > _MOST_BYTES or num_files > _MOST_FILES:
-                    raise _refused(archive, "unpacks to more than 8 GB or a million files")
-                relative = PurePosixPath(member.name)
-                if relative.is_absolute() or ".." in relative.parts:
-                    wrong = f"has a file {member.name!r}, which is not below its folder"
-                    raise _refused(archive, wrong)
-                path = folder / relative
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with content, path.open("wb") as file:
-                    shutil.copyfileobj(content, file)
-            while stream.read(_PIECE_BYTES):  # to its end, where what was cut off or damaged raises
-                pass
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise _refused(archive, f"cannot be unpacked: {error}") from None
-
-
-def _refused(archive: Path, why: str) -> JobError:
-    return JobError(
-        f"{archive} {why}", hint="download it again, or unpack it yourself and name the folder"
+def unmade(data: Data) -> str | None:
+    """Return a note on what `prepare` will make; None: nothing."""
+    if is_complete(data):
+        return None
+    return (
+        f"{_STAND_IN.images:,} photographs for data.name=faces are made once, in "
+        f"{stand_in_folder()}"
     )
+
+
+def prepare(data: Data) -> None:
+    """Make the stand-in, unless that was done before: whole, or not at all. Where several processes
+    make it at once, the first one that is done wins. JobError where it cannot be written."""
+    path = stand_in_folder()
+    if is_complete(data):
+        return
+    try:
+        path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        for aside in path.parent.glob(f".{path.name}.*.{_ASIDE}"):  # what a killed process left,
+            with suppress(OSError):  # a day old, so that nobody is still writing it
+                if time.time() - aside.stat().st_mtime > _STALE_S:
+                    shutil.rmtree(aside, ignore_errors=True)
+        make_whole(path, lambda folder: make_faces(folder, _STAND_IN))
+    except OSError as error:
+        if not path.is_dir():  # else another one was faster
+            hint = f"set {CACHE_VARIABLE} to a folder that you may write, or data.root to your data"
+            reason = error.strerror or error
+            raise JobError(f"{path} cannot be made: {reason}", hint=hint) from None
+
+
+def stand_in_folder() -> Path:
+    """Return the folder of the stand-in, which may still have to be made."""
+    own = os.environ.get(CACHE_VARIABLE)
+    cache = Path(own).absolute() if own else user_cache()
+    return cache / f"faces-{_STAND_IN.people}-{_STAND_IN.images}-{_STAND_IN.seed}-v{_VERSION}"
+
+
+def _stand_in() -> ImageParts:
+    return split_classes(stand_in_folder(), _STAND_IN.classes())
+
+
+def make_whole(path: Path, make: Callable[[Path], None]) -> None:
+    """Have `make` fill a new folder, under another name until it is whole. `path` may be there, but
+    must be empty then: else OSError, and what was made is removed."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.{_ASIDE}")
+    try:
+        aside.mkdir()
+        make(aside)
+        aside.rename(path)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def make_faces(folder: Path, plan: Plan) -> None:
+    """Write all images of the plan into a folder; JobError where scikit-learn is not installed."""
+    from hpcdist.data.images.decoding import open_image
+
+    package = find_spec("sklearn")
+    if package is None or package.origin is None:
+        raise JobError(
+            "scikit-learn, which has the photographs that faces are made from, is not installed",
+            hint="pip install scikit-learn, or name your own images with data.root",
+        )
+    beside = Path(package.origin).parent / "datasets" / "images"
+    contents = [(beside / name).read_bytes() for name in _PHOTOGRAPHS]
+    photographs = [open_image(content).convert("RGB") for content in contents]
+    with ThreadPoolExecutor(_THREADS) as threads:  # Pillow computes without the interpreter's lock
+        futures = []
+        for person, (name, paths) in enumerate(plan.classes().items()):
+            (folder / name).mkdir()
+            for number, path in enumerate(paths):
+                chosen = folder / path, photographs, plan.seed, person, number
+                futures.append(threads.submit(_write_picture, *chosen))
+        for future in futures:
+            future.result()
+
+
+def _write_picture(
+    path: Path, photographs: list[Image], seed: int, person: int, number: int
+) -> None:
+    """Write one JPEG file: a crop of the person's place, in the person's colours."""
+    from PIL import Image, ImageEnhance
+
+    lots = random.Random(f"{seed}/{person}")
+    photograph = lots.choice(photographs)
+    side = lots.uniform(140, 280)
+    place = [lots.uniform(0, 1), lots.uniform(0, 1)]
+    bands = lots.choice(((0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 2, 1), (2, 1, 0), (1, 0, 2)))
+    colour = lots.uniform(0.3, 1.3)
+
+    lots = random.Random(f"{seed}/{person}/{number}")
+    side *= lots.uniform(0.9, 1.1)
+    left, top = (
+        min(max((length - side) * where + lots.gauss(0, 0.04) * side, 0), length - side)
+        for length, where in zip(photograph.size, place, strict=True)
+    )
+    crop = photograph.resize(
+        (SIDE, SIDE), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side)
+    )
+    if lots.random() < 0.5:
+        crop = crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    channels = crop.split()
+    crop = Image.merge("RGB", [channels[band] for band in bands])
+    crop = ImageEnhance.Color(crop).enhance(colour)
+    crop = ImageEnhance.Brightness(crop).enhance(lots.uniform(0.7, 1.2))
+    crop.save(path, "JPEG", quality=_QUALITY)

@@ -20,7 +20,7 @@ from hpcdist.data.splits import (
     ImageParts,
     SplitSizes,
     existing_root,
-    make_parts,
+    label_files,
     split_classes,
 )
 from hpcdist.job.spec import Data
@@ -74,7 +74,7 @@ def _both_parts(root: Path, test: str) -> ImageParts:
             check_enough(parts[-1], root / folder, _LAYOUT)
     names = sorted(set().union(*parts))
     in_train, in_test = ({name: part.get(name, []) for name in names} for part in parts)
-    return make_parts(root, in_train, in_test)
+    return ImageParts(train=label_files(root, in_train), test=label_files(root, in_test))
 
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")

@@ -8,9 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -24,11 +22,6 @@ if TYPE_CHECKING:
 
     Pixels = NDArray[np.uint8]
     from PIL.Image import Image
-    from PIL.ImageDraw import ImageDraw
-    from PIL.ImageFont import FreeTypeFont
-    from PIL.ImageFont import ImageFont as BitmapFont
-
-    Font = FreeTypeFont | BitmapFont
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,14 +62,12 @@ def load_preview(data: Data, *, seed: int, number: int) -> list[Shown]:
         load = find_data_set(data).load
         assert load is not None
         whole = load(data)
-        pixels = whole.train_pixels
-        assert pixels is not None
+        assert whole.pixels is not None
         before, after = (
-            PixelSamples(pixels, whole.train.labels, transform, seed)
-            for transform in ("none", data.transform)
+            PixelSamples(whole, transform, seed) for transform in ("none", data.transform)
         )
         names = tuple(map(str, range(whole.num_classes)))
-        brighter = 255 / float(pixels.images.max())
+        brighter = 255 / float(whole.pixels.max())
     order = epoch_order(len(after), seed=seed, epoch=0)[: min(number, len(after))].tolist()
     both = [samples.batch(order, epoch=0) for samples in (before, after)]
     problems = {bad.index: str(bad) for bad in both[1].bad}
@@ -98,95 +89,40 @@ def load_preview(data: Data, *, seed: int, number: int) -> list[Shown]:
     ]
 
 
-_LEAST_SIDE, _MOST_SIDE = 96, 176
-_PAIRS_IN_ROW = 4
-_GAP = 12
-_INNER_GAP = 2
-_TEXT = 12
-_LINE = 18
-_BACKGROUND, _INK, _FAINT = "#ffffff", "#202020", "#d8d8d8"
+_SIDE_IN = 1.2
+"""Size of an image on the page, in inches of 100 pixels."""
+_COLUMNS = 8
+_MOST_LETTERS = 16
 
 
 def draw_grid(samples: Sequence[Shown], *, title: str, both: bool) -> Image:
     """The samples beneath a title; `both`: before on the left and after on the right of each."""
-    from PIL import Image, ImageDraw
-
-    width, height = _tile_size(samples)
-    per_sample = 2 if both else 1
-    if both:
-        columns = min(_PAIRS_IN_ROW, len(samples))
-    else:  # near to what makes the page square, with the last row as full as can be
-        even = math.sqrt(len(samples) * (height + _LINE) / width)
-        choices = {max(1, min(math.floor(even) + step, len(samples))) for step in (-1, 0, 1, 2)}
-        columns = min(choices, key=lambda number: (-len(samples) % number, abs(number - even)))
-    cell_width = width * per_sample + (per_sample - 1) * _INNER_GAP + _GAP
-    cell_height = height + _LINE + _GAP
-    rows = math.ceil(len(samples) / columns)
-    size = columns * cell_width + _GAP, rows * cell_height + _LINE + 2 * _GAP
-    page = Image.new("RGB", size, _BACKGROUND)
-    pen, font = ImageDraw.Draw(page), _font()
-    pen.text((_GAP, _GAP), _fitted(pen, title, size[0] - 2 * _GAP, font), _INK, font)
-    for number, sample in enumerate(samples):
-        row, column = divmod(number, columns)
-        left, top = _GAP + column * cell_width, _LINE + 2 * _GAP + row * cell_height
-        for place, pixels in enumerate((sample.before, sample.after)[-per_sample:]):
-            corner = (left + place * (width + _INNER_GAP), top)
-            if pixels is None:
-                _cross(pen, corner, (width, height))
-            else:
-                page.paste(_tile(pixels, (width, height)), corner)
-        text = _fitted(pen, sample.label, cell_width - _GAP, font)
-        pen.text((left, top + height + 2), text, _INK, font)
-    return page
-
-
-def _tile_size(samples: Sequence[Shown]) -> tuple[int, int]:
-    """Return the width and height at which images are shown: small ones whole times larger."""
-    pixels = next((sample.after for sample in samples if sample.after is not None), None)
-    height, width = (_LEAST_SIDE, _LEAST_SIDE) if pixels is None else pixels.shape[:2]
-    longest = max(width, height)
-    if longest < _LEAST_SIDE:
-        times = math.ceil(_LEAST_SIDE / longest)
-        return width * times, height * times
-    share = min(1.0, _MOST_SIDE / longest)
-    return max(1, round(width * share)), max(1, round(height * share))
-
-
-def _tile(pixels: Pixels, size: tuple[int, int]) -> Image:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
     from PIL import Image
 
-    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
-    larger = size[0] > image.width
-    method = Image.Resampling.NEAREST if larger else Image.Resampling.LANCZOS
-    return image.resize(size, method)
+    def fit(text: str, length: int) -> str:
+        text = text.encode(errors="replace").decode().replace("$", "\\$")  # no formulas
+        return text if len(text) <= length else text[: length - 1] + "…"
 
-
-def _cross(pen: ImageDraw, corner: tuple[int, int], size: tuple[int, int]) -> None:
-    """Draw the mark of a file that is no image."""
-    left, top = corner
-    right, bottom = left + size[0] - 1, top + size[1] - 1
-    pen.rectangle((left, top, right, bottom), outline=_FAINT)
-    pen.line((left, top, right, bottom), fill=_FAINT)
-    pen.line((left, bottom, right, top), fill=_FAINT)
-
-
-def _font() -> Font:
-    """Return the one that matplotlib brings, which has the letters of most languages."""
-    from PIL import ImageFont
-
-    package = find_spec("matplotlib")
-    if package is not None and package.origin is not None:
-        path = Path(package.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans.ttf"
-        if path.is_file():
-            return ImageFont.truetype(str(path), _TEXT)
-    return ImageFont.load_default()
-
-
-def _fitted(pen: ImageDraw, text: str, width: int, font: Font) -> str:
-    """Return as much of the text as fits; bytes that are no text are replaced."""
-    text = text.encode(errors="replace").decode()
-    if pen.textlength(text, font) <= width:
-        return text
-    while text and pen.textlength(text + "…", font) > width:
-        text = text[:-1]
-    return text + "…"
+    per_sample = 2 if both else 1
+    columns = min(_COLUMNS, len(samples) * per_sample)
+    rows = math.ceil(len(samples) * per_sample / columns)
+    size = max(columns * _SIDE_IN, 3.0), rows * (_SIDE_IN + 0.2) + 0.5
+    figure = Figure(figsize=size, dpi=100, layout="constrained")
+    figure.suptitle(fit(title, int(size[0] * 11)), fontsize=9)
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axis in axes:
+        axis.set_axis_off()
+    for number, sample in enumerate(samples):
+        own = axes[number * per_sample : (number + 1) * per_sample]
+        own[0].set_title(fit(sample.label, _MOST_LETTERS), fontsize=8, loc="left")
+        for axis, pixels in zip(own, (sample.before, sample.after)[-per_sample:], strict=True):
+            if pixels is None:  # the mark of a file that is no image
+                axis.plot([0, 1, None, 0, 1], [0, 1, None, 1, 0], color="#d8d8d8")
+            else:
+                colours = pixels.repeat(3, axis=2) if pixels.shape[2] == 1 else pixels
+                axis.imshow(colours, interpolation="nearest")
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.draw()
+    return Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba()).convert("RGB")

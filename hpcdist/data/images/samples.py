@@ -25,8 +25,8 @@ from hpcdist.base.files import read_bytes
 from hpcdist.data.arrays import (
     IGNORED_LABEL,
     BadFile,
+    DataSet,
     Normalization,
-    Pixels,
     Samples,
     Shape,
     ToUnitRange,
@@ -45,7 +45,6 @@ from hpcdist.data.splits import ImageFiles, label_files
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_MASK = 2**64 - 1
 _CHANNELS = 3
 _TRIED = 50
 """Files tried, at the beginning and over all, to find the size of one that is an image."""
@@ -72,6 +71,16 @@ class TransformedImages(ABC):
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        images, labels = self.__getitems__([index])
+        return images[0], int(labels[0])
+
+    def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return images and labels of a whole batch; called by torch's DataLoader. What random
+        transforms draw depends on torch's generator, which DataLoader seeds in each worker."""
+        batch = self.batch(indices, epoch=int(torch.empty((), dtype=torch.int64).random_()))
+        return batch.images, batch.labels
 
     def probe(self, number: int) -> Samples:
         """Return the first samples that can be had, normalised, to try a model with."""
@@ -191,16 +200,6 @@ class FastImages(TransformedImages, Dataset[Any]):
         """Return no threads: a worker that is started, not forked, makes its own."""
         return self.__dict__ | {"_threads": None}
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        images, labels = self.__getitems__([index])
-        return images[0], int(labels[0])
-
-    def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return images and labels of a whole batch; called by torch's DataLoader. What random
-        transforms draw depends on torch's generator, which DataLoader seeds in each worker."""
-        batch = self.batch(indices, epoch=int(torch.empty((), dtype=torch.int64).random_()))
-        return batch.images, batch.labels
-
     @staticmethod
     def collate(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the batch, which is one already: for DataLoader's collate_fn."""
@@ -281,11 +280,15 @@ class FastImages(TransformedImages, Dataset[Any]):
 class PixelSamples(TransformedImages):
     """The images of a data set in memory, to which a transform is applied one by one."""
 
-    def __init__(self, pixels: Pixels, labels: Tensor, transform: Spec, seed: int) -> None:
-        super().__init__(labels, pixels.standardization, build_transform(transform), seed)
-        self._images = pixels.images.numpy()
+    def __init__(self, whole: DataSet, transform: Spec, seed: int) -> None:
+        assert isinstance(whole.train, Samples)
+        assert whole.pixels is not None
+        assert whole.standardization is not None
+        labels = whole.train.labels
+        super().__init__(labels, whole.standardization, build_transform(transform), seed)
+        self._images = whole.pixels.numpy()
         self.shape = self._transform.try_on(Image.fromarray(self._images[0]))
-        channels = pixels.standardization.mean.shape[1]
+        channels = whole.train.shape[0]
         if self.shape[0] != channels:
             raise HpcdistError(
                 f"data.transform makes images of {self.shape[0]} channels of those of the data "
@@ -306,13 +309,4 @@ class PixelSamples(TransformedImages):
 
 def sample_seed(seed: int, epoch: int, index: int) -> int:
     """Return a 32-bit seed for one sample in one epoch, whichever rank or worker makes it."""
-    mixed = _mix(_mix(_mix(seed) ^ epoch) ^ index)
-    return mixed & 0xFFFFFFFF
-
-
-def _mix(value: int) -> int:
-    """splitmix64 (Steele, Lea and Flood, 2014): each bit depends on all."""
-    value = (value + 0x9E3779B97F4A7C15) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
+    return hash((seed, epoch, index)) & 0xFFFFFFFF  # of integers, the same in all processes

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import inspect
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.errors import JobError
 from hpcdist.base.text import nearest_first
-from hpcdist.machine.command import python_command
+from hpcdist.data.trial import try_apart
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,24 +53,6 @@ _NOT_OFFERED = frozenset(
 _DONE_ANYWAY = frozenset(("ToTensor", "PILToTensor", "ToImage"))
 """How lists for torchvision end; a job makes tensors of all images, whatever its list says."""
 _TENSORS_ONLY = frozenset({"RandomErasing", "RandomChannelPermutation", "RandomPhotometricDistort"})
-_TRY = """\
-import json, sys
-from hpcdist.base.errors import JobError
-from hpcdist.data.images.transforms import try_transform
-try:
-    try_transform(json.load(sys.stdin))
-except JobError as error:
-    print(json.dumps([error.message, error.hint]))
-"""
-"""Prints what is wrong with a list, if anything."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One transform of a list, and what it takes."""
-
-    name: str
-    arguments: Mapping[str, Any]
 
 
 class Transform:
@@ -140,87 +119,62 @@ def kept_random_state() -> Iterator[None]:
 
 
 def check_transform(spec: Spec) -> None:
-    """Raise JobError for transforms that do not exist, or are given wrong arguments.
-
-    A list is made as a trial; where torchvision is not imported yet, in a process of its own, since
-    that takes seconds, and memory that a submission does not need.
-    """
-    if isinstance(spec, str) and spec in PRESETS:
-        return
-    if "torchvision" in sys.modules:
-        try_transform(spec)
-        return
-    steps_of(spec)
-    done = subprocess.run(
-        python_command(_TRY),
-        input=json.dumps(spec),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["it gives no reason"])[-1]
-        raise JobError(
-            f"data.transform is {_as_json(spec)}, but torchvision cannot be used: {reason}",
-            hint="install it with: pip install torchvision",
-        )
-    if done.stdout:
-        message, hint = json.loads(done.stdout)
-        raise JobError(message, hint=hint)
+    """Raise JobError for transforms that do not exist, or are given wrong arguments: a list is made
+    as a trial, beside this process."""
+    if steps_of(spec) and not (isinstance(spec, str) and spec in PRESETS):
+        try_apart("hpcdist.data.images.transforms:try_transform", spec)
 
 
 def try_transform(spec: Spec) -> None:
     """Make the transforms, and raise JobError for what torchvision does not take."""
-    offered = _offered()
     verb = "is" if isinstance(spec, str) else "has"
-    for step in steps_of(spec):
-        if step.name not in offered:
-            names = nearest_first(step.name, [*PRESETS, *offered])[:6]
-            raise JobError(
-                f"data.transform {verb} {step.name!r}, which is no preset and no transform of "
-                "torchvision that makes one image of one",
-                hint=f"the nearest are: {', '.join(names)}; presets are {', '.join(PRESETS)}",
-            )
-        for name in step.arguments:
-            if name not in offered[step.name]:
-                raise JobError(
-                    f"data.transform: {step.name} has no argument {name!r}",
-                    hint="its arguments are: " + ", ".join(nearest_first(name, offered[step.name])),
-                )
     try:
-        build_transform(spec)
-    except Exception as error:  # noqa: BLE001 - torchvision raises whatever it likes
+        from torchvision.transforms import v2
+    except Exception as error:  # noqa: BLE001 - whatever a broken installation raises
         raise JobError(
-            f"data.transform is {_as_json(spec)}: torchvision cannot make it: "
-            f"{error or type(error).__name__}",
-            hint="its arguments are those of torchvision.transforms.v2",
+            f"data.transform {verb} {json.dumps(spec)}, but torchvision cannot be used: {error}",
+            hint="install it with: pip install torchvision",
         ) from None
-
-
-def _offered() -> dict[str, tuple[str, ...]]:
-    """Return the arguments of each transform that is offered."""
-    from torchvision.transforms import v2
-
-    return {
+    offered = {
         name: tuple(inspect.signature(member).parameters)
         for name, member in vars(v2).items()
         if inspect.isclass(member)
         and member.__module__.rpartition(".")[2] in _MODULES
         and name not in _NOT_OFFERED
     }
+    for name, arguments in steps_of(spec):
+        if name not in offered:
+            names = nearest_first(name, [*PRESETS, *offered])[:6]
+            raise JobError(
+                f"data.transform {verb} {name!r}, which is no preset and no transform of "
+                "torchvision that makes one image of one",
+                hint=f"the nearest are: {', '.join(names)}; presets are {', '.join(PRESETS)}",
+            )
+        for argument in arguments:
+            if argument not in offered[name]:
+                nearest = ", ".join(nearest_first(argument, offered[name]))
+                raise JobError(
+                    f"data.transform: {name} has no argument {argument!r}",
+                    hint=f"its arguments are: {nearest}",
+                )
+    try:
+        build_transform(spec)
+    except Exception as error:  # noqa: BLE001 - torchvision raises whatever it likes
+        raise JobError(
+            f"data.transform is {json.dumps(spec)}: torchvision cannot make it: "
+            f"{error or type(error).__name__}",
+            hint="its arguments are those of torchvision.transforms.v2",
+        ) from None
 
 
 def notes_on_transform(spec: Spec) -> list[str]:
     """Return notes for the user on what a list need not have."""
-    named = {name for item in ([spec] if isinstance(spec, str) else spec) for name in _names(item)}
+    items = [spec] if isinstance(spec, str) else spec
+    named = {name for item in items for name in ([item] if isinstance(item, str) else item)}
     return [
         f"data.transform needs no {name}: images become tensors, scaled to -1 to 1, in any case"
         for name in sorted(named & _DONE_ANYWAY)
     ]
-
-
-def _names(item: str | Mapping[str, Any]) -> list[str]:
-    return [item] if isinstance(item, str) else list(item)
 
 
 def is_unchanged(spec: Spec) -> bool:
@@ -234,33 +188,25 @@ def build_transform(spec: Spec) -> Transform:
     from torchvision.transforms import v2
 
     return Transform(
-        [(getattr(v2, step.name)(**step.arguments), step.name in _TENSORS_ONLY) for step in steps]
+        [(getattr(v2, name)(**arguments), name in _TENSORS_ONLY) for name, arguments in steps]
     )
 
 
-def steps_of(spec: Spec) -> list[Step]:
-    """Return the transforms that `spec` stands for, presets as what they are; JobError."""
-    if isinstance(spec, str):
-        return steps_of(PRESETS[spec]) if spec in PRESETS else _steps(spec, {})
-    return [step for item in spec for step in _item_steps(item)]
-
-
-def _item_steps(item: str | Mapping[str, Any]) -> list[Step]:
-    if isinstance(item, str):
-        return steps_of(item)
-    if len(item) != 1 or not all(isinstance(value, Mapping) for value in item.values()):
-        raise JobError(
-            f"data.transform has the item {_as_json(item)}, which must be one name with its "
-            "arguments by their names",
-            hint="for example {RandomAffine: {degrees: 5}}",
-        )
-    [(name, arguments)] = item.items()
-    return steps_of(name) if name in PRESETS else _steps(name, arguments)
-
-
-def _steps(name: str, arguments: Mapping[str, Any]) -> list[Step]:
-    return [] if name in _DONE_ANYWAY and not arguments else [Step(name, dict(arguments))]
-
-
-def _as_json(value: Any) -> str:
-    return json.dumps(value, default=str)
+def steps_of(spec: Spec) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the transforms that `spec` stands for, presets as what they are, each with its
+    arguments; JobError."""
+    steps: list[tuple[str, Mapping[str, Any]]] = []
+    for item in [spec] if isinstance(spec, str) else spec:
+        named = {item: {}} if isinstance(item, str) else item
+        if len(named) != 1 or not all(isinstance(value, Mapping) for value in named.values()):
+            raise JobError(
+                f"data.transform has the item {json.dumps(item, default=str)}, which must be one "
+                "name with its arguments by their names",
+                hint="for example {RandomAffine: {degrees: 5}}",
+            )
+        [(name, arguments)] = named.items()
+        if name in PRESETS:
+            steps += steps_of(PRESETS[name])
+        elif name not in _DONE_ANYWAY or arguments:
+            steps.append((name, arguments))
+    return steps

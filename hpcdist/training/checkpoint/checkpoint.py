@@ -1,25 +1,46 @@
-"""Saving and loading checkpoints: whole or not at all, and never by an attempt out of date."""
+"""Saving and loading checkpoints: whole or not at all, and never by an attempt out of date.
+
+A checkpoint is a folder. Its tensors are in the format of torch.distributed.checkpoint (DCP), which
+any number of ranks with any strategy can read. Beside them `training.pt` holds what else a training
+goes on from, and `complete.json`, written last, lists every file with its size and checksum. The
+folder gets its name when all is there. Nothing that is read can run code.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import io
+import json
 import os
+import pickle
+import random
 import secrets
+import shutil
+import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
+import numpy as np
 import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.state_dict_loader import load as read_parts
+from torch.distributed.checkpoint.state_dict_saver import save as write_parts
 
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError
+from hpcdist.data.order import derive_seed
+from hpcdist.rank.context import RankContext
 from hpcdist.training.checkpoint import files as checkpoint_files
+from hpcdist.training.checkpoint.files import COMPLETE, METADATA, STATE, describe
 
-FORMAT = 1
-LIGHTNING_KEY = "hpcdist"
-"""Under it a checkpoint of Lightning's holds what Lightning does not know of."""
-
+_FORMAT = 2
+_MODEL = "model."
+_OPTIMIZER = "optimizer."
 _SHORT_WRITE = "unexpected pos"  # torch's writer, where less was written than it gave
 
 
@@ -27,44 +48,100 @@ class StaleAttemptError(HpcdistError):
     """A newer attempt of the run has begun: this one must not write checkpoints any more."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Position:
-    """The position of a training."""
-
-    step: int = 0
-    """Optimizer steps done."""
-    epoch: int = 0
-    """Epochs done."""
-    samples: int = 0
-    """Samples of the epoch in progress that are used, over all ranks."""
+# Saving.
 
 
-def save(path: Path, state: dict[str, Any], *, is_current: Callable[[], bool]) -> None:
-    """Write a checkpoint.
+def save(
+    path: Path,
+    tensors: dict[str, Tensor],
+    state: dict[str, Any],
+    *,
+    is_current: Callable[[], bool],
+    together: bool,
+) -> None:
+    """Write a checkpoint of `tensors` and `state`: all ranks `together`, each with its parts of the
+    tensors and rank 0 with the state, or rank 0 alone.
 
     It is written aside, brought to the disk, and renamed: whoever is killed at whatever moment
     leaves the checkpoints that were there. Raises StaleAttemptError, and leaves nothing, where
     `is_current` says no; HpcdistError where the disk is full.
     """
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    rank, world_size = (dist.get_rank(), dist.get_world_size()) if together else (0, 1)
+    names = [f".{path.name}.{secrets.token_hex(4)}"]
+    if rank == 0:
+        path.with_name(names[0]).mkdir(mode=files.PRIVATE_FOLDER)
+    if together:
+        dist.broadcast_object_list(names, src=0)
+    aside = path.with_name(names[0])
     try:
-        with telling_of_no_room(path):
-            write(aside, state)
-        require_current(path, is_current)
-        os.replace(aside, path)
+        with report_full_disk(path):
+            writer = FileSystemWriter(aside, sync_files=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # that it writes without other ranks
+                write_parts(tensors, storage_writer=writer, no_dist=not together)
+            # Each rank looks at what it wrote; the list of tensors is rank 0's.
+            own = [*aside.glob(f"__{rank}_*"), *([aside / METADATA] if rank == 0 else [])]
+            described: list[Any] = [{part.name: describe(part) for part in own}]
+            if together:
+                described *= world_size
+                dist.gather_object(described[0], described if rank == 0 else None, dst=0)
+            if rank == 0:
+                listed = {name: entry for entries in described for name, entry in entries.items()}
+                _write(aside / STATE, lambda file: torch.save({"format": _FORMAT, **state}, file))
+                listed[STATE] = describe(aside / STATE)
+                marker = json.dumps({"world_size": world_size, "files": listed}).encode()
+                _write(aside / COMPLETE, lambda file: file.write(marker))
+        if rank == 0:
+            _give_name(aside, path, is_current)
     except BaseException:
-        aside.unlink(missing_ok=True)
+        if rank == 0:
+            shutil.rmtree(aside, ignore_errors=True)
         raise
-    sync_folder(path.parent)
+
+
+def _write(path: Path, write: Callable[[Any], Any]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, files.PRIVATE_FILE)
+    with open(descriptor, "wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _give_name(aside: Path, path: Path, is_current: Callable[[], bool]) -> None:
+    _sync_folder(aside)
+    if not is_current():
+        raise StaleAttemptError(
+            f"a newer attempt of this run has begun: {path.name} is not saved",
+            hint="nothing is lost: the newer attempt saves its own",
+        )
+    before = aside.with_name(f"{aside.name}.before")
+    if path.exists():  # of an attempt before: it was found damaged, or it is this very step
+        path.rename(before)
+    aside.rename(path)
+    _sync_folder(path.parent)
+    shutil.rmtree(before, ignore_errors=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
-def telling_of_no_room(path: Path) -> Iterator[None]:
+def report_full_disk(path: Path) -> Iterator[None]:
     """Raise HpcdistError in place of what torch makes of a disk, or a quota, that is full."""
     try:
         yield
-    except BaseException as error:  # torch's CheckpointException is no Exception
-        if not _is_for_want_of_room(error):
+    except (Exception, CheckpointException) as error:
+        # From one rank to another only text goes.
+        is_full = files.find_full(error) is not None or any(
+            isinstance(each, CheckpointException) and _SHORT_WRITE in str(each)
+            for each in files.causes(error)
+        )
+        if not is_full:
             raise
         raise HpcdistError(
             f"no room is left for the checkpoint {path}: the disk or your quota there is full",
@@ -73,84 +150,238 @@ def telling_of_no_room(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _is_for_want_of_room(error: BaseException | None) -> bool:
-    """Return whether it, or its cause, says so; from one rank to another only text goes."""
-    return files.find_full(error) is not None or any(
-        type(each).__name__ == "CheckpointException" and _SHORT_WRITE in str(each)
-        for each in files.causes(error)
-    )
+def flatten(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return all tensors on this rank: `model.<name>`, `optimizer.<parameter's name>.<kind>`. They
+    are the model's and the optimizer's own: what is written into them is taken over."""
+    flat = {f"{_MODEL}{name}": value for name, value in model.state_dict().items()}
+    for name, parameter in model.named_parameters():
+        for kind, value in optimizer.state.get(parameter, {}).items():
+            flat[f"{_OPTIMIZER}{name}.{kind}"] = value
+    return {name: value for name, value in flat.items() if isinstance(value, Tensor)}
 
 
-def write(path: Path, state: dict[str, Any]) -> None:
-    """Write a new file, sealed with its digest, and bring it to the disk."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, files.PRIVATE_FILE)
-    with open(descriptor, "wb") as file:
-        sealed = checkpoint_files.SealedFile(file)
-        torch.save(state, cast("IO[bytes]", sealed))
-        sealed.seal()
-        file.flush()
-        os.fsync(file.fileno())
+# Loading.
 
 
-def load(path: Path, *, by_lightning: bool = False) -> dict[str, Any]:
-    """Read a checkpoint into CPU memory; only plain values and tensors are unpickled.
+def load_state(path: Path, *, has_group: bool) -> dict[str, Any]:
+    """Return all but the tensors of a checkpoint, which rank 0 reads for all; only plain values and
+    tensors are unpickled. HpcdistError where it is none of ours."""
+    state: list[Any] = [None]
+    if not has_group or dist.get_rank() == 0:
+        if path.suffix == checkpoint_files.LIGHTNING:
+            raise _foreign(path, "the job lightning saved it, and only that goes on from it")
+        with _refusing(path):
+            state = [torch.load(path / STATE, map_location="cpu", weights_only=True)]
+        if not isinstance(state[0], dict) or state[0].get("format") != _FORMAT:
+            raise _foreign(path, f"it does not say that its format is {_FORMAT}")
+    if has_group:
+        dist.broadcast_object_list(state, src=0)
+    found: dict[str, Any] = state[0]
+    return found
 
-    Of one in parts, that is all but the weights and the optimizer's state: see `sharded.read`.
-    HpcdistError where it is none of ours, or was not saved by the same trainer.
+
+def load_tensors(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, has_group: bool, apart: bool
+) -> None:
+    """Go on with the weights and the optimizer's state of a checkpoint; its settings, such as the
+    weight decay, stay the job's. `apart`: each rank reads what it holds; else rank 0 reads for all,
+    and so nodes need no file system in common. HpcdistError where the checkpoint is none of ours.
     """
+    _make_state(optimizer)
+    flat = flatten(model, optimizer)
+    is_reader = apart or not has_group or dist.get_rank() == 0
+    reader = _Reader(path)
+    stored: list[Any] = [None]
+    if is_reader:
+        with _refusing(path):
+            stored = [sorted(reader.read_metadata().state_dict_metadata)]
+    if has_group and not apart:
+        dist.broadcast_object_list(stored, src=0)
+    if lacking := [name for name in flat if name.startswith(_MODEL) and name not in stored[0]]:
+        raise _foreign(path, f"it has no {lacking[0]}")
+    flat = {name: flat[name] for name in flat.keys() & {*stored[0]}}
+    flat = dict(sorted(flat.items()))  # the same order in all ranks
+    if is_reader:
+        with _refusing(path), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that it reads without other ranks
+            read_parts(flat, storage_reader=reader, no_dist=True)
+    for name, parameter in model.named_parameters():  # one that was never trained has no state
+        if not any(full.startswith(f"{_OPTIMIZER}{name}.") for full in flat):
+            optimizer.state.pop(parameter, None)
+    if has_group and not apart:
+        for value in flat.values():
+            given = value.contiguous()
+            dist.broadcast(given, src=0)
+            value.copy_(given)
+
+
+def _make_state(optimizer: torch.optim.Optimizer) -> None:
+    """Have the optimizer make the tensors that it keeps, by a step that changes nothing."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+
+
+@contextlib.contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Raise HpcdistError in place of whatever torch raises at a damaged or foreign checkpoint."""
     try:
-        state = _read(path)
-    except Exception as error:  # noqa: BLE001 - see `_read`
-        raise foreign(path, _first_line(error)) from None
-    keys = state if isinstance(state, dict) else {}
-    if by_lightning and LIGHTNING_KEY not in keys:
-        raise foreign(path, "no job with workload lightning saved it")
-    if not by_lightning and "pytorch-lightning_version" in keys:
-        raise foreign(path, "Lightning saved it, and the job lightning goes on from it")
-    if not by_lightning and keys.get("format") != FORMAT:
-        raise foreign(path, f"it does not say that its format is {FORMAT}")
-    return cast("dict[str, Any]", state)
+        yield
+    except (Exception, CheckpointException) as error:  # noqa: BLE001
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        # Of what failed in reading, torch gives a whole traceback.
+        why = lines[-1] if isinstance(error, CheckpointException) else lines[0]
+        raise _foreign(path, why) from None
 
 
-def _read(path: Path) -> Any:
-    """Return what a checkpoint holds; torch raises whatever a damaged or foreign file makes it."""
-    file = path / checkpoint_files.TRAINING if checkpoint_files.is_in_parts(path) else path
-    return torch.load(file, map_location="cpu", weights_only=True)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
-
-
-def newest_intact(candidates: list[Path], damaged: Callable[[Path], None]) -> Path | None:
-    """Return the first candidate that is whole; `damaged` is called for each one before it."""
-    for path in candidates:
-        if checkpoint_files.is_intact(path):
-            return path
-        damaged(path)
-    return None
-
-
-def require_current(path: Path, is_current: Callable[[], bool]) -> None:
-    """Raise StaleAttemptError where `is_current` says no."""
-    if not is_current():
-        raise StaleAttemptError(
-            f"a newer attempt of this run has begun: {path.name} is not saved",
-            hint="nothing is lost: the newer attempt saves its own",
-        )
-
-
-def foreign(path: Path, reason: str) -> HpcdistError:
-    """Return the error for what is no checkpoint of ours."""
+def _foreign(path: Path, reason: str) -> HpcdistError:
     return HpcdistError(
         f"{path} is not a checkpoint that this version of hpcdist can read: {reason}",
         hint="name one that hpcdist saved with checkpoint.resume",
     )
 
 
-def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+_MOST_METADATA_BYTES = 250_000_000
+"""Size of the list of tensors; that of 1,500 tensors on 64 ranks has 13 MB."""
+_KNOWN_MODULE = "torch.distributed.checkpoint.metadata"
+_PATHS = ("pathlib", "pathlib._local")
+_KNOWN = {
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+}
+_UNSAFE = {"BytesStorageMetadata"}  # has DCP unpickle what the checkpoint holds
+
+
+class _Reader(FileSystemReader):
+    """Reads a checkpoint whose list of tensors is a pickle, which could hold any code."""
+
+    def read_metadata(self, *_arguments: Any, **_options: Any) -> Metadata:
+        """Return the list of tensors; only the classes of such lists are unpickled."""
+        folder = Path(self.path)
+        content = files.read_bytes(folder / METADATA, most_bytes=_MOST_METADATA_BYTES)
+        value = _Unpickler(io.BytesIO(content)).load()
+        if not isinstance(value, Metadata):
+            raise pickle.UnpicklingError(f"{METADATA} holds a {type(value).__name__}")
+        parts = {part.name for part in folder.glob("*.distcp") if part.is_file()}
+        for place in (value.storage_data or {}).values():
+            if place.relative_path not in parts or place.transform_descriptors:
+                raise pickle.UnpicklingError(f"{METADATA} names {place.relative_path!r}")
+        return value
+
+
+class _Unpickler(pickle._Unpickler):  # noqa: SLF001 - see below
+    """Unpickles lists of tensors, in Python: that in C takes 2 GB for a pickle of 9 bytes, which
+    says that it has so many values."""
+
+    dispatch = {  # noqa: RUF012 - as its parent has it
+        code: load
+        for code, load in pickle._Unpickler.dispatch.items()  # noqa: SLF001
+        if code != pickle.BYTEARRAY8[0]  # of any size, before one byte of it is read
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a class that lists of tensors are made of."""
+        if module == "torch" and isinstance(value := getattr(torch, name, None), torch.dtype):
+            return value
+        if (module, name) in _KNOWN:
+            return super().find_class(module, name)
+        if module in _PATHS:  # nobody reads it, and one made of others can grow without an end
+            return lambda *_parts: Path()
+        if module == _KNOWN_MODULE and "." not in name and name not in _UNSAFE:
+            value = super().find_class(module, name)
+            if isinstance(value, type):  # not what the module has imported or can do
+                return value
+        raise pickle.UnpicklingError(f"{METADATA} asks for {module}.{name}")
+
+
+# The checkpoint to start from.
+
+
+def find_start(context: RankContext, resume: str | None, *, has_group: bool) -> Path | None:
+    """Return the checkpoint that this attempt goes on from, the same in all ranks, if there is one.
+    Rank 0 alone looks for it: on a shared file system nodes may see different things, and where
+    there is none, node 0 alone has it."""
+    path = _find(context, resume) if context.rank == 0 else None
+    own = context.run.checkpoints_folder
+    start = [None if path is None else (path.parent == own, path.name, str(path))]
+    if has_group:
+        dist.broadcast_object_list(start, src=0)
+    if start[0] is None:
+        return None
+    is_own, name, whole = start[0]
+    return own / name if is_own else Path(whole)
+
+
+def _find(context: RankContext, resume: str | None) -> Path | None:
+    own = context.run.checkpoints_folder
+    if context.is_current():
+        checkpoint_files.remove_unfinished(own)
+    if context.attempt > 0:
+        for path in checkpoint_files.list_checkpoints(own):
+            if checkpoint_files.is_intact(path):
+                return path
+            _pass_over(context, path)
+            if context.is_current():
+                checkpoint_files.set_aside_damaged(path)
+    if resume is None:
+        return None
+    candidates = checkpoint_files.resume_candidates(resume)
+    for path in candidates:
+        if checkpoint_files.is_intact(path):
+            return path
+        _pass_over(context, path)
+    raise HpcdistError(
+        f"checkpoint.resume is {resume!r}, where no checkpoint is whole: {candidates[0].name} "
+        "is damaged, or not hpcdist's",
+        hint="start without it: leave checkpoint.resume out",
+    )
+
+
+def _pass_over(context: RankContext, path: Path) -> None:
+    context.note(f"{path.name} is damaged and is passed over for the one before")
+
+
+# Random generators.
+
+
+def seed_weights(seed: int) -> None:
+    """Seed all generators alike in all ranks: a user's model may draw its weights from any."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - the global generator, which a model would take
+    torch.manual_seed(seed)
+
+
+def seed_rank(seed: int, *, rank: int, step: int) -> None:
+    """Seed all generators of this rank for what follows a step: each rank drops out other units."""
+    seed_weights(derive_seed(seed, rank, step, 1))  # the 1 tells it from the seeds of epochs
+
+
+def get_rng_state(device: torch.device) -> dict[str, Any]:
+    """Return the state of python's, numpy's and torch's generators, and of the device's."""
+    version, words, gauss = random.getstate()
+    name, keys, *rest = np.random.get_state()  # noqa: NPY002 - the global generator
+    return {
+        "python": [version, list(words), gauss],
+        "numpy": [str(name), torch.from_numpy(np.asarray(keys, np.int64)), *map(float, rest)],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+    }
+
+
+def set_rng_state(state: dict[str, Any], device: torch.device) -> None:
+    """Go on where `get_rng_state` was called."""
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    name, keys, position, has_gauss, cached = state["numpy"]
+    numpy_state = (name, keys.numpy().astype(np.uint32), int(position), int(has_gauss), cached)
+    np.random.set_state(numpy_state)  # noqa: NPY002 - the global generator, as above
+    torch.set_rng_state(state["torch"])
+    if device.type == "cuda" and state["cuda"] is not None:
+        torch.cuda.set_rng_state(state["cuda"], device)

@@ -118,14 +118,14 @@ def test_what_a_node_published_is_brought_home_when_the_job_has_ended(hpcdist, a
 def test_the_checkpoint_to_go_on_from_is_brought_along(hpcdist, azure, tmp_path):
     folder = hpcdist.folder / "runs" / "before" / "checkpoints"
     folder.mkdir(parents=True)
-    (folder / "step-00000004.pt").write_bytes(b"whole enough")
+    (folder / "step-00000004.ckpt").write_bytes(b"whole enough")
     hpcdist("submit", "ddp", "--set", "checkpoint.resume=runs/before", "--gpus", "1")
     done = hpcdist("render", "fsdp", "--nodes", "2", "--gpus", "1")
     assert "fsdp saves its checkpoints in parts" in done.stderr
     found = uploaded(azure)
-    assert found["resume/step-00000004.pt"] == b"whole enough"
+    assert found["resume/step-00000004.ckpt"] == b"whole enough"
     code = tmp_path / "code"
-    for name in ("run/spec.json", "resume/step-00000004.pt"):
+    for name in ("run/spec.json", "resume/step-00000004.ckpt"):
         (code / name).parent.mkdir(parents=True)
         (code / name).write_bytes(found[name])
     (tmp_path / "output").mkdir()
@@ -227,7 +227,7 @@ def test_a_run_at_its_time_limit_names_the_command_that_goes_on(hpcdist, azure):
     )
     azure.set_state(run.id, "Failed")
     verdict = {"kind": "time_limit", "state": "preempted", "message": "m", "exit_code_of_run": 75}
-    saved = {"checkpoints/step-00000004.pt": b"whole enough"}
+    saved = {"checkpoints/step-00000004.ckpt": b"whole enough"}
     publish(azure, run, **{"verdict.json": json.dumps(verdict).encode()}, **saved)
     (found,) = json.loads(hpcdist("status", run.id, "--json").stdout)
     assert found["continue_with"] == f"hpcdist resume {run.id}"
@@ -238,4 +238,4 @@ def test_a_run_at_its_time_limit_names_the_command_that_goes_on(hpcdist, azure):
     job = Run(run.path.parent / name).read_launch()[0]
     assert (job.name, job.train.seed) == ("it's", 3)
     assert job.checkpoint.resume == str(run.path)
-    assert b"whole enough" in uploaded(azure)["resume/step-00000004.pt"]
+    assert b"whole enough" in uploaded(azure)["resume/step-00000004.ckpt"]

@@ -1,1 +1,0 @@
-"""The models that are trained, and what they may be called with."""
