@@ -212,7 +212,7 @@ DAMAGES = {
     ),
     "times that no clock shows": lambda run: [
         replace(run.spec_file, '{"created_s": -1e308, "job": {"name": "x"}}'),
-        replace(run.submission_file, '{"scheduler": "local", "submitted_s": 1e308}'),
+        replace(run.submission_file, '{"scheduler": "local", "job_id": 1e308}'),
         change(run.verdict_file, time_s=float("-inf")),
         write(run.attempts_folder / "00000/begin.json", '{"life": 0, "time_s": Infinity}'),
     ],
