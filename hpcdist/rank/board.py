@@ -136,32 +136,32 @@ class ProgressSlot:
 
     def __init__(self, told: RankProgress, order: RankProgress, pipe: RankPipe) -> None:
         self.pipe = pipe
-        self.progress = told
+        self.values = told
         self._order = order
         self._boundary = 0
 
     @property
     def last_step(self) -> int | None:
         """Number of finished steps; None where none was stored."""
-        return self.progress.step
+        return self.values.step
 
     @property
     def wish(self) -> tuple[int, int]:
         """The number of the agent's wish, 0 before the first, and the steps that it is for."""
-        return divmod(self.progress.wish, _STEPS)
+        return divmod(self.values.wish, _STEPS)
 
     def alive(self) -> None:
         """Store that the rank is alive, at its start and outside of steps."""
-        self.progress.alive_ns = time.monotonic_ns()
+        self.values.alive_ns = time.monotonic_ns()
 
     def step(self, step: int) -> None:
         """Store that `step` steps are finished."""
-        self.progress.num_steps = step + 1
+        self.values.num_steps = step + 1
         self.alive()
 
     def finish(self) -> None:
         """Store that the workload returned by itself."""
-        self.progress.finished = True
+        self.values.finished = True
         self.alive()
 
     def should_stop(self) -> bool:
@@ -171,7 +171,7 @@ class ProgressSlot:
         where to stop, it waits.
         """
         self._boundary += 1
-        self.progress.boundary = self._boundary  # before the order is looked at
+        self.values.boundary = self._boundary  # before the order is looked at
         while (order := self._order.boundary) == _PAUSE:  # no limit: the rank ends with its agent
             time.sleep(_PAUSE_POLL_S)
         return order != _GO_ON and self._boundary >= order

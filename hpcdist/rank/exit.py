@@ -68,7 +68,7 @@ def leave(code: int, slot: ProgressSlot, pid: int, *, kept: Mapping[str, ModuleT
 
 def _be_gone_within(limit_s: float, code: int, slot: ProgressSlot) -> None:
     """Tell that the workload is over, and have the kernel end this process after the limit."""
-    slot.progress.leaves = code + 1
+    slot.values.leaves = code + 1
     signal.signal(LATE, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [LATE])
     signal.setitimer(signal.ITIMER_REAL, limit_s)

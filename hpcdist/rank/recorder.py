@@ -111,7 +111,7 @@ class StepRecorder:
             self._progress.step(self.step_count)
         if self._enabled:
             self._add_step(samples, loss, learning_rate)
-        wish = 0 if self._progress is None else self._progress.progress.wish
+        wish = 0 if self._progress is None else self._progress.values.wish
         if wish != self._granted and self._profile(self.step_count):
             self._granted = wish
 

@@ -109,7 +109,7 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     code, report = 0, None
     progress.alive()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
-        progress.progress.ignores_sigterm = True
+        progress.values.ignores_sigterm = True
     set_current(context)
     kills, places = kernel_kills(), places_of_writing(context.run.path)
     try:
@@ -133,7 +133,7 @@ def run_workload(context: RankContext, error_file: Path) -> int:
         code = _show(error, is_of_user=isinstance(job, OwnCodeJob))
     is_rank = os.getpid() == pid
     if is_rank and callable(signal.getsignal(signal.SIGTERM)):
-        progress.progress.handles_sigterm = True
+        progress.values.handles_sigterm = True
     if report is not None and is_rank:
         _leave_report(report, context, error_file)
     torch: Any = sys.modules.get("torch")

@@ -107,7 +107,7 @@ def test_marks_outlast_the_steps():
     board = ProgressBoard(1)
     slot = board.slot(0)
     slot.alive()
-    slot.progress.ignores_sigterm = True
+    slot.values.ignores_sigterm = True
     slot.step(3)
     assert board.read(0).ignores_sigterm
     slot.finish()
