@@ -297,6 +297,6 @@ def rank_environment(
 
 def recorder_environment(before: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that turns the recorder on; none where the user has set it already."""
-    # torch 2.6 and 2.7 know the older name only.
+    # torch 2.7 knows the older name only.
     is_set = before.keys() & {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"}
     return {} if is_set else {"TORCH_FR_BUFFER_SIZE": str(_RECORDED_OPERATIONS)}

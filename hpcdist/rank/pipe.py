@@ -37,7 +37,7 @@ _MOST_BYTES = 1 << 17
 """Size of a packet: less than what a socket takes at once."""
 _QUESTION_BYTES = 8
 C10D, _MAKES_GROUP = "torch.distributed.distributed_c10d", "_new_process_group_helper"
-"""Called for each process group, by this name within its module (torch 2.6 to 2.15)."""
+"""Called for each process group, by this name within its module (torch 2.7 to 2.15)."""
 _DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 _OLDEST_PENDING = 4
 UNRECORDED = Collectives(is_recorded=False)
