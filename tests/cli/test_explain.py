@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from hpcdist.base.errors import EXIT_CODES
+from hpcdist.cli.explain import meanings
 from hpcdist.cli.main import main
 from hpcdist.cluster.profile import ClusterProfile, profile_keys
 from hpcdist.job.check import annotation_at
@@ -14,7 +15,7 @@ from hpcdist.job.spec import JOB_TYPES
 from hpcdist.job.yaml_text import parse_yaml
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
-from hpcdist.runs.verdict import Verdict, meanings
+from hpcdist.runs.verdict import Verdict
 
 PROFILES = """
 clusters:

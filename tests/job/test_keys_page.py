@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import get_args
 
 from hpcdist.base.errors import EXIT_CODES
-from hpcdist.runs.verdict import Kind, State, meanings
+from hpcdist.cli.explain import meanings
+from hpcdist.runs.verdict import Kind, State
 
 DOCS = Path(__file__).parents[2] / "docs"
 
