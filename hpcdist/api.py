@@ -113,7 +113,7 @@ class SubmittedRun:
         return self._returned(range(self._num_function_ranks()), timeout_s)
 
     def _returned(self, ranks: Sequence[int], timeout_s: float | None) -> list[Any]:
-        from hpcdist.runs.function_outcome import returned_by
+        from hpcdist.runs.run import returned_by
 
         verdict = self.wait(timeout_s)
         return [returned_by(self._run, rank, verdict) for rank in ranks]

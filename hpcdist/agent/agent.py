@@ -23,7 +23,7 @@ from hpcdist.base.files import close_umask
 from hpcdist.base.ownership import NotOwnError, check_own_folder, is_own
 from hpcdist.machine.process import adopt_orphans, kill_descendants
 from hpcdist.notify import tell_end
-from hpcdist.rank.lack import full_disk
+from hpcdist.rank.exit import full_disk
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Kind, Verdict
 from hpcdist.schedulers import load_requeuer, load_scheduler
@@ -59,7 +59,8 @@ def run_agent(run_path: Path, place: JobPlace) -> int:
         note_own_job(run, requeuer.own_job_id())
     node = OwnNode(job, plan, place, spec.cluster.profile.notify)
     verdict = None
-    # Else it has one, of an agent that could not join or from before a restart of the job.
+    # A run may have its verdict before this agent begins: that of another node's agent, which could
+    # not join, or that of an earlier start of the job.
     if not run.verdict_file.exists():
         verdict = _take_part(node, lives.Attempts(run, job, requeuer))
     verdict = run.read_verdict() or verdict

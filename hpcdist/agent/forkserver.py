@@ -274,7 +274,7 @@ class Forkserver:
         # Signals go to the ranks alone: their DataLoader workers end with them, and not before.
         for pid, local_rank in self._ranks.items():
             progress = self._board.read(local_rank)
-            if progress.leaves_with is not None:
+            if progress.leaves:
                 self._kill_at[pid] = now + _LEAVING_GRACE_S
                 continue
             # A program may know of SIGTERM only: what it saves then is worth as much at a SIGHUP.

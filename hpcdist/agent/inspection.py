@@ -18,7 +18,7 @@ from hpcdist.agent import messages
 from hpcdist.agent.watch import LivingRank, RankWatch
 from hpcdist.base.polling import poll
 from hpcdist.machine.process import catches, process_use, send_signal
-from hpcdist.rank.collectives import UNRECORDED
+from hpcdist.rank.pipe import UNRECORDED
 from hpcdist.runs import requests
 from hpcdist.workloads.rank_process import STACKS_SIGNAL
 
@@ -71,7 +71,7 @@ def _answer(
     if isinstance(wanted, messages.Dump):
         reports = []
         for rank, of in _look(ranks, watch).items():
-            has_group = watch.board.pipe(rank.order.local_rank).is_attended
+            has_group = watch.board.pipes[rank.order.local_rank].is_attended
             # Without a process group, and so a thread that answers, it has begun nothing.
             collectives = of.collectives if has_group else UNRECORDED
             reports.append(watch.hang_report(rank, of.threads, collectives))
@@ -90,7 +90,7 @@ def _answer(
 def _look(ranks: Sequence[LivingRank], watch: RankWatch) -> dict[LivingRank, requests.RankStacks]:
     """Return where ranks are, by their own thread, else by what faulthandler writes at a signal,
     and what their processes do; without those that have just ended."""
-    pipes = {rank: watch.board.pipe(rank.order.local_rank) for rank in ranks}
+    pipes = {rank: watch.board.pipes[rank.order.local_rank] for rank in ranks}
     begins = {rank: watch.stacks.num_bytes(rank.order.local_rank) for rank in ranks}
     attended = {rank for rank in ranks if pipes[rank].is_attended}
     for rank in attended:
@@ -174,7 +174,7 @@ def _profile(
 
     def is_over() -> bool | None:
         for rank, wish in wishes.items():
-            if (report := board.pipe(rank.order.local_rank).report_on(wish)) is not None:
+            if (report := board.pipes[rank.order.local_rank].report_on(wish)) is not None:
                 found[rank.order.rank] = report
         living = set(watch.pids.values())
         return all(one.order.rank in found or one.pid not in living for one in ranks) or None

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from hpcdist.agent import coordinator, messages
@@ -21,11 +22,12 @@ from hpcdist.agent.outcome import words
 from hpcdist.agent.outcome.lives import Attempts, note_restart
 from hpcdist.base import files
 from hpcdist.notify import tell_hang
-from hpcdist.runs.requests import Answer, Request, leave_answer, take_request
-from hpcdist.runs.run import SIGN_EVERY_S
+from hpcdist.runs.requests import Answer, Request
+from hpcdist.runs.run import SIGN_EVERY_S, Run
 from hpcdist.runs.verdict import Hang, Verdict
 from hpcdist.schedulers.notes import Notes
 
+_MOST_REQUEST_BYTES = 1 << 20
 _TICK_S = 0.5
 _TICKS_PER_LOOK = 2
 """Ticks between two looks at what others may have written into the run's directory."""
@@ -126,6 +128,7 @@ class Leader:
             self._is_over = True
             return
         if self._run.cancel_file.exists():
+            # As if node 0's agent had got the signal, which a scheduler may have sent to nobody.
             cancel = messages.Signalled(signal="SIGTERM", is_cancel=True)
             self._decide(coordinator.Heard(0, cancel))
         if (request := take_request(self._run)) is not None:
@@ -201,6 +204,20 @@ class Leader:
             del self._answers[request]
             answer.troubles.update(dict.fromkeys(missing, "its agent did not answer in time"))
             try:
-                leave_answer(self._run, request, replace(answer, time_s=time.time()))
+                content = msgspec.json.encode(replace(answer, time_s=time.time()))
+                files.write_whole(self._run.answer_file(request), content)
             except OSError as error:
                 self._log(f"a request was not answered: {files.reason(error)}")
+
+
+def take_request(run: Run) -> Request | None:
+    """Return the request that has come, and remove it."""
+    if not files.is_there(run.request_file):
+        return None
+    try:
+        with files.open_private(run.request_file) as file:
+            return msgspec.json.decode(file.read(_MOST_REQUEST_BYTES), type=Request)
+    except (OSError, msgspec.MsgspecError, UnicodeError):  # none of ours
+        return None
+    finally:
+        run.request_file.unlink(missing_ok=True)

@@ -196,7 +196,7 @@ class LocalRanks:
             clock_offset_s=self.clock_offset_s,
             stopped_s=self._ending_s,
             out_of_memory=self._watch.out_of_memory(exited.local_rank, exited.status),
-            unwritten=self._board.pipe(exited.local_rank).unwritten(),
+            unwritten=self._board.pipes[exited.local_rank].unwritten(),
         )
         try:
             close_event_file(self._run, order, end, max_rss_bytes=exited.max_rss_bytes)

@@ -228,7 +228,7 @@ class Member:
                 self._liveness.hear(_LEADER)
             case messages.Begin():
                 self._attempts.begin(order.meeting.attempt)
-                if self._leader is not None:
+                if self._leader is not None:  # node 0's forkserver opens the ranks' store
                     self._ranks.obey(order)
             case messages.Start():
                 self._start(order.meeting)
@@ -238,13 +238,13 @@ class Member:
                 self._ranks.obey(order)
 
     def _start(self, meeting: RankMeeting) -> None:
-        facts, most = self._facts, meeting.master_addr
-        if facts.master_addr != most and self._leader is not None:
+        facts, address = self._facts, meeting.master_addr
+        if facts.master_addr != address and self._leader is not None:
             # Node 0 takes the address that others reached, whatever its own name means there:
             # Debian gives it 127.0.1.1.
-            self._reach_leader(most, most)
-        elif facts.master_addr != most:
-            self._log(f"node 0 is reached by {facts.master_addr}, not by {most}")
+            self._reach_leader(address, address)
+        elif facts.master_addr != address:
+            self._log(f"node 0 is reached by {facts.master_addr}, not by {address}")
             meeting = msgspec.structs.replace(meeting, master_addr=facts.master_addr)
         orders = rank_orders(
             self._run, self._node, interface=facts.interface, gpus=facts.gpus, meeting=meeting

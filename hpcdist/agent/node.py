@@ -22,12 +22,14 @@ from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
 from hpcdist.machine.gpus import claim, show_only, visible_uuids, why_not_used
 from hpcdist.machine.network import interface_of, offered_addresses
 from hpcdist.machine.process import ProcessId
-from hpcdist.rank.collectives import recorder_environment
 from hpcdist.rank.context import RankOrder, RankPlace
-from hpcdist.rank.script_trackers import tracker_variables
+from hpcdist.rank.libraries import tracker_variables
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan, NodePlan
 from hpcdist.schedulers.base import JobPlace
+
+_RECORDED_OPERATIONS = 2000
+"""Number of operations that torch's flight recorder keeps."""
 
 
 class CannotLaunchError(Exception):
@@ -222,7 +224,7 @@ def rank_orders(
         shares = [[] for _ in range(num_ranks)]
     else:
         shares = share_cpus(cpus, num_ranks, per_share=node.job.cpus_per_rank)
-    sweep = run.read_sweep_place()
+    sweep = run.spec.sweep
     group = run.id if sweep is None else str(sweep.id)
     bound_to = {cpu for share in shares for cpu in share}
     orders = []
@@ -252,7 +254,7 @@ def rank_orders(
             rank_environment(order, meeting, run_id=run.id, max_restarts=most, interface=interface)
         )
         if isinstance(node.job, OwnCodeJob):
-            order.environment.update(tracker_variables(run.id, group, order, os.environ))
+            order.environment.update(tracker_variables(run.id, group, order.rank, os.environ))
         orders.append(order)
     return orders
 
@@ -291,3 +293,10 @@ def rank_environment(
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             variables[name] = os.environ.get(name, interface)
     return variables
+
+
+def recorder_environment(before: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that turns the recorder on; none where the user has set it already."""
+    # torch 2.7 knows the older name only.
+    is_set = before.keys() & {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"}
+    return {} if is_set else {"TORCH_FR_BUFFER_SIZE": str(_RECORDED_OPERATIONS)}

@@ -28,9 +28,8 @@ from hpcdist.machine import memory
 from hpcdist.machine.process import descendants, process_use, send_signal
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.context import RankOrder
-from hpcdist.runs.requests import Collectives, ThreadStack
+from hpcdist.runs.requests import Collectives, ThreadStack, place_of
 from hpcdist.runs.run import Run
-from hpcdist.runs.standstills import place_of
 
 _BUSY_CPUS = 0.05
 """More than threads take that only watch something."""
@@ -160,7 +159,7 @@ class RankWatch:
         before, slot = self._signs[local_rank], self.board.read(local_rank)
         signs = self._signs[local_rank] = _Signs(
             worked_s=before.worked_s,
-            progress=(slot.alive_s, slot.boundary),
+            progress=(slot.alive_ns, slot.boundary),
             told_bytes=self.stacks.num_bytes(local_rank),
             uses=_uses_by_pid(pid),
         )

@@ -30,7 +30,7 @@ def cancel(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
         run_conditions,
         run_states,
     )
-    from hpcdist.runs.sweep import Sweep, find_named
+    from hpcdist.runs.run import Sweep, find_named
     from hpcdist.schedulers import load_scheduler
 
     announce_waits(note)

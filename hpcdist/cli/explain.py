@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
+import signal
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ import click
 import msgspec
 
 from hpcdist.base.errors import EXIT_CODES, NoSchedulerError, RunNotFoundError, UserError
+from hpcdist.base.files import shipped_folder
 from hpcdist.base.text import one_line
 from hpcdist.cli.host import JobCommand
 from hpcdist.cli.options import JobOptions, job_options, json_option
@@ -92,11 +95,31 @@ def _is_job(name: str, is_module: bool, is_program: bool) -> bool:  # noqa: FBT0
     return is_path or is_module or is_program or name in named_jobs()
 
 
+def meanings(name: str, column: str = "meaning") -> dict[str, str]:
+    """Return the page's table of these two columns, by the first one: `state`, `kind` or `word`."""
+    lines = (shipped_folder("docs/terms") / "exit-codes.md").read_text().splitlines()
+    rows = lines[lines.index(f"| {name} | {column} |") + 2 :]
+    table = itertools.takewhile(lambda line: line.startswith("|"), rows)
+    return dict(row.strip("| ").split(" | ", 1) for row in table)
+
+
+def advice(kind: str) -> list[str]:
+    """Return what helps against a kind of verdict, the most usual first; RUN stands for the run."""
+    return meanings("kind", "what helps")[kind].split("<br>")
+
+
+def exit_code_in_words(code: int) -> str | None:
+    """Return what an exit code of hpcdist or of a program means; None for a code that a program
+    has chosen for itself."""
+    names = {128 + number: number.name for number in signal.Signals}
+    shell = f"the shell's code for a program that {names[code]} ended" if code in names else None
+    return EXIT_CODES.get(code, shell)
+
+
 def known_names() -> list[str]:
     """Return all names that can be explained, but those of jobs and runs."""
     from hpcdist.cluster.profile import profile_keys
     from hpcdist.job.keys import job_keys
-    from hpcdist.runs.meanings import meanings
     from hpcdist.summary.report.words import WORDS, names_of
 
     keys = [key.path for key in (*job_keys(), *profile_keys())]
@@ -110,7 +133,6 @@ def known_names() -> list[str]:
 def _meanings(word: str) -> list[Meaning]:
     """Return what a name means that is neither a job's nor a run's, by the text that its page
     has."""
-    from hpcdist.runs.meanings import advice, exit_code_in_words, meanings
     from hpcdist.summary.report.words import WORDS, names_of
 
     found = _of_keys(word)
@@ -169,9 +191,7 @@ def _of_run(word: str, runs: Path) -> list[Meaning]:
     for a name that means nothing."""
     from hpcdist.job.files import named_jobs
     from hpcdist.monitor.states import OPEN_STATES, continuation, end_verdict, run_conditions
-    from hpcdist.runs.meanings import advice, exit_code_in_words, meanings
-    from hpcdist.runs.run import name_to_type
-    from hpcdist.runs.sweep import find_runs
+    from hpcdist.runs.run import find_runs, name_to_type
 
     try:
         found = find_runs(runs, word)
@@ -191,6 +211,8 @@ def _of_run(word: str, runs: Path) -> list[Meaning]:
     if verdict is None and condition.state in OPEN_STATES:
         facts |= {"reason": condition.reason} if condition.reason else {}
         return [Meaning(name=run.id, kind="a run", text=[], facts=facts)]
+    if verdict is None and (damage := run.describe_damage()):
+        return [Meaning(name=run.id, kind="a run", text=[f"the run's {damage}"], facts=facts)]
     verdict = verdict or end_verdict(run, condition)
     code = verdict.exit_code_of_run
     facts["verdict"] = f"{verdict.kind}: {meanings('kind')[verdict.kind]}"

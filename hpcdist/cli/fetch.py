@@ -55,13 +55,14 @@ def fetch_run(run: Run, *, is_named: bool, with_checkpoints: bool) -> dict[str, 
 
     Raises SchedulerError where it cannot be brought.
     """
-    from hpcdist.runs.publishing import fetch as bring
     from hpcdist.schedulers import load_scheduler
 
     scheduler, remote = run.read_scheduler(), read_remote(run)
     try:
-        source = load_scheduler(scheduler).source_of(run) if scheduler and not remote else None
-        if source is None:
+        fetched = None
+        if scheduler and not remote:
+            fetched = load_scheduler(scheduler).fetch(run, with_checkpoints=with_checkpoints)
+        if fetched is None:
             if is_named and remote:
                 there = shlex.quote(f"{remote.host}:{remote.runs}/{run.id}")
                 say(f"run {run.id} is at {remote.host}; summaries bring home what they need")
@@ -69,7 +70,6 @@ def fetch_run(run: Run, *, is_named: bool, with_checkpoints: bool) -> dict[str, 
             elif is_named:
                 say(f"run {run.id} is here: there is nothing to download")
             return None
-        fetched = bring(run, source, with_checkpoints=with_checkpoints)
     except OSError as error:
         raise SchedulerError(
             f"run {run.id} cannot be downloaded: {files.reason(error)}",

@@ -102,7 +102,7 @@ def _places(ctx: click.Context, names: Sequence[str]) -> dict[Where | None, list
     """Return where a verb goes, None being here, and the runs that it is about there; what is shown
     here of runs at hosts is brought."""
     from hpcdist.runs.remote import FILE, forget_ends, is_remote
-    from hpcdist.runs.sweep import find_runs
+    from hpcdist.runs.run import find_runs
 
     verb, runs = _verb(ctx), ctx.params["runs"]
     here: dict[Where | None, list[str]] = {None: list(names)}
@@ -118,7 +118,7 @@ def _places(ctx: click.Context, names: Sequence[str]) -> dict[Where | None, list
         for name in names:
             found = find_runs(runs, name)
             (where,) = by_place(found[:1])  # a sweep is at one place
-            sweep = found[0].read_sweep_place() if len(found) > 1 else None
+            sweep = found[0].spec.sweep if len(found) > 1 else None
             id_ = found[0].id if sweep is None else str(sweep.id)
             groups.setdefault(where, []).append(name if where is None else id_)
             if verb == ["resume"]:

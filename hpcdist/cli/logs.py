@@ -57,7 +57,7 @@ def logs(
         from hpcdist.monitor.follow import end_sentence
         from hpcdist.monitor.follow import follow as follow_run
 
-        followed = range(run.read_outline().num_ranks) if ranks is None else ranks
+        followed = range(run.spec.outline.num_ranks) if ranks is None else ranks
         with closing(Screen(prefixed=len(followed) > 1)) as screen:
             verdict = follow_run(run, screen, followed)
             screen.say(end_sentence(run, verdict))
@@ -98,7 +98,7 @@ def _shown_ranks(run: Run, rank: int | None) -> list[int] | None:
     same, nobody wants each, and nobody to wait until as many files are opened."""
     if rank is not None:
         return [rank]
-    num_ranks = run.read_outline().num_ranks
+    num_ranks = run.spec.outline.num_ranks
     if num_ranks <= _MOST_RANKS:
         return None
     verdict = run.read_verdict()

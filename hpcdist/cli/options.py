@@ -453,7 +453,7 @@ def snapshot_from_options(options: JobOptions) -> SnapshotRequest:
 def named_runs(runs: Path, names: Sequence[str]) -> list[Run]:
     """Return the runs of these names, each once; the name of a sweep stands for all of its runs.
     Without names, return all runs."""
-    from hpcdist.runs.sweep import find_runs
+    from hpcdist.runs.run import find_runs
 
     if not names:
         return all_runs(runs)

@@ -82,7 +82,7 @@ def profile(
 
     announce_waits(note)
     run = find_run(runs, run_name)
-    num_ranks = run.read_outline().num_ranks
+    num_ranks = run.spec.outline.num_ranks
     if ranks is None and num_ranks > _RANKS_UNASKED:
         ranks = list(range(_RANKS_UNASKED))
         note(f"the first {_RANKS_UNASKED} of {num_ranks} ranks are profiled; --ranks names others")

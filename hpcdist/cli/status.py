@@ -121,7 +121,7 @@ def _print(
     has_ended, is_running = state not in OPEN_STATES, state == "running"
     explains_end = has_ended and not described["message"]
     nodes, reached = ([], None) if state == "pending" else describe_nodes(run)
-    num_nodes = run.read_outline().resources.nodes or 1
+    num_nodes = run.spec.outline.resources.nodes or 1
     problem = setup_problem(run) if is_running else None
     has_log = has_ended and run.read_verdict() is None
     hang = _read_hang(run) if is_running else None

@@ -324,7 +324,7 @@ def _report_earlier(submitted: Sequence[Run], *, wait: bool, as_json: bool) -> i
             hint=f"check with: hpcdist status {name_to_type(unclear[0].path)}",
         )
     interrupts = Interrupts()
-    place = submitted[0].read_sweep_place()
+    place = submitted[0].spec.sweep
     with interrupts.handled():
         interrupts.defer()
         if place is None and wait:

@@ -45,7 +45,7 @@ def follow(
     `first_attempt` printed is not shown.
     """
     if ranks is None:
-        num_ranks = run.read_outline().num_ranks
+        num_ranks = run.spec.outline.num_ranks
         ranks = range(num_ranks if num_ranks <= _ALL_RANKS_UP_TO else 1)
     end, news = EndWatch([run]), News(run)
     logs = LogTail(run, ranks, first_attempt=first_attempt)
@@ -76,7 +76,7 @@ class News:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._most_restarts = run.read_outline().launch.max_restarts
+        self._most_restarts = run.spec.outline.launch.max_restarts
         self._is_here = runs_here(run.read_scheduler())  # its nodes are this machine
         self._attempt, self._life, self._life_said, self._num_ended = -1, -1, -1, 0
         self._last_reason: str | None = None

@@ -8,6 +8,7 @@ are what there is to know about it.
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -21,9 +22,8 @@ from hpcdist.base.progress import track
 from hpcdist.base.text import show_age
 from hpcdist.base.trees import Tree, empty_tree, measure_tree, open_own_folder
 from hpcdist.monitor.states import OPEN_STATES
-from hpcdist.runs.run import Run, created_ns
-from hpcdist.runs.snapshot import FOLDER, find_code, find_written
-from hpcdist.runs.sweep import SWEEP_FILE
+from hpcdist.runs.run import SWEEP_FILE, Run, created_ns
+from hpcdist.runs.snapshot import FOLDER, find_code, walk
 from hpcdist.runs.verdict import State
 
 _SUBMITTING_S = 3600.0
@@ -68,7 +68,7 @@ def find_garbage(
     needed = {
         os.path.realpath(resume): f"run {run.id}, which starts from them, {kept[run.path]}"
         for run in all_of_them
-        if run.path in kept and (resume := run.read_outline().checkpoint.resume) is not None
+        if run.path in kept and (resume := run.spec.outline.checkpoint.resume) is not None
     }
     found = [_checkpoints(run, kept, needed) for run in track(all_of_them, "looking through runs")]
     # The runs of a sweep may have been deleted.
@@ -148,4 +148,13 @@ def remove(candidate: Candidate) -> str | None:
                 os.rmdir(folder.name, dir_fd=parent)
     except OSError as error:
         return f"{error.filename or folder}: {error.strerror}"
+    return None
+
+
+def find_written(copy: Path) -> Path | None:
+    """Return a file that a job wrote into a copy. Bytecode does not count."""
+    for path, status, target in walk(copy):
+        is_of_job = not target and status.st_mode & stat.S_IWUSR
+        if is_of_job and "__pycache__" not in path.split("/"):
+            return copy / path
     return None

@@ -12,7 +12,7 @@ from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, UserError
 from hpcdist.base.polling import poll
 from hpcdist.monitor.states import run_conditions
-from hpcdist.runs import requests, standstills
+from hpcdist.runs import requests
 from hpcdist.runs.events import read_events
 from hpcdist.runs.remote import is_remote
 from hpcdist.runs.run import Run, check_own
@@ -51,7 +51,7 @@ def ask(
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise HpcdistError(f"the answer is not what an agent writes: {error}") from None
     finally:
-        requests.withdraw(run, request)
+        run.answer_file(request.id).unlink(missing_ok=True)
     if answer is None:
         waited_s = time.monotonic() - begin_s
         raise _silence(run, f"the agent of node 0 did not answer within {waited_s:.0f} s")
@@ -75,7 +75,7 @@ def check_living(run: Run, ranks: Sequence[int]) -> None:
         )
     if not run.has_started():
         raise UserError(_silence(run, "its agents have not started yet").message)
-    num_ranks = run.read_outline().num_ranks
+    num_ranks = run.spec.outline.num_ranks
     if too_large := [rank for rank in ranks if rank >= num_ranks]:
         raise UserError(f"run {run.id} has no rank {too_large[0]}: its last is {num_ranks - 1}")
 
@@ -175,12 +175,12 @@ def view_stacks(answer: requests.Answer, wanted: Iterable[int] | None = None) ->
     if wanted is None:  # how the ranks stand to each other, and the one to blame
         told = {view.of.rank: view.of.collectives for view in views}
         living = told.keys() | silent
-        found = standstills.find_standstills(told, range(answer.world_size), living)
+        found = requests.find_standstills(told, range(answer.world_size), living)
         old = [one for one in found if answer.time_s - one.operation.begun_s > _LEAST_WAIT_S]
-        places = {view.of.rank: standstills.place_of(_main_frames(view))[0] for view in views}
+        places = {view.of.rank: requests.place_of(_main_frames(view))[0] for view in views}
         lines = {rank: where for rank, where in places.items() if where is not None}
-        finding = standstills.describe(old, lines)
-        blamed = standstills.to_blame(old)
+        finding = requests.describe(old, lines)
+        blamed = requests.to_blame(old)
     stacks: defaultdict[_Stack, set[int]] = defaultdict(set)
     for view in views:
         stacks[None, tuple(_main_frames(view)), view.of.note].add(view.of.rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -139,10 +140,13 @@ def end_verdict(run: Run, condition: Condition) -> Verdict:
     end_state: State = "lost" if state in (*OPEN_STATES, "done") else state
     code = errors.EXIT_INTERRUPTED if state == "cancelled" else errors.EXIT_FAILED
     attempt = run.read_attempt_verdict(run.newest_attempt())
-    if attempt is not None and state != "failed":
+    is_torn = os.path.lexists(run.verdict_file) and run.read_verdict() is None
+    if attempt is not None and state != "failed" and not is_torn:
         code = code if state == "cancelled" else attempt.exit_code_of_run
         return msgspec.structs.replace(attempt, state=end_state, exit_code_of_run=code)
-    if state == "cancelled":
+    if is_torn:
+        sentence = f"the run's {run.describe_damage()}"
+    elif state == "cancelled":
         sentence = "the scheduler says it was cancelled"
     elif attempt is None and run.has_started():
         sentence = "the run ended without a verdict: its agents were killed or lost their machine"

@@ -16,8 +16,7 @@ from hpcdist.runs.run import Run
 
 
 class RankPlace(Struct, frozen=True, kw_only=True):
-    """The place of a rank in its run: the one listing of what an agent orders, a rank knows, and
-    its `start` event has."""
+    """The place of a rank in its run: what an agent orders, a rank knows, its `start` event has."""
 
     rank: int
     local_rank: int
@@ -86,7 +85,7 @@ class RankContext(RankPlace, frozen=True, kw_only=True):
 
     def is_current(self) -> bool:
         """Return False once a newer attempt has begun: then nothing shared may be written."""
-        return self.run.newest_attempt() <= self.attempt
+        return not self.run.is_overtaken(self.attempt)
 
 
 _current: RankContext | None = None
@@ -133,8 +132,7 @@ class Workload(Generic[JobT]):
         """Do what must be done once, before any rank starts, such as downloads."""
 
     def preload(self) -> list[str]:
-        """Return the modules that a node's forkserver imports once for all its ranks, in order;
-        they start no threads."""
+        """Return the modules, which start no threads, that a node's forkserver imports in order."""
         return []
 
     def run(self, context: RankContext) -> None:

@@ -1,8 +1,10 @@
-"""The end of a rank: as the interpreter ends a program, but libraries are not taken apart."""
+"""The end of a rank: as the interpreter ends a program, but libraries are not taken apart; and the
+disk that had no room for it, by the few signs that are sure."""
 
 import atexit
 import contextlib
 import ctypes
+import errno
 import gc
 import os
 import signal
@@ -10,10 +12,12 @@ import sys
 import threading
 import weakref
 from _io import _IOBase
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NoReturn
 
+from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.rank.board import ProgressSlot
 
@@ -22,12 +26,13 @@ LATE = signal.SIGALRM
 TEARDOWN_LIMIT_S = 30.0  # for destroying objects, once threads and exit handlers are done
 _FAILED_LIMIT_S = 5.0  # for the whole end: threads may wait for ranks that wait for this one
 _LIBRARIES = ("/site-packages/", "/dist-packages/", os.path.dirname(os.__file__))
+_ROOM_OF_A_LINE = 1 << 16
+"""Free bytes of a disk that takes another line of a log for certain."""
 _NEEDED_BY_DESTRUCTORS = (type, FunctionType, ModuleType, str, int, float)
 
 
 def leave(code: int, slot: ProgressSlot, pid: int, *, kept: Mapping[str, ModuleType]) -> NoReturn:
-    """End this process with `code`: the rank with this pid, or what its program has forked. `kept`
-    are the modules of the time before the fork."""
+    """End this process, the rank or its program's fork; `kept` are modules from before the fork."""
     is_rank = os.getpid() == pid
     if code:
         limit_s = 2 * TEARDOWN_LIMIT_S if code == EXIT_STOPPED else _FAILED_LIMIT_S
@@ -54,16 +59,16 @@ def leave(code: int, slot: ProgressSlot, pid: int, *, kept: Mapping[str, ModuleT
             code = 120  # as the interpreter's
             words = f"{type(error).__name__}: {error}"
             print(f"Exception ignored in: {stream!r}\n{words}", file=sys.__stderr__)
-    _flush(files := _files())  # a crash from here on loses nothing
+    _flush(own := _files())  # a crash from here on loses nothing
     with contextlib.suppress(BaseException):
         _destroy_program(kept)
-    _flush(files)
+    _flush(own)
     os._exit(code)
 
 
 def _be_gone_within(limit_s: float, code: int, slot: ProgressSlot) -> None:
     """Tell that the workload is over, and have the kernel end this process after the limit."""
-    slot.leave(code)
+    slot.values.leaves = code + 1
     signal.signal(LATE, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [LATE])
     signal.setitimer(signal.ITIMER_REAL, limit_s)
@@ -74,8 +79,8 @@ def _files() -> list[Any]:
     return [weakref.ref(each) for each in gc.get_objects() if issubclass(type(each), _IOBase)]
 
 
-def _flush(files: list[Any]) -> None:
-    for file in files:
+def _flush(weak: list[Any]) -> None:
+    for file in weak:
         with contextlib.suppress(Exception):  # it is gone, or closed
             file().flush()
     ctypes.CDLL(None).fflush(None)
@@ -100,3 +105,28 @@ def _destroy_program(kept: Mapping[str, ModuleType]) -> None:
         for name in sorted(names, key=lambda name: not hasattr(type(names[name]), "__del__")):
             if name[:2] != "__" and not issubclass(type(names[name]), _NEEDED_BY_DESTRUCTORS):
                 names[name] = None
+
+
+def places_of_writing(run_folder: Path) -> list[Path]:
+    """Return the folders that any rank may write to, whatever its program is."""
+    temporary = Path(os.environ.get("TMPDIR", "/tmp"))  # noqa: S108
+    return [run_folder, Path(), temporary, Path("/dev/shm")]  # noqa: S108
+
+
+def full_disk(error: BaseException | None, places: Sequence[Path]) -> str | None:
+    """Return a sentence on the disk that had no room: that of the file which an exception names, or
+    the first of these places that is full; None where nothing says so."""
+    found = files.find_full(error)
+    what = "the disk is full"
+    if found is not None and found.errno == errno.EDQUOT:
+        what = "your quota is used up"
+    if found is not None and isinstance(found.filename, str | bytes):
+        return f"{what}: {os.fsdecode(found.filename)}"
+    for place in places:
+        with contextlib.suppress(OSError):  # the disk is gone
+            disk = os.statvfs(place)
+            no_bytes = disk.f_blocks and disk.f_bavail * disk.f_frsize < _ROOM_OF_A_LINE
+            no_files = disk.f_files and not disk.f_favail
+            if (no_bytes or no_files) and os.access(place, os.W_OK):
+                return f"{what}: {os.path.realpath(place)}"
+    return None if found is None else what

@@ -1,5 +1,4 @@
-"""A model in numbers: digests of its parameters, by which replicas or two runs are told apart, and
-its floating-point operations."""
+"""A model in numbers: digests of its parameters, and its floating-point operations."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ def digest_of(tensors: Iterable[Tensor]) -> str:
 
 
 class Digester:
-    """Writes a `digest` event after the first step, and each `record.digest` steps, if the job
-    wants any; its time belongs to no step."""
+    """Writes a `digest` event after the first step and every `record.digest` steps, in no step."""
 
     def __init__(
         self, context: RankContext, timer: Timer, model: nn.Module, *, first_step: int

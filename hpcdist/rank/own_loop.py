@@ -144,7 +144,7 @@ def should_stop() -> bool:
         _loop.is_deaf = True
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            context.progress.ignore_sigterm()
+            context.progress.values.ignores_sigterm = True
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
     return context.progress.should_stop()

@@ -5,6 +5,11 @@ its own answers. It sleeps in a read, without the interpreter's lock, until the 
 the main thread is in C code that keeps the lock, nothing is answered, which says something, too.
 
 Each message is one packet. A program may close the rank's end; then the rank says nothing more.
+
+An answer has the collective operations that the rank has begun, as torch's flight recorder has the
+newest of gloo and NCCL, with their shapes. It is read within the rank, as JSON: nobody unpickles
+what another process wrote. Its lines of the program are left out: torch imports its compiler to
+tell them, and the stacks of the ranks have them.
 """
 
 from __future__ import annotations
@@ -16,23 +21,26 @@ import functools
 import os
 import signal
 import socket
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
 import msgspec
 
-from hpcdist.rank.collectives import C10D, UNRECORDED, own_collectives
 from hpcdist.rank.libraries import on_import
-from hpcdist.runs.requests import Collectives, StepReport
+from hpcdist.runs.requests import Collectives, GroupRecord, Operation, StepReport
 from hpcdist.runs.verdict import ErrorReport
 
 _MOST_BYTES = 1 << 17
 """Size of a packet: less than what a socket takes at once."""
 _QUESTION_BYTES = 8
-_MAKES_GROUP = "_new_process_group_helper"
+C10D, _MAKES_GROUP = "torch.distributed.distributed_c10d", "_new_process_group_helper"
 """Called for each process group, by this name within its module (torch 2.7 to 2.15)."""
+_DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
+_OLDEST_PENDING = 4
+UNRECORDED = Collectives(is_recorded=False)
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True, tag="account"):
@@ -64,8 +72,7 @@ _DECODER: msgspec.json.Decoder[_Message] = msgspec.json.Decoder(_Message)
 
 
 class RankPipe:
-    """Both ends of the pipe to one rank, inherited by fork; ranks of later attempts have the same
-    pipe."""
+    """Both ends of the pipe to one rank, and to those of later attempts; inherited by fork."""
 
     def __init__(self, descriptors: Sequence[int] = ()) -> None:
         """`descriptors` are both ends, of another process."""
@@ -194,3 +201,65 @@ class RankPipe:
             collectives = own_collectives(newest) if newest else UNRECORDED
             if self.say(Account(number=number, collectives=collectives, names=names)):
                 return
+
+
+# Collective operations.
+
+
+def own_collectives(newest: int) -> Collectives:
+    """Return this process' account: of each group the newest operations, and the oldest pending."""
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    dump: Any = next((getattr(c10d, name) for name in _DUMPS if hasattr(c10d, name)), None)
+    if dump is None:
+        return UNRECORDED
+    try:
+        everything = dump(True, False)  # also the operations that are done, and no stacks
+        account = collectives_of(msgspec.json.decode(everything), _members())
+    except Exception:  # noqa: BLE001 - another version of torch: the stacks tell, too
+        return UNRECORDED
+    for group in account.groups:
+        pending = [each for each in group.operations[:-newest] if not each.is_done]
+        group.operations[:-newest] = pending[:_OLDEST_PENDING]
+    return account
+
+
+def _members() -> dict[str, list[int] | None]:
+    """Return the global ranks of each group that this process knows, by name."""
+    distributed: Any = sys.modules.get(C10D)
+    try:
+        world = distributed._world  # noqa: SLF001 - there is no public list of groups
+        size = distributed.get_world_size()
+        groups = [(world.pg_names[group], ranks) for group, ranks in world.pg_group_ranks.items()]
+    except Exception:  # noqa: BLE001 - another version of torch, or the groups were destroyed
+        return {}
+    return {name: None if len(ranks) == size else sorted(ranks) for name, ranks in groups}
+
+
+def _tensor(dtype: str, sizes: Sequence[int]) -> str:
+    return f"{dtype.lower()}[{'x'.join(map(str, sizes))}]"
+
+
+def collectives_of(
+    trace: Mapping[str, Any], members: Mapping[str, list[int] | None]
+) -> Collectives:
+    """Return the account in the recorder's JSON, without sends, which each rank counts alone."""
+    groups: dict[str, list[Operation]] = {}
+    for entry in sorted(trace["entries"], key=lambda entry: int(entry["record_id"])):
+        if not entry.get("is_p2p"):
+            backend, _, name = str(entry["profiling_name"]).partition(":")
+            dtypes = entry.get("input_dtypes") or ()
+            operation = Operation(
+                number=int(entry["collective_seq_id"]),
+                name=name or backend,
+                tensors=", ".join(map(_tensor, dtypes, entry.get("input_sizes") or ())),
+                begun_s=float(entry.get("time_created_ns") or 0) / 1e9,
+                is_done=bool(entry.get("retired")) or entry.get("state") == "completed",
+            )
+            groups.setdefault(str(entry["process_group"][0]), []).append(operation)
+    return Collectives(
+        groups=[
+            GroupRecord(name=name, ranks=members.get(name), operations=operations)
+            for name, operations in groups.items()
+        ],
+        is_recorded=bool(trace["entries"]),
+    )

@@ -45,8 +45,7 @@ class Profiler:
         timer.heed(self)
 
     def __call__(self, step: int) -> bool:
-        """Begin, go on with, or end a profile after so many steps; return True where there is
-        nothing left to do."""
+        """Begin, continue or end a profile after so many steps; True: nothing is left to do."""
         if self._is_busy:  # a GPU's steps are played back while its profile begins or ends
             return False
         number, steps = self._context.progress.wish
@@ -109,12 +108,12 @@ class Profiler:
             trace = f"{folder.name}/{path.name}"
         except OSError as failure:
             error = f"no trace could be written: {failure.strerror}"
+        self_us = f"self_{'device' if self._is_on_gpu else 'cpu'}_time_total"
         operations = [
             OperationTime(
                 name=str(one.key)[:_MOST_LETTERS],
                 calls=int(one.count),
-                self_s=_US
-                * (one.self_device_time_total if self._is_on_gpu else one.self_cpu_time_total),
+                self_s=getattr(one, self_us) * _US,
             )
             for one in profile.key_averages()
             if _is_counted(one, on_gpu=self._is_on_gpu)
@@ -136,8 +135,7 @@ class Profiler:
 
 
 def busy_us(events: Iterable[Any], *, on_gpu: bool) -> float:
-    """Return the time in which any operation ran, in microseconds: kernels on a GPU, or operators
-    on CPUs."""
+    """Return the microseconds in which any operation ran: kernels on a GPU, operators on CPUs."""
     spans = sorted(
         (event.time_range.start, event.time_range.end)
         for event in events

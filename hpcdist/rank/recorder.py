@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from hpcdist.rank.board import ProgressSlot
@@ -23,8 +24,7 @@ _LEAST_AFTER_S = 0.1
 _MOST_ZEROS = 4  # in a row, within counts: naming the next bucket anew takes no more bytes
 _WINDOW_SHARE = 0.01  # windows grow to 1 % of the time so far: 470 windows in 1,000 s, 920 in a day
 _OTHER_LIBRARIES = ("horovod", "mpi4py", "byteps", "jax", "cupy")
-"""Libraries that ranks may exchange data through besides torch.distributed, which DeepSpeed,
-accelerate and Lightning use."""
+"""Libraries, besides torch.distributed, through which ranks may exchange data."""
 
 
 class StepRecorder:
@@ -47,10 +47,8 @@ class StepRecorder:
         """`peers` is told of windows where there are other ranks."""
         self.step_count = first_step
         """Number of finished steps, over all attempts."""
-        self.epoch: int | None = None
-        """Written with each window; the loop sets it."""
+        self._epoch: int | None = None
         self._profile: Callable[[int], bool] = lambda _step: True
-        self._wish: Sequence[int] = (0,) if progress is None else progress.wish_word
         self._granted = 0
         self._events = events
         self._progress = progress
@@ -113,7 +111,8 @@ class StepRecorder:
             self._progress.step(self.step_count)
         if self._enabled:
             self._add_step(samples, loss, learning_rate)
-        if (wish := self._wish[0]) != self._granted and self._profile(self.step_count):
+        wish = 0 if self._progress is None else self._progress.values.wish
+        if wish != self._granted and self._profile(self.step_count):
             self._granted = wish
 
     def heed(self, profile: Callable[[int], bool]) -> None:
@@ -129,18 +128,14 @@ class StepRecorder:
         self._samples += samples
         self._loss, self._learning_rate = loss, learning_rate
         if loss is not None:
-            self._add_loss(loss)
+            # What cannot be added up, or not to those before, is no reason to end a training.
+            with suppress(TypeError, ValueError, RuntimeError):
+                self._loss_sum = self._loss_sum + loss  # a new object: the loop may change its own
+                self._num_losses += 1
         self._current = [0.0] * len(PHASES)
         self._last_s = self._step_start_s = now
         if now - self._window_start_s >= self._window_length_s:
             self.finish()
-
-    def _add_loss(self, loss: Any) -> None:
-        try:
-            self._loss_sum = self._loss_sum + loss  # a new object: the loop may change its own
-        except (TypeError, ValueError, RuntimeError):
-            return  # what cannot be added up, or not to those before: no reason to end a training
-        self._num_losses += 1
 
     def hold_window(self) -> None:
         """Keep the open window open, however long it gets: its steps are under the profiler."""
@@ -155,14 +150,14 @@ class StepRecorder:
             if self._peers is not None:
                 self._peers.write()
             late_s = _to_ns(after_s) if after_s >= _LEAST_AFTER_S else 0.0
-            self._events.write(self._window(self._events.number_window(), late_s))
+            self._events.write(self._window(next(self._events.numbers), late_s))
         self._open_window(now)
 
     def wait(self) -> None:
         """Do nothing: all marks are told at once."""
 
     def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
+        self._epoch = epoch
 
     def _open_window(self, now: float) -> None:
         self._rows: list[Sequence[float]] = []
@@ -179,7 +174,7 @@ class StepRecorder:
         rate, num_losses = self._learning_rate, self._num_losses
         return Window(
             number=number,
-            epoch=self.epoch,
+            epoch=self._epoch,
             step=self.step_count,
             steps=len(totals),
             profiled=self._is_profiled,

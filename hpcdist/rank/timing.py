@@ -36,16 +36,14 @@ _MS = 1e-3
 
 
 class GpuTimer:
-    """Keeps the loop's marks until the GPU has passed them, then plays them to the recorder, whose
-    methods of the same names say what they note."""
+    """Keeps the loop's marks until the GPU has passed them, then plays them to the recorder."""
 
     def __init__(
         self,
         make_recorder: Callable[[Callable[[], float]], StepRecorder],
         make_event: Callable[[], Any],
     ) -> None:
-        """`make_event` gives events with record, query, synchronize and elapsed_time (in ms), as
-        torch.cuda.Event has them."""
+        """`make_event` gives events that have the methods of torch.cuda.Event."""
         self._now_s = 0.0
         self._recorder = recorder = make_recorder(lambda: self._now_s)
         self.heed, self.hold_window = recorder.heed, recorder.hold_window

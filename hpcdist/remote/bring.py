@@ -18,8 +18,7 @@ from hpcdist.base.errors import HpcdistError, SchedulerError
 from hpcdist.remote.command import Note, Verb
 from hpcdist.remote.ssh import Connection, Where
 from hpcdist.runs.remote import Remote, is_remote, known_hosts, read_remote, write_remote
-from hpcdist.runs.run import ID, Run, make_runs_folder
-from hpcdist.runs.sweep import SWEEP_FILE
+from hpcdist.runs.run import ID, SWEEP_FILE, Run, make_runs_folder
 
 _SMALL = ("spec.json", "submission.json", "verdict.json", SWEEP_FILE)
 _OF_ATTEMPTS = ("attempts/", "attempts/*/", "attempts/*/begin.json", "attempts/*/verdict.json")

@@ -59,8 +59,7 @@ else:
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
-    """A line of an event file. Its kind is the tag of its type; values that are not known are left
-    out."""
+    """A line of an event file. Its kind is the tag of its type; unknown values are left out."""
 
     time_s: Seconds | None = None
     """Unix time; the writer adds it."""
@@ -249,8 +248,7 @@ class GpuFacts(Struct, frozen=True, kw_only=True):
 
 
 class NodeBegin(Event, frozen=True, kw_only=True, tag="node"):
-    """First event of a node in an attempt: what its ranks have there; once more, with its GPUs and
-    the host's CPUs, before these are sampled."""
+    """First event of a node in an attempt; once more, with GPUs and CPUs, before the samples."""
 
     begin_s: Amount
     """Unix time at which the ranks were started."""
@@ -288,8 +286,7 @@ class UsageWindow(Event, frozen=True, kw_only=True, tag="usage"):
     cpus_busy: Amount | None = None
     """CPUs' worth of time that the ranks used: 3.2 is three busy CPUs and a fifth of one."""
     bound_cpus_busy: Amount | None = None
-    """The same of all processes, whoever's they are, on the CPUs that the ranks are bound to; on
-    all, where they are bound to none."""
+    """The same of everybody's processes on the CPUs that the ranks are bound to, else on all."""
     gpus: list[GpuWindow] = []
     """In the order of those in the `node` event."""
 
@@ -319,7 +316,8 @@ class EventWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._windows = itertools.count()
+        self.numbers = itertools.count()
+        """Those of windows of steps: a reader sees whether lines are missing, or out of order."""
         self._shift_s = 0.0
         self._open()
 
@@ -328,30 +326,25 @@ class EventWriter:
         self._place = self._leads_to()
 
     def _leads_to(self) -> str | None:
-        """Return where the descriptor leads, known without a file server: a program may close all
-        of them, as daemons do."""
+        """Return where the descriptor leads, by no file server: a program may close all of them."""
         with contextlib.suppress(OSError):
             return os.readlink(f"/proc/self/fd/{self._file}")
         return None
 
     def write(self, event: Event | Mapping[str, Any]) -> None:
-        """Append one event, of a type or, of a kind that benchmarks have, by its fields; `time_s`
-        is added."""
+        """Append one event, or the fields of a benchmark's, with the time."""
         if self._file is None:
             return
         shift_s = time.time() - now_s()
         if abs(shift_s - self._shift_s) >= _LEAST_SHIFT_S:
             self._shift_s = shift_s
             self.write(ClockSet(shift_s=round(shift_s, 3)))
-        if isinstance(event, Mapping):
-            event = {"time_s": now_s(), **event}
-        elif event.time_s is None:
-            event = msgspec.structs.replace(event, time_s=now_s())
+        fields = event if isinstance(event, Mapping) else msgspec.to_builtins(event)
+        fields = {"time_s": now_s(), **fields}
         try:
-            line = _encoder.encode(event)
+            line = _encoder.encode(fields)
         except UnicodeEncodeError:  # what is no Unicode, as the names of some files are
-            text = json.dumps(msgspec.to_builtins(event), ensure_ascii=False)
-            line = text.encode(errors="replace")
+            line = json.dumps(fields, ensure_ascii=False).encode(errors="replace")
         try:
             if self._leads_to() != self._place:
                 self._open()
@@ -360,11 +353,6 @@ class EventWriter:
             reason = f"hpcdist: recording stopped: {self.path}: {error.strerror}"
             files.print_line(reason, sys.stderr)
             self.close()
-
-    def number_window(self) -> int:
-        """Return the number of the next window of steps in this file: a reader sees by it whether
-        lines are missing, there twice, or out of order."""
-        return next(self._windows)
 
     def close(self) -> None:
         """Close the file; later writes are dropped."""
@@ -375,10 +363,9 @@ class EventWriter:
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """Return the events of a file, by their fields; lines that are torn or no events are left
-    out."""
+    """Return the events of a file, by their fields, without lines that are torn or no events."""
     lines = files.read_bytes(path, most_bytes=MOST_FILE_BYTES).split(b"\n")
-    return [event for line in lines if (event := decode_event(line)) is not None]
+    return [event for event in map(decode_event, lines) if event is not None]
 
 
 def decode_event(line: bytes) -> dict[str, Any] | None:

@@ -32,8 +32,7 @@ def log_place(rank: int, attempt: int) -> str:
 
 
 class _Within:
-    """A path within a run directory, made where it is needed: a list of thousands of runs needs few
-    of each."""
+    """A path within a run directory, made when needed: lists of many runs need few of each."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -116,8 +115,7 @@ class RunPaths:
         return self.launch_folder / f"answer-{request}.json"
 
     def _list_numbered(self, folder: str, stem: str, ending: str) -> list[tuple[int, int, Path]]:
-        """Return (number, attempt, path) of the files of one kind, sorted; none where the folder
-        cannot be read."""
+        """Return (number, attempt, path) of the files of one kind that can be listed, sorted."""
         paths = _listed(self.path / folder, f"{stem}{_NUMBERED}{re.escape(ending)}")
         numbers = [re.findall(r"[0-9]+", path.name) for path in paths]
         each = zip(numbers, paths, strict=True)
@@ -138,17 +136,14 @@ class RunPaths:
         return bool(self.agent_files())
 
     def job_logs(self) -> list[Path]:
-        """Return what the scheduler kept of the job's own output, before and around the ranks.
-
-        The report of LSF or PBS is among them only where nothing else says anything.
-        """
+        """Return what the scheduler kept of the job's own output, before and around the ranks; with
+        the report of LSF or PBS only where nothing else says anything."""
         logs = _listed(self.submitit_folder, r"(?s)[^.].*\.(?:log|out|err)")
         own = [path for path in logs if not path.name.endswith(("_lsf.out", "_pbs.out"))]
         return own if any(path.exists() and path.stat().st_size for path in own) else logs
 
     def named_file(self, name: str | None) -> Path | None:
-        """Return a rank's log that a verdict names; None where the name, or a link, leads
-        elsewhere."""
+        """Return a rank's log that a verdict names; None where it, or a link, leads elsewhere."""
         if not name or not _IN_RUN.fullmatch(name):
             return None
         path = os.path.realpath(self.path / name)
@@ -156,8 +151,7 @@ class RunPaths:
 
 
 def _listed(folder: Path, pattern: str) -> list[Path]:
-    """Return the paths of what is in a folder by such names, sorted; none where it cannot be
-    read."""
+    """Return the paths in a folder with such names, sorted; none where it cannot be read."""
     with suppress(OSError):
         names = filter(re.compile(pattern).fullmatch, files.list_names(folder))
         return [folder / name for name in sorted(names)]

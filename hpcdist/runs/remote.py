@@ -73,16 +73,14 @@ def known_hosts() -> list[str]:
     elsewhere must not have it connect to one of its own choice."""
     try:
         with files.open_private(files.user_cache() / _HOSTS) as file:
-            return files.convert(files.parse_json(file.read(files.MOST_JSON_BYTES)), list[str])
-    except (OSError, RuntimeError, msgspec.ValidationError):
+            return msgspec.json.decode(file.read(files.MOST_JSON_BYTES), type=list[str])
+    except (OSError, RuntimeError, ValueError, msgspec.MsgspecError):
         return []
 
 
 def remember_host(name: str) -> None:
     """Note that the user has named a host: a record of a run may lead there from now on."""
-    known = known_hosts()
     with suppress(OSError, RuntimeError):  # such as a user without a home: --host leads there
-        if name not in known:
-            folder = files.user_cache()
-            folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
-            files.write_json(folder / _HOSTS, [*known, name])
+        if name not in (known := known_hosts()):
+            files.user_cache().mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
+            files.write_json(files.user_cache() / _HOSTS, [*known, name])

@@ -1,19 +1,28 @@
 """A run: the directory that holds all there is to know about one submission of a job.
 
 docs/run-directory.md lists what is in it, and `RunPaths` has the paths. The directory is private to
-the user (mode 0700), and whole files are written aside and renamed.
+the user (mode 0700), and whole files are written aside and renamed. The runs of a sweep lie beside
+its folder, which has no spec.json, for a sweep is no run:
+
+    <runs>/<sweep id>/
+      sweep.json          its id: the runs have all else
+      <job>/script.sh     what the scheduler was given for an array, and submitit/ with its files
+      summary.txt, .json  what --summary-after writes
+    <runs>/<sweep id>-000/    the run of the first point, and so on: runs like all others
 """
 
 from __future__ import annotations
 
 import functools
+import glob
 import itertools
 import math
-import operator
 import os
+import pickle
 import re
 import secrets
 import shlex
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -22,26 +31,28 @@ from typing import Any
 import msgspec
 
 from hpcdist.base import files
-from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
-from hpcdist.base.ownership import Door, doors, is_own, owner_of, read_own
+from hpcdist.base.errors import (
+    HpcdistError,
+    RunDirectoryError,
+    RunFailedError,
+    RunNotFoundError,
+)
+from hpcdist.base.ownership import Door, doors, is_own, owner_id, owner_of, read_own
 from hpcdist.base.served import is_served
 from hpcdist.base.text import nearest
 from hpcdist.base.trees import empty_tree, measure_tree
 from hpcdist.job.spec import JobSpec, job_from_dict
 from hpcdist.runs.paths import RunPaths
-from hpcdist.runs.spec import JobOutline, LaunchPlan, RunSpec, Submission, SweepPlace
+from hpcdist.runs.spec import LaunchPlan, RunSpec, Submission, SweepPlace
 from hpcdist.runs.verdict import Beginning, Hang, Verdict
 
-DEFAULT_RUNS = "runs"
-RUNS_VARIABLE = "HPCDIST_RUNS"
-
+SWEEP_FILE = "sweep.json"
 _FOLDERS = ("submitit", "launch", "attempts", "logs", "events", "errors", "checkpoints")
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
 ID = re.compile(rf"(?P<submission>[^.].*-\d{{8}}-\d{{6}}-[{_ID_LETTERS}]{{4}})(?:-\d{{3,}})?")
 _MOST_COMPARED = 200
 _SPEC_KEYS = frozenset({"created_s", "job"})
 """Keys of every spec.json of hpcdist; other programs write files of that name, too."""
-_SLUG_LENGTH = 40
 _ANOTHER = "name another folder with --runs or HPCDIST_RUNS"
 _ATTEMPT = re.compile(r"[0-9]{5,9}")
 _RESERVE_BYTES = 1 << 17
@@ -50,7 +61,7 @@ SIGN_EVERY_S = 5.0
 _SIGNS_MISSED = 4
 
 
-class Attempts(RunPaths):
+class RunAttempts(RunPaths):
     """The attempts and lives of a run: who leads, how each began, and why it ended."""
 
     def claim_attempt(self) -> int:
@@ -75,6 +86,10 @@ class Attempts(RunPaths):
     def newest_attempt(self) -> int:
         """Return the newest attempt number taken; -1 before the first."""
         return max(self.attempts(), default=-1)
+
+    def is_overtaken(self, attempt: int) -> bool:
+        """Return True where a newer attempt has begun: this one must decide and write nothing."""
+        return self.newest_attempt() > attempt
 
     def attempt_file(self, attempt: int, name: str) -> Path:
         """Return the place of one of an attempt's files, there or not."""
@@ -119,8 +134,7 @@ class Attempts(RunPaths):
         return True
 
     def look_anew(self) -> None:
-        """Make verdicts visible that other hosts have just written: a client of a shared file
-        system remembers that there was none."""
+        """Make verdicts visible that other hosts have just written: NFS caches that none is."""
         files.refresh(self.path)
         files.refresh(self.attempt_file(self.newest_attempt(), "verdict.json").parent)
 
@@ -129,7 +143,7 @@ def _write(path: Path, value: msgspec.Struct) -> None:
     files.write_json(path, msgspec.to_builtins(value))
 
 
-class Run(Attempts):
+class Run(RunAttempts):
     """One run directory: reading and writing its small files."""
 
     @classmethod
@@ -180,16 +194,14 @@ class Run(Attempts):
     @functools.cached_property
     def recorded_id(self) -> str | None:
         """The id in spec.json, which copies of a run share with it."""
-        return (self.read_spec() or RunSpec()).id
+        return self.spec.id
 
     def write_spec(self, spec: RunSpec) -> None:
         _write(self.spec_file, spec)
 
     def read_launch(self) -> tuple[JobSpec, LaunchPlan, RunSpec]:
-        """Return what an agent starts its ranks by, secret arguments included.
-
-        Raises msgspec.ValidationError, and NotOwnError for files that others can have changed.
-        """
+        """Return what an agent starts its ranks by, secret arguments included. Raises
+        msgspec.ValidationError, and NotOwnError for files that others can have changed."""
         spec = files.convert(files.parse_json(read_own(self.spec_file)), RunSpec)
         private = files.parse_json(read_own(self.private_file)) if spec.hidden else {}
         hidden = files.convert(private, dict[str, Any])
@@ -197,17 +209,13 @@ class Run(Attempts):
             raise msgspec.ValidationError("it has no plan, or private.json lacks a value")
         return job_from_dict(spec.job | hidden), spec.plan, spec
 
-    def read_outline(self) -> JobOutline:
-        """Return what spec.json says of the run's job; nothing where it is missing or torn."""
-        return (self.read_spec() or RunSpec()).outline
-
-    def read_sweep_place(self) -> SweepPlace | None:
-        """Return the run's place in its sweep; None for a run by itself."""
-        return (self.read_spec() or RunSpec()).sweep
+    @property
+    def spec(self) -> RunSpec:
+        """What spec.json says, with nothing where it is missing or torn."""
+        return self.read_spec() or RunSpec()
 
     def read_submission(self) -> Submission | None:
-        """Return what submission.json says; None before the run was submitted, and where it is
-        damaged."""
+        """Return what submission.json says; None before the submission, or where it is damaged."""
         return files.read_as(self.submission_file, Submission)
 
     def write_submission(self, submission: Submission) -> None:
@@ -224,7 +232,7 @@ class Run(Attempts):
         or was killed, or the file is damaged. Then it is the scheduler that spec.json names.
         """
         submission = self.read_submission() or Submission()
-        return submission.scheduler or (self.read_spec() or RunSpec()).scheduler
+        return submission.scheduler or self.spec.scheduler
 
     def read_verdict(self) -> Verdict | None:
         """Return what verdict.json says; None while the run goes on, or where it is torn."""
@@ -241,8 +249,8 @@ class Run(Attempts):
 
     def describe_damage(self) -> str | None:
         """Say which file is there and cannot be read, and why; None where all can."""
-        kinds = ((self.spec_file, RunSpec), (self.submission_file, Submission))
-        for path, kind in (*kinds, (self.verdict_file, Verdict)):
+        places = (self.spec_file, self.submission_file, self.verdict_file)
+        for path, kind in zip(places, (RunSpec, Submission, Verdict), strict=True):
             if os.path.lexists(path) and (why := files.why_unreadable(path, kind)):
                 return f"{path.name} cannot be read: {why}"
         return None
@@ -250,7 +258,7 @@ class Run(Attempts):
 
 def runs_folder(option: str | os.PathLike[str] | None = None) -> Path:
     """Return the folder that holds the runs: --runs, then HPCDIST_RUNS, then ./runs; absolute."""
-    return Path(option or os.environ.get(RUNS_VARIABLE) or DEFAULT_RUNS).absolute()
+    return Path(option or os.environ.get("HPCDIST_RUNS") or "runs").absolute()
 
 
 def name_to_type(path: Path) -> str:
@@ -276,16 +284,15 @@ def all_runs(runs: Path) -> list[Run]:
         if entry.name.startswith("."):  # no run's name does, see `slug`
             continue
         run = Run(Path(entry.path))
-        spec = run.read_spec() or RunSpec()
+        spec = run.spec
         if (spec.job and spec.created_s) or is_run(run.path):
             run.recorded_id = spec.id  # its file is read just once
             by_age.append((created_ns(run, spec), run))
-    return [run for _, run in sorted(by_age, key=operator.itemgetter(0))]
+    return [run for _, run in sorted(by_age, key=lambda each: each[0])]
 
 
 def is_run(path: str | Path) -> bool:
-    """Return whether a folder is a run's: its spec.json is one that hpcdist wrote, or is damaged in
-    a folder as hpcdist makes them."""
+    """Return whether a folder is a run's: by its spec.json; by a folder where that is damaged."""
     content = files.read_json(file := Path(path, "spec.json"))
     if isinstance(content, dict) and content.keys() >= _SPEC_KEYS:
         return True
@@ -305,21 +312,82 @@ def find_run(runs: Path, name: str) -> Run:
         matches = [run for run in existing if name and run.id.startswith(name)]
     if len(matches) == 1:
         return matches[0]
+    message, hint = f"no run in {runs} begins with {name!r}", "list them with: hpcdist runs"
     if matches:
-        newest = ", ".join(run.id for run in matches[-5:])
         message = f"{len(matches)} runs in {runs} begin with {name!r}"
+        newest = ", ".join(run.id for run in matches[-5:])
         hint = f"give more of the id; the newest are {newest}"
     elif not existing:
         message = f"there are no runs in {runs}"
         hint = "submit one with: hpcdist submit ddp --local, or name their folder with --runs"
     elif name == "last":
         message = f"all runs in {runs} belong to other users"
-        hint = "name one by its id; list them with: hpcdist runs"
-    else:
-        near = nearest(name, ["last", *(run.id for run in existing[-_MOST_COMPARED:])])
-        message = f"no run in {runs} begins with {name!r}"
-        hint = f"{f'did you mean {near}? ' if near else ''}list them with: hpcdist runs"
+    elif near := nearest(name, ["last", *(run.id for run in existing[-_MOST_COMPARED:])]):
+        hint = f"did you mean {near}? {hint}"
     raise RunNotFoundError(message, hint=hint)
+
+
+class Sweep:
+    """One sweep's folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.id = path, path.name
+        self.cancel_file = path / "cancel"
+
+    def run(self, index: int, num_points: int) -> Run:
+        """Return the run of one point, there or not."""
+        digits = max(3, len(str(num_points - 1)))
+        return Run(self.path.parent / f"{self.id}-{index:0{digits}d}")
+
+    def runs(self) -> list[Run]:
+        """Return its runs that are there, in the order of the points; none is another user's."""
+        is_of_it, owner = re.compile(re.escape(self.id) + r"-\d{3,}").fullmatch, owner_id(self.path)
+        runs = [run for run in all_runs(self.path.parent) if is_of_it(run.id)]
+        own = [run for run in runs if owner_id(run.path) == owner]
+        return sorted(own, key=lambda run: int(run.id.rpartition("-")[2]))
+
+    def write(self) -> None:
+        """Mark the folder as a sweep's."""
+        try:
+            files.write_json(self.path / SWEEP_FILE, {"id": self.id})
+        except OSError as error:
+            raise cannot_write(self.path.parent, error) from None
+
+    def ask_to_cancel(self) -> None:
+        """Tell a command that runs the sweep on its machine to start no more of it."""
+        files.write_whole(self.cancel_file, "")
+
+
+def is_sweep(path: Path) -> bool:
+    """Return whether a folder is a sweep's."""
+    return os.path.isfile(path / SWEEP_FILE)
+
+
+def find_runs(runs: Path, name: str) -> list[Run]:
+    """Return the runs that a name, a run's or a sweep's, stands for; or raise RunNotFoundError."""
+    named = find_named(runs, name)
+    found = [named] if isinstance(named, Run) else named.runs()
+    if not found:
+        raise RunNotFoundError(
+            f"sweep {named.id} has no runs: they were deleted",
+            hint="list what is there with: hpcdist runs",
+        )
+    return found
+
+
+def find_named(runs: Path, name: str) -> Run | Sweep:
+    """Return what a name, or `last` for the last submission, stands for. Raises
+    RunNotFoundError."""
+    path = Path(name) if "/" in name else runs / name
+    if name == "last":
+        run = find_run(runs, name)
+        path = runs / ((run.spec.sweep or SweepPlace()).id or run.id)
+    elif "/" not in name and name and not is_sweep(path):
+        # The one sweep that begins so, unless runs of others do too.
+        begun = sorted(runs.glob(f"{glob.escape(name)}*"))
+        if begun and all(one.name.startswith(begun[0].name) for one in begun):
+            path = begun[0]
+    return Sweep(path.absolute()) if is_sweep(path) else find_run(runs, name)
 
 
 def check_own(path: Path, verb: str) -> None:
@@ -333,7 +401,7 @@ def check_own(path: Path, verb: str) -> None:
 
 def created_ns(run: Run, spec: RunSpec | None = None) -> tuple[int, str]:
     """Return when a run was made, to sort by; from the directory where spec.json does not say."""
-    created_s = (spec or run.read_spec() or RunSpec()).created_s
+    created_s = (spec or run.spec).created_s
     if created_s is None:
         with suppress(OSError):  # deleted a moment ago
             created_s = run.path.stat().st_mtime
@@ -342,7 +410,7 @@ def created_ns(run: Run, spec: RunSpec | None = None) -> tuple[int, str]:
 
 def slug(name: str) -> str:
     """Return a job's name as a part of a path: ASCII letters, digits, dots and dashes only."""
-    text = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:_SLUG_LENGTH]
+    text = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:40]
     return text or "job"
 
 
@@ -356,26 +424,20 @@ def cannot_write(runs: Path, error: OSError) -> RunDirectoryError:
 
 
 def make_runs_folder(runs: Path) -> None:
-    """Make the folder of the runs, private to the user, where it is not there.
-
-    Raises RunDirectoryError where strangers could change what is in it.
-    """
-    _check_doors(runs)
-    try:
-        runs.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
-    except FileExistsError:
-        return  # whoever makes a run there says what it is
-    except OSError as error:
-        raise cannot_write(runs, error) from None
-    _check_doors(runs)  # a umask may open what was made on the way
-
-
-def _check_doors(runs: Path) -> None:
-    if refused := refused_doors(runs):
-        raise RunDirectoryError(
-            f"{refused[0]}: what a job loads could be exchanged while it waits",
-            hint=how_to_close(refused[0]),
-        )
+    """Make the folder of the runs, private to the user, where it is not there. Raises
+    RunDirectoryError where strangers could change what is in it."""
+    for _ in range(2):  # a umask may open what is made on the way
+        if refused := refused_doors(runs):
+            raise RunDirectoryError(
+                f"{refused[0]}: what a job loads could be exchanged while it waits",
+                hint=how_to_close(refused[0]),
+            )
+        try:
+            runs.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
+        except FileExistsError:
+            return  # whoever makes a run there says what it is
+        except OSError as error:
+            raise cannot_write(runs, error) from None
 
 
 def refused_doors(runs: Path) -> list[Door]:
@@ -413,11 +475,53 @@ def make_unique_folder(runs: Path, job_slug: str) -> Path:
 
 def delete_folder(folder: Path) -> None:
     """Delete the directory of a run or a sweep that is not needed; what cannot be deleted stays,
-    and so does another's that has taken its place, as who may write the folder of the runs can
-    arrange."""
+    and so does what somebody has put in its place who may write the folder of the runs."""
     with suppress(OSError):
         tree = measure_tree(folder)
         contents = (files.read_json(folder / name) for name in ("spec.json", "sweep.json"))
         if all(one.get("id") == folder.name for one in contents if isinstance(one, dict)):
             empty_tree(tree)
             folder.rmdir()
+
+
+# What a submitted function returned.
+
+
+def write_outcome(run: Run, rank: int, attempt: int, kind: str, value: Any) -> None:
+    """Keep what a submitted function `returned` or `raised` in this rank, as a private file. A
+    training does not fail for a result that cannot be pickled: the sentence that says so is kept as
+    `lost`. Raises OSError."""
+    import cloudpickle
+
+    try:
+        data = cloudpickle.dumps((kind, value))
+    except Exception as error:  # noqa: BLE001 - objects pickle themselves as they like
+        sentence = f"a {type(value).__qualname__}, which cannot be pickled: {error}"
+        files.print_line(f"hpcdist: this rank {kind} {sentence}", sys.stderr)
+        data = pickle.dumps(("lost", sentence))
+    path = run.outcome_file(rank, attempt)
+    path.parent.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
+    files.write_whole(path, data)
+
+
+def returned_by(run: Run, rank: int, verdict: Verdict) -> Any:
+    """Return what one rank of an ended run returned.
+
+    Raises RunFailedError where the run failed, from what was raised in the rank where that can be
+    read; HpcdistError where the value cannot.
+    """
+    is_done, unread = verdict.state == "done", None
+    if not is_done and verdict.first is not None:
+        rank = verdict.first.rank
+    try:
+        with files.open_private(run.outcome_file(rank, verdict.attempt)) as file:
+            kind, value = pickle.load(file)  # noqa: S301 - written by the user's own ranks
+    except Exception as error:  # noqa: BLE001 - as above
+        kind, unread = "lost", error
+        value = f"what cannot be read here: {type(error).__name__}: {error}"
+    if not is_done:  # the verdict has the text and the traceback in any case
+        raise RunFailedError(run.id, verdict) from (value if kind == "raised" else None)
+    if kind == "lost":
+        hint = "return plain values, such as numbers, lists, dicts, and tensors that are on the CPU"
+        raise HpcdistError(f"rank {rank} of run {run.id} returned {value}", hint=hint) from unread
+    return value

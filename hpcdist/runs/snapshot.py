@@ -29,10 +29,9 @@ from hpcdist.base.errors import HpcdistError, UserError
 from hpcdist.base.ownership import is_own
 from hpcdist.base.progress import track
 from hpcdist.base.secrets import is_fixture, is_private_key, is_secret_file
-from hpcdist.base.text import show_bytes
-from hpcdist.runs.run import ID, Run, cannot_write
+from hpcdist.base.text import first_few, show_bytes
+from hpcdist.runs.run import ID, SWEEP_FILE, Run, cannot_write
 from hpcdist.runs.spec import RunSpec
-from hpcdist.runs.sweep import SWEEP_FILE
 
 FOLDER = "code"
 RECEIVED = re.compile(r"\.tree-[0-9a-f]{8}")
@@ -40,8 +39,6 @@ RECEIVED = re.compile(r"\.tree-[0-9a-f]{8}")
 DEFAULT_LIMIT_BYTES = 100e6
 
 _OF_RUNS = ("/spec.json", f"/{SWEEP_FILE}")
-_LARGEST_SHOWN = 3
-_SECRETS_SHOWN = 5
 _KEY_BYTES = 16_384
 _TICK_NS = 2_000_000_000
 """Two changes of a file within this time may have the same time of change."""
@@ -63,8 +60,7 @@ class SnapshotPlan:
     cwd: str
     """The folder within it that the job is submitted from."""
     targets: dict[str, str]
-    """Files and symbolic links by their paths, relative to the root, and where links point to;
-    empty for a file."""
+    """Path of each file and link, relative to the root -> where a link points; "" for a file."""
     num_bytes: int = 0
     notes: list[str] = field(default_factory=list)
     """Notes for the user."""
@@ -76,16 +72,14 @@ class SnapshotPlan:
         # Links on the way are resolved, and it itself is not.
         relative = os.path.relpath(os.path.join(os.path.realpath(parent), name), self.root)
         for held, target in self.targets.items():
-            # What git ignores is a link to the original.
-            is_copied = target != os.path.join(self.source, held)
-            is_around = relative == "." or f"{held}/".startswith(f"{relative}/")
-            if is_copied and (is_around or relative.startswith(f"{held}/")):
-                return copy / relative
+            if target != os.path.join(self.source, held):  # what git ignores leads to the original
+                is_around = relative == "." or f"{held}/".startswith(f"{relative}/")
+                if is_around or relative.startswith(f"{held}/"):
+                    return copy / relative
         return None
 
     def python_path_in(self, copy: Path, entries: Sequence[str]) -> list[str]:
-        """Return entries of sys.path, with those that lead into the work tree leading into the
-        copy."""
+        """Return entries of sys.path; those in the work tree lead into the copy."""
         return [str((entry and self.path_in(copy, entry)) or entry) for entry in entries]
 
 
@@ -104,9 +98,10 @@ def plan_snapshot(
     """
     root = find_work_tree(str(cwd))
     listed = sorted(_list_files(root))
+    # Runs of other days, too.
     others = {os.path.dirname(path) for path in listed if path.endswith(_OF_RUNS)}
-    others = {folder for folder in others if ID.fullmatch(os.path.basename(folder))}
-    left_out = {os.path.relpath(os.path.realpath(runs), root), *others}  # of other days, too
+    left_out = {folder for folder in others if ID.fullmatch(os.path.basename(folder))}
+    left_out.add(os.path.relpath(os.path.realpath(runs), root))
     secret = {path for path in listed if is_secret_file(path) and not _is_out(path, left_out)}
     passed_over = left_out | secret
     links: set[str] = set()
@@ -125,22 +120,20 @@ def plan_snapshot(
     _check_size(root, sizes, limit_bytes)
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
         are_keys = pool.map(lambda path: _is_key(root, path), sizes)
-        are_keys = track(are_keys, "reading files", total=len(sizes))
-        secret.update(compress(sizes, are_keys))
+        secret.update(compress(sizes, track(are_keys, "reading files", total=len(sizes))))
     left_out |= secret
     targets = dict.fromkeys(sizes.keys() - secret, "")
     targets |= {path: _target(root, path, left_out) for path in links}
     # git lists a folder whose files are all ignored by a pattern, and then its files as well.
-    ignored = {entry.rstrip("/") for entry in _ls_files(root, _IGNORED)} - {""}
+    shapes = ("--others", "--ignored", "--exclude-standard", "--directory")
+    ignored = {entry.rstrip("/") for entry in _ls_files(root, *shapes)}
     taken = {place for path in targets for place in (path, *parents_of(path))}
     for path in ignored - taken:
         if ignored.isdisjoint(parents_of(path)) and not _is_out(path, left_out):
             targets[path] = os.path.join(root, path)
-    names = ", ".join(sorted(secret)[:_SECRETS_SHOWN])
-    more = f" and {len(secret) - _SECRETS_SHOWN:,} more" if len(secret) > _SECRETS_SHOWN else ""
     note = (
-        f"left out of the snapshot, since it looks secret: {names}{more}; for a job that reads it, "
-        "list it in .gitignore, and the snapshot has a link to the original"
+        f"left out of the snapshot, since it looks secret: {first_few(sorted(secret))}; for a job "
+        "that reads it, list it in .gitignore, and the snapshot has a link to the original"
     )
     return SnapshotPlan(
         root=root,
@@ -154,7 +147,7 @@ def plan_snapshot(
 
 def _check_size(root: str, sizes: dict[str, int], limit_bytes: float) -> None:
     if (total := sum(sizes.values())) > limit_bytes:
-        largest = sorted(sizes, key=lambda path: -sizes[path])[:_LARGEST_SHOWN]
+        largest = sorted(sizes, key=lambda path: -sizes[path])[:3]
         listed = ", ".join(f"{path} ({show_bytes(sizes[path])})" for path in largest)
         raise UserError(
             f"the work tree {root} has {show_bytes(total)} in {len(sizes):,} files, more than the "
@@ -193,8 +186,7 @@ def _open_original(path: str) -> FileIO:
 
 
 def _target(root: str, path: str, left_out: set[str]) -> str:
-    """Return where the copy of a link points to: within the snapshot, or else where the link
-    points."""
+    """Return where the copy of a link points: within the snapshot, or else as the link."""
     folder = os.path.dirname(path)
     target = os.readlink(os.path.join(root, path))
     within = os.path.relpath(os.path.normpath(os.path.join(root, folder, target)), root)
@@ -219,10 +211,8 @@ def parents_of(path: str) -> list[str]:
 
 
 def copy_code(plan: SnapshotPlan, owner: Path) -> None:
-    """Copy a work tree into the folder of a run or a sweep, which nobody else knows yet.
-
-    Raises UserError where a file cannot be read any more, and RunDirectoryError.
-    """
+    """Copy a work tree into the folder of a run or a sweep, which nobody else knows yet. Raises
+    UserError where a file cannot be read any more, and RunDirectoryError."""
     copy = owner / FOLDER
     # One that a laptop has sent was made for this command, and can be linked to itself.
     former = Path(plan.root) if plan.root != plan.source else _find_last_copy(owner.parent)
@@ -269,8 +259,8 @@ def _find_last_copy(runs: Path) -> Path | None:
 
 
 def find_code(run: Run, spec: RunSpec | None) -> Path | None:
-    """Return the copy that a run starts from, its own or that of its sweep, beside which it lies;
-    None where there is none, or it is another user's."""
+    """Return the copy that a run starts from, its own or its sweep's; None if it is not there, or
+    another user's."""
     if spec is None or spec.snapshot is None or spec.snapshot.folder is None:
         return None
     owner = Path(spec.snapshot.folder).parent.name
@@ -280,26 +270,16 @@ def find_code(run: Run, spec: RunSpec | None) -> Path | None:
 
 
 def read_contents(copy: Path) -> dict[str, str]:
-    """Return the digest of each file in a copy, and where links lead, without what jobs wrote
-    there: that can be written to, as files that were copied cannot."""
+    """Return the digest of each file in a copy, and where links lead, without what jobs wrote."""
     found = {}
     for path, status, target in walk(copy):
         if target:
             found[path] = f"link to {target}"
-        elif not status.st_mode & stat.S_IWUSR:
+        elif not status.st_mode & stat.S_IWUSR:  # as only a job's file has it
             with suppress(OSError):
                 content = files.read_bytes(copy / path, most_bytes=math.inf)
                 found[path] = hashlib.sha256(content).hexdigest()
     return found
-
-
-def find_written(copy: Path) -> Path | None:
-    """Return a file that a job wrote into a copy. Bytecode does not count."""
-    for path, status, target in walk(copy):
-        is_of_job = not target and status.st_mode & stat.S_IWUSR
-        if is_of_job and "__pycache__" not in path.split("/"):
-            return copy / path
-    return None
 
 
 def walk(folder: Path) -> Iterator[tuple[str, os.stat_result, str]]:
@@ -319,19 +299,16 @@ def walk(folder: Path) -> Iterator[tuple[str, os.stat_result, str]]:
 # git.
 
 _TIMEOUT_S = 60.0
-_LISTED = ("--cached", "--others", "--exclude-standard")
-_IGNORED = ("--others", "--ignored", "--exclude-standard", "--directory")
 
 
 def find_work_tree(cwd: str) -> str:
     """Return the root of the work tree that `cwd` lies in; NoWorkTreeError where there is none."""
-    return os.fsdecode(run_git(cwd, ["rev-parse", "--show-toplevel"])).removesuffix("\n")
+    return run_git(cwd, ["rev-parse", "--show-toplevel"]).removesuffix("\n")
 
 
 def _list_files(folder: str, prefix: str = "") -> Iterator[str]:
-    """Yield the files that git lists, those of nested work trees too; one that is tracked but
-    deleted is still among them."""
-    for entry in set(_ls_files(folder, _LISTED)):
+    """Yield the files that git lists, also of nested work trees, and tracked ones that are gone."""
+    for entry in _ls_files(folder, "--cached", "--others", "--exclude-standard"):
         path = os.path.join(folder, entry.rstrip("/"))
         # A submodule, or a work tree that lies in this one: git lists the folder alone.
         if os.path.lexists(os.path.join(path, ".git")):
@@ -341,12 +318,11 @@ def _list_files(folder: str, prefix: str = "") -> Iterator[str]:
             yield prefix + entry
 
 
-def _ls_files(folder: str, arguments: Sequence[str]) -> list[str]:
-    listed = run_git(folder, ["ls-files", "-z", *arguments])
-    return [os.fsdecode(entry) for entry in listed.split(b"\0") if entry]
+def _ls_files(folder: str, *arguments: str) -> set[str]:
+    return set(run_git(folder, ["ls-files", "-z", *arguments]).split("\0")) - {""}
 
 
-def run_git(folder: str, arguments: Sequence[str], *, limit_s: float = _TIMEOUT_S) -> bytes:
+def run_git(folder: str, arguments: Sequence[str], *, limit_s: float = _TIMEOUT_S) -> str:
     """Return what git prints in a folder, without any program that the repository's settings name:
     .git/config may have come with an archive.
 
@@ -355,7 +331,7 @@ def run_git(folder: str, arguments: Sequence[str], *, limit_s: float = _TIMEOUT_
     settings = ["core.fsmonitor=", "core.hooksPath=/dev/null"]
     if "status" in arguments:  # it alone compares contents, by filters
         listed = run_git(folder, ["config", "--list", "-z"], limit_s=limit_s)
-        names = (entry.partition("\n")[0] for entry in os.fsdecode(listed).split("\0"))
+        names = (entry.partition("\n")[0] for entry in listed.split("\0"))
         for name in {name.rpartition(".")[0] for name in names if name.startswith("filter.")}:
             if "=" in name:
                 raise HpcdistError(f"the git repository of {folder} has the filter {name!r}")
@@ -367,6 +343,8 @@ def run_git(folder: str, arguments: Sequence[str], *, limit_s: float = _TIMEOUT_
             cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",  # names of files keep their bytes
             timeout=limit_s,
             check=False,
         )
@@ -381,7 +359,7 @@ def run_git(folder: str, arguments: Sequence[str], *, limit_s: float = _TIMEOUT_
             hint="see whether the file system answers, or use --no-snapshot",
         ) from None
     if done.returncode:
-        said = " ".join(done.stderr.decode(errors="replace").split()).removeprefix("fatal: ")
+        said = " ".join(done.stderr.split()).removeprefix("fatal: ")
         raise NoWorkTreeError(
             f"{folder} is in no git work tree that can be read: {said}",
             hint="make one with git init, or submit without a snapshot: --no-snapshot",

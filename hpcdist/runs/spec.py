@@ -5,7 +5,6 @@ A file whose keys have values of other types counts as damaged, see `hpcdist.bas
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -54,14 +53,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     container: InContainer | None = None
     """The start of the ranks in an image; None: there is no image."""
     interface: str | None = None
-    """Network interface for gloo and NCCL, where the user has set none; None: the one by which
-    node 0 is reached."""
-
-
-def threads_of_user(before: Mapping[str, str]) -> int | None:
-    """Return the threads per rank that the user's OMP_NUM_THREADS names, if it names a number."""
-    first = before.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return int(first) if first.isdecimal() and int(first) > 0 else None
+    """Network interface for gloo and NCCL; None: the one by which node 0 is reached."""
 
 
 class UsedCluster(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +79,7 @@ class UsedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsedContainer(msgspec.Struct, frozen=True, kw_only=True):
-    """The image that the agents and ranks of a run ran in."""
+    """The image that the ranks of a run ran in."""
 
     image: str | None = None
     """Path, or reference to a registry."""
@@ -186,8 +178,6 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Id of the job; an element of an array has its place there in it."""
     job_name: str | None = None
     """An id alone may be another job's by now."""
-    submitted_s: UnixTime = 0.0
-    """Unix time; 0 where it is not known."""
     folder: str | None = None
     """Holds the script, and submitit's files."""
     process: ProcessId | None = None

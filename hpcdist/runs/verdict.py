@@ -12,8 +12,7 @@ from hpcdist.base.errors import EXIT_FAILED, EXIT_INTERRUPTED
 UnixTime = Annotated[float, Meta(ge=0, le=1e12)]
 """A time that the figures made of it can be computed with: a damaged file may hold any number."""
 State = Literal["pending", "running", "unknown", "done", "failed", "cancelled", "preempted", "lost"]
-"""Unknown: the scheduler does not answer. Lost: it answers, and knows nothing of a run that left no
-verdict."""
+"""Unknown: the scheduler does not answer. Lost: it does not know a run that left no verdict."""
 Kind = Literal[
     "done",
     "exception",
@@ -63,13 +62,11 @@ class ErrorReport(Struct, frozen=True, kw_only=True):
     exception: str | None
     """Type, with its module where it is not a builtin; None: none was raised."""
     text: str
-    """The exception's message, or what sys.exit was given; of a rank that aborted, the last lines
-    of its log."""
+    """Message of the exception or of sys.exit; of a rank that aborted, the end of its log."""
     traceback: str | None
     time_s: UnixTime
     lack: str | None = None
-    """What it ran out of, in words: the disk that had no room, or memory of a process that loaded
-    data for it."""
+    """What it ran out of, in words: a full disk, or memory of a process that loaded its data."""
     out_of_memory: bool = False
     """The kernel or the agent killed it, or a process that loaded data for it, for its memory."""
 
@@ -99,8 +96,7 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
     left_early: bool = False
     """It left with 0 before its workload returned: by os._exit, or as another program."""
     teardown: str | None = None
-    """Signal that ended it after its workload, while it took down what that had left; SIGKILL where
-    it hung then."""
+    """Signal that ended it after its workload, as it took down the rest; SIGKILL: it hung."""
     stopped: bool = False
     """It ended after the agent had asked it to."""
     outlasted: bool = False

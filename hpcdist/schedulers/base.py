@@ -16,7 +16,7 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -27,7 +27,6 @@ from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import call_command
 from hpcdist.machine.containers import HOST_RUNTIMES
-from hpcdist.runs.publishing import Source
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Accounting, LaunchPlan
 from hpcdist.runs.verdict import State, UnixTime, Verdict
@@ -225,6 +224,15 @@ def former_lives() -> int:
     return int(os.environ.get(FORMER_LIVES_VARIABLE) or 0)
 
 
+class Fetched(NamedTuple):
+    """The outcome of `Scheduler.fetch`: files that were written, and checkpoints and other large
+    files that are still where they were published."""
+
+    num_files: int
+    num_left: int
+    left_bytes: int
+
+
 class WithinJob:
     """What a run's agents ask of the scheduler whose job they are."""
 
@@ -417,11 +425,11 @@ class Scheduler(WithinJob, OfSite, ABC):
             hint=f"where the site allows it, ssh {host} -t {shlex.quote(shlex.join(command))}",
         )
 
-    def source_of(self, run: Run) -> Source | None:  # noqa: ARG002 - a default
-        """Return where the run's nodes publish it, for a scheduler whose nodes have no file system
-        in common with this machine; None: the run directory is where they write.
+    def fetch(self, run: Run, *, with_checkpoints: bool = False) -> Fetched | None:  # noqa: ARG002
+        """Bring home what the run's nodes have published, for a scheduler whose nodes have no file
+        system in common with this machine; None: the run directory is where they write.
 
-        Raises SchedulerError.
+        Raises SchedulerError and OSError.
         """
         return None
 

@@ -295,7 +295,6 @@ class Batch(Commands):
             cluster=cluster.result(),
             job_name=target.name,
             folder=str(target.folder),
-            submitted_s=time.time(),
         )
         try:
             for run, job_id in zip(runs, job_ids, strict=True):
@@ -769,7 +768,7 @@ def _end_step(run: Run, submission: Submission) -> None:
             return None if is_alive(process) and works_in(process.pid, run.path) else True
         return None if run.is_alive() or not has_started else True
 
-    patience_s = _STEP_END_S + run.read_outline().launch.grace_s if has_started else 0.0
+    patience_s = _STEP_END_S + run.spec.outline.launch.grace_s if has_started else 0.0
     for number in (signal.SIGTERM, signal.SIGKILL, None):
         if poll(is_over, interval_s=_POLL_S, limit_s=patience_s):
             return

@@ -12,7 +12,6 @@ import shlex
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -39,7 +38,7 @@ from hpcdist.machine.process import (
     works_in,
 )
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import LaunchPlan, NodePlan, Submission, threads_of_user
+from hpcdist.runs.spec import LaunchPlan, NodePlan, Submission
 from hpcdist.runs.verdict import State, cancelled_verdict
 from hpcdist.schedulers.base import Condition, Finding, Plan, Scheduler, Target, passed, skipped
 from hpcdist.schedulers.batch import is_new
@@ -110,7 +109,6 @@ class LocalScheduler(Scheduler):
                     scheduler=self.name,
                     job_id=job_id,
                     job_name=target.name,
-                    submitted_s=time.time(),
                     folder=str(target.folder),
                     process=started[0] if started else None,
                 )
@@ -144,11 +142,12 @@ class LocalScheduler(Scheduler):
         for run in runs:
             for agent in _marked(run, _agents(run)):
                 send_signal(agent.pid, number)
+                send_signal(agent.pid, signal.SIGCONT)  # to one that is stopped
         for run in runs:
             poll(
                 lambda run=run: is_urgent() or not _marked(run, _agents(run)) or None,  # type: ignore[misc]
                 interval_s=_POLL_S,
-                limit_s=run.read_outline().launch.grace_s + _PATIENCE_S,
+                limit_s=run.spec.outline.launch.grace_s + _PATIENCE_S,
             )
             poll(
                 lambda run=run: not _kill_all(_marked(run, _processes(run))) or None,  # type: ignore[misc]
@@ -209,9 +208,10 @@ def lay_out(job: JobSpec, busy_gpus: Collection[str] = ()) -> LaunchPlan:
     _check_ports(job)
     cpus = usable_cpus()
     shares = share_cpus(cpus, num_ranks, per_share=job.cpus_per_rank)
-    num_threads = threads_of_user(os.environ) or threads_per_rank(
-        len(cpus), num_ranks, cpus_per_rank=job.cpus_per_rank
-    )
+    num_threads = threads_per_rank(len(cpus), num_ranks, cpus_per_rank=job.cpus_per_rank)
+    wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if wanted.isdecimal() and int(wanted):
+        num_threads = int(wanted)
     launch = LaunchPlan(
         nodes=[
             NodePlan(address=address, rank_cpus=shares[node * per_node : (node + 1) * per_node])

@@ -14,9 +14,8 @@ from typing import Literal, get_args
 from hpcdist.base.errors import UserError
 from hpcdist.base.text import nearest
 from hpcdist.monitor.states import OPEN_STATES, EndWatch, run_states
-from hpcdist.runs.run import Run
+from hpcdist.runs.run import Run, find_runs
 from hpcdist.runs.spec import SweepPlace
-from hpcdist.runs.sweep import find_runs
 from hpcdist.schedulers.base import Dependency, Scheduler
 
 Kind = Literal["ok", "any", "notok"]
@@ -102,7 +101,7 @@ def _job_ids(kind: Kind, name: str, runs: Sequence[Run], scheduler: Scheduler) -
     job_ids = []
     # Of a sweep all of whose runs are waited for, the names of its arrays do for them. But an array
     # has failed where one of its runs has; for `notok` each must.
-    places = [run.read_sweep_place() or SweepPlace() for run in runs]
+    places = [run.spec.sweep or SweepPlace() for run in runs]
     counts = Counter(place.id for place in places)
     for run, place in zip(runs, places, strict=True):
         if (job_id := run.read_job_id()) is None:

@@ -6,6 +6,9 @@ Nothing here has an effect: every mistake at any point is found before anything 
 from __future__ import annotations
 
 import importlib.util
+import os
+import shlex
+import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,8 +23,7 @@ from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
 from hpcdist.job import LoadedJob, locate
 from hpcdist.job.spec import JobSpec, ScriptJob, TrainingJob, job_to_dict
 from hpcdist.machine.containers import InContainer
-from hpcdist.runs.run import Run
-from hpcdist.runs.sweep import Sweep
+from hpcdist.runs.run import Run, Sweep
 from hpcdist.schedulers import detect_scheduler, load_scheduler
 from hpcdist.schedulers.base import Allocation, Dependency, Plan, Scheduler, Target
 from hpcdist.submission.container import in_container, settle_container
@@ -259,6 +261,11 @@ def plan_run(
 def _check_channels(cluster: LoadedProfile, scheduler: Scheduler) -> None:
     """Raise UserError for a channel that could not tell anything."""
     for kind, reference in map(parse_channel, cluster.profile.notify):
+        if kind == "command" and (scheduler.runs_here or reference.startswith("~")):
+            program = shlex.split(reference)[0]  # what begins with ~ is here as on the nodes
+            if scheduler.shares_files and shutil.which(os.path.expanduser(program)) is None:
+                hint = "name one that can be executed, with / or ~ before a path"
+                raise UserError(f"notify: there is no program {program}", hint=hint)
         if kind != "apprise":
             continue
         if not scheduler.shares_files:

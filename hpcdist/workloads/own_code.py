@@ -6,13 +6,12 @@ import contextlib
 import functools
 import os
 import re
+import runpy
 import shutil
 import signal
 import sys
-import types
 from collections.abc import Callable
-from importlib.machinery import ModuleSpec, SourceFileLoader, all_suffixes
-from importlib.util import find_spec
+from importlib.machinery import SourceFileLoader, all_suffixes
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from hpcdist.job.preload import heavy_imports
 from hpcdist.job.spec import FunctionJob, ModuleJob, ProgramJob, ScriptJob
 from hpcdist.rank import own_loop
 from hpcdist.rank.context import RankContext, Workload
-from hpcdist.runs.function_outcome import write_outcome
+from hpcdist.runs.run import write_outcome
 from hpcdist.workloads.rank_process import set_main
 
 _LOADED_AT_START = frozenset(
@@ -33,9 +32,9 @@ _LOADED_AT_START = frozenset(
         *("types", "zipimport", "hpcdist", "__main__", "__mp_main__", *sys.builtin_module_names),
     )
 )
-"""Modules that no file beside a script can replace: python has imported them before it looks there,
-and the rank's own."""
-
+"""Modules that no file beside a script can replace: python's own at its start, and the rank's."""
+_run_module: Any = runpy._run_module_as_main  # type: ignore[attr-defined] # noqa: SLF001
+"""What python itself calls for `-m`, and for a folder or a zip file."""
 
 _STARTS_RANKS = re.compile(
     rb"^(?:[^#'\"\n]|'[^'\n]*'|\"[^\"\n]*\")*?\b((torch\.)?(mp|multiprocessing)\.(spawn|start_processes)|notebook_launcher)\(",
@@ -54,8 +53,7 @@ class ScriptWorkload(Workload[ScriptJob]):
     """
 
     def check(self) -> None:
-        """Raise JobError for a program that starts its ranks itself: under a launcher these wait
-        for each other forever."""
+        """Raise JobError for a program that starts its own ranks: these would wait forever."""
         if self.job.num_ranks == 1 or self.job.force:
             return
         path, source = self._main_file(), b""
@@ -74,8 +72,7 @@ class ScriptWorkload(Workload[ScriptJob]):
         )
 
     def preload(self) -> list[str]:
-        """Return the heavy modules that the script imports, found without running it; for what is
-        in a zip file, OSError."""
+        """Return the heavy modules that the script imports; OSError for one in a zip file."""
         return heavy_imports(self._main_file())
 
     def _main_file(self) -> Path:
@@ -88,19 +85,16 @@ class ScriptWorkload(Workload[ScriptJob]):
         path = str(Path(self.job.script))
         sys.argv = [path, *self.job.args]
         sys.orig_argv = [sys.executable, "-u", *sys.argv]  # programs execute it to start again
-        main = find_main(path)
-        if main is not None:
+        if find_main(path) is not None:
             put_first(path)
-            run_module(main)
+            run_program(_run_module, "__main__", alter_argv=False)
             return
         if not getattr(sys.flags, "safe_path", False):  # python -P, PYTHONSAFEPATH
             put_first(os.path.dirname(os.path.realpath(path)))
-        run_as_main(
-            compile(Path(path).read_bytes(), path, "exec", dont_inherit=True),
-            __file__=path,
-            __loader__=SourceFileLoader("__main__", path),
-            __cached__=None,
-        )
+        loader = SourceFileLoader("__main__", path)
+        main = set_main(__file__=path, __loader__=loader, __cached__=None)
+        code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+        run_program(exec, code, main.__dict__)
 
 
 class ModuleWorkload(ScriptWorkload):
@@ -115,20 +109,12 @@ class ModuleWorkload(ScriptWorkload):
         return Path(self.job.script)
 
     def run(self, context: RankContext) -> None:  # noqa: ARG002
-        """Run the module as `__main__`; its packages are imported before, as python does."""
+        """Run the module as `__main__`; its packages are imported before."""
         if not getattr(sys.flags, "safe_path", False):  # python -P, PYTHONSAFEPATH
             put_first(os.getcwd())
         sys.argv = ["-m", *self.job.args]  # as python has it while it looks for the module
-        name = self.job.module
-        sys.orig_argv = [sys.executable, "-u", "-m", name, *self.job.args]
-        spec = find_spec(name)
-        if spec is not None and spec.submodule_search_locations is not None:
-            spec = find_spec(f"{name}.__main__")
-        if spec is None or spec.origin is None:  # it is no longer there
-            place = f"{os.getcwd()}, nor where Python looks for packages"
-            raise ModuleNotFoundError(f"there is no module {name} in {place}", name=name)
-        sys.argv[0] = spec.origin
-        run_module(spec)
+        sys.orig_argv = [sys.executable, "-u", "-m", self.job.module, *self.job.args]
+        run_program(_run_module, self.job.module)
 
 
 class ProgramWorkload(Workload[ProgramJob]):
@@ -182,7 +168,7 @@ class FunctionWorkload(Workload[FunctionJob]):
         sys.orig_argv = [sys.executable, "-c", again]
         try:
             function, args, kwargs = load_call(context.run.function_file)
-            value = the_program_is_above_and_hpcdist_below(function, *args, **kwargs)
+            value = run_program(function, *args, **kwargs)
         except SystemExit as leaving:
             if leaving.code in {None, 0}:
                 keep("returned", None)
@@ -191,10 +177,7 @@ class FunctionWorkload(Workload[FunctionJob]):
             with contextlib.suppress(OSError, MemoryError):  # the verdict and the log have it too
                 keep("raised", error)
             raise
-        else:
-            keep("returned", value)
-        finally:
-            own_loop.finish()
+        keep("returned", value)
 
 
 # The module `__main__` of a rank, which is forked from a process that has another one.
@@ -221,31 +204,16 @@ def put_first(folder: str) -> None:
         del sys.modules[name]
 
 
-def run_module(spec: ModuleSpec) -> None:
-    """Run a module that was found as `__main__`, as runpy does."""
-    loader: Any = spec.loader
-    run_as_main(
-        loader.get_code(spec.name),
-        __file__=spec.origin,
-        __loader__=loader,
-        __cached__=spec.cached,
-        __package__=spec.parent,
-        __spec__=spec,
-    )
+def run_program(program: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call the user's code, and record its last steps."""
+    try:
+        return the_program_is_above_and_hpcdist_below(program, *args, **kwargs)
+    finally:
+        own_loop.finish()
 
 
 def the_program_is_above_and_hpcdist_below(
     program: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """Call the user's code. Dumps of the stack, as at a crash, show this name where its calls
-    end."""
+    """Dumps of the stack, as at a crash, show this name where the calls of the user's code end."""
     return program(*args, **kwargs)
-
-
-def run_as_main(code: types.CodeType, **names: Any) -> None:
-    """Run the user's code as the module `__main__`, which has these names beside those of all."""
-    main = set_main(**names)
-    try:
-        the_program_is_above_and_hpcdist_below(exec, code, main.__dict__)
-    finally:
-        own_loop.finish()

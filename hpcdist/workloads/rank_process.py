@@ -19,7 +19,7 @@ import sys
 import time
 import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,11 +36,9 @@ from hpcdist.machine.process import RANK_VARIABLE, WARNING_SIGNALS, die_with_par
 from hpcdist.rank import own_loop
 from hpcdist.rank.board import ProgressSlot
 from hpcdist.rank.context import RankContext, RankOrder, set_current
-from hpcdist.rank.exit import leave
-from hpcdist.rank.lack import full_disk, places_of_writing
-from hpcdist.rank.libraries import renew_import_state
+from hpcdist.rank.exit import full_disk, leave, places_of_writing
+from hpcdist.rank.libraries import find_mlflow_run, renew_import_state
 from hpcdist.rank.pipe import Unwritten
-from hpcdist.rank.script_trackers import find_mlflow_run
 from hpcdist.runs.events import End, EventWriter, Start
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import ErrorReport
@@ -50,8 +48,7 @@ STACKS_SIGNAL = signal.SIGQUIT
 
 _LOST_WORKER = "DataLoader worker (pid"
 _FRAMES_OF_WORKLOAD = 10
-"""Between that of `become_rank` and those of a script, and of C, which some versions of Python
-count."""
+"""Between `become_rank` and a script, and those of C, which some versions of Python count."""
 MOST_MESSAGE_LETTERS = 10_000
 MOST_TRACEBACK_LETTERS = 100_000
 _TOLD_LETTERS = 5000
@@ -112,7 +109,7 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     code, report = 0, None
     progress.alive()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
-        progress.ignore_sigterm()
+        progress.values.ignores_sigterm = True
     set_current(context)
     kills, places = kernel_kills(), places_of_writing(context.run.path)
     try:
@@ -136,7 +133,7 @@ def run_workload(context: RankContext, error_file: Path) -> int:
         code = _show(error, is_of_user=isinstance(job, OwnCodeJob))
     is_rank = os.getpid() == pid
     if is_rank and callable(signal.getsignal(signal.SIGTERM)):
-        progress.handle_sigterm()
+        progress.values.handles_sigterm = True
     if report is not None and is_rank:
         _leave_report(report, context, error_file)
     torch: Any = sys.modules.get("torch")
@@ -185,13 +182,22 @@ def _digest_of_program(job: JobSpec) -> str | None:
 
 def _leave_report(report: ErrorReport, context: RankContext, error_file: Path) -> None:
     hide = secrets_of(context.job).again  # programs put their arguments into their messages
-    report = _shortened(report, MOST_MESSAGE_LETTERS, MOST_TRACEBACK_LETTERS, hide=hide)
+    report = msgspec.structs.replace(
+        report,
+        exception=report.exception and report.exception[:MOST_MESSAGE_LETTERS],
+        text=hide(clean(report.text, MOST_MESSAGE_LETTERS)),
+        traceback=report.traceback and hide(clean(report.traceback, MOST_TRACEBACK_LETTERS)),
+    )
     try:
         files.write_json(error_file, msgspec.to_builtins(report))
     except OSError as failure:
-        told = _shortened(report, _TOLD_LETTERS, _TOLD_LETTERS)
-        lack = report.lack or full_disk(failure, [])
-        context.progress.pipe.say(Unwritten(report=msgspec.structs.replace(told, lack=lack)))
+        told = msgspec.structs.replace(
+            report,
+            text=clean(report.text, _TOLD_LETTERS),
+            traceback=report.traceback and clean(report.traceback, _TOLD_LETTERS),
+            lack=report.lack or full_disk(failure, []),
+        )
+        context.progress.pipe.say(Unwritten(report=told))
         files.print_line(f"hpcdist: {error_file}: {failure.strerror}", sys.stderr)
 
 
@@ -246,21 +252,8 @@ def secrets_of(job: JobSpec) -> Stars:
     return stars
 
 
-def _shortened(
-    report: ErrorReport, letters: int, stack_letters: int, *, hide: Callable[[str], str] = str
-) -> ErrorReport:
-    """Return the report with long texts cut."""
-    return msgspec.structs.replace(
-        report,
-        exception=report.exception and report.exception[:letters],
-        text=hide(clean(report.text, letters)),
-        traceback=report.traceback and hide(clean(report.traceback, stack_letters)),
-    )
-
-
 def clean(text: str, most_letters: int) -> str:
-    """Return a text as valid UTF-8 (names of files may bring in halves of surrogate pairs), without
-    its middle where it is too long."""
+    """Return a text as valid UTF-8, as names of files may not be; a long one without its middle."""
     if len(text) > most_letters:
         half = most_letters // 2
         text = f"{text[:half]}\n[... {len(text) - 2 * half} letters left out ...]\n{text[-half:]}"

@@ -47,8 +47,7 @@ class _Training(Workload[TrainingJobT]):
     def _train(
         self, context: RankContext, train: Callable[..., bool], *, needs_group: bool
     ) -> None:
-        """Call `train` in this rank, with its threads, its device and its process group; it returns
-        False where it is to stop before its end."""
+        """Call `train` with this rank's threads, device and group; it returns False if it stops."""
         import torch
 
         torch.set_num_threads(self.job.train.num_threads or context.num_threads)

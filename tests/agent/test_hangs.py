@@ -7,11 +7,18 @@ import msgspec
 import pytest
 
 from hpcdist.agent.messages import HangReport
+from hpcdist.agent.node import recorder_environment
 from hpcdist.agent.outcome.hang import hang_verdict
 from hpcdist.cli.main import main
-from hpcdist.rank.collectives import collectives_of, recorder_environment
-from hpcdist.runs.requests import Collectives, GroupRecord, Operation
-from hpcdist.runs.standstills import describe, find_standstills, to_blame
+from hpcdist.rank.pipe import collectives_of
+from hpcdist.runs.requests import (
+    Collectives,
+    GroupRecord,
+    Operation,
+    describe,
+    find_standstills,
+    to_blame,
+)
 from hpcdist.runs.verdict import RankEnd
 
 CASES = """
@@ -130,8 +137,7 @@ def operation(number, *, done=True, name="all_reduce", sizes=((4,),), at=0.0):
     return Operation(
         number=number,
         name=name,
-        sizes=[list(size) for size in sizes],
-        dtypes=["Float"] * len(sizes),
+        tensors=", ".join(f"float[{'x'.join(map(str, size))}]" for size in sizes),
         begun_s=at,
         is_done=done,
     )
@@ -277,7 +283,8 @@ def test_what_the_recorder_says_of_nccl_is_read_like_what_it_says_of_gloo():
         (3, "all_reduce", True),
         (4, "all_reduce", False),
     ]
-    assert found.groups[0].operations[1].begun_s == 2.0
+    newest = found.groups[0].operations[1]
+    assert (newest.begun_s, newest.tensors) == (2.0, "bfloat16[2x3]")
 
 
 @pytest.mark.parametrize("name", ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"])

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from full_disks import fill
 
-from hpcdist.rank.lack import full_disk, is_about_memory
+from hpcdist.agent.outcome.failure import decide
+from hpcdist.rank.exit import full_disk
+from hpcdist.runs.verdict import ErrorReport, RankEnd
 
 FILL = """
 import os
@@ -132,7 +134,9 @@ OF_NCCL = (
     ],
 )
 def test_exceptions_about_memory_are_known_by_type_and_words(exception, message, is_lack):
-    assert is_about_memory(exception, message) == is_lack
+    report = ErrorReport(exception=exception, text=message, traceback=None, time_s=1.0)
+    end = RankEnd(rank=0, local_rank=0, node=0, host="n", time_s=1.0, exit_code=1, report=report)
+    assert decide([end]).kind == ("out_of_memory" if is_lack else "exception")
 
 
 def test_a_model_for_which_there_is_no_memory_ends_with_torch_s_words(zygote, lack_memory):

@@ -88,6 +88,20 @@ def test_a_killed_forkserver_ends_the_run_with_a_verdict(launch, write_script, n
     assert [launched.events(rank)[-1]["event"] for rank in (0, 1)] == ["end", "end"]
 
 
+def test_a_stopped_forkserver_is_told_from_ranks_that_hang(launch, write_script, tmp_path):
+    go = tmp_path / "go"
+    ends = f"import os, sys, time\nprint('up', flush=True)\nwhile not os.path.exists({str(go)!r}):"
+    script = write_script(f"{ends}\n    time.sleep(0.05)\nsys.exit(3)")
+    launched = launch(script, gpus=2, hang_timeout_s=2, grace_s=1)
+    wait_until_up(launched, 2)
+    (forkserver,) = children(launched.agent_pid(0))
+    os.kill(forkserver, signal.SIGSTOP)
+    go.touch()
+    verdict = launched.verdict()
+    assert verdict.kind == "hang"
+    assert "the process that forks the ranks, which would say how, is silent" in verdict.message
+
+
 def test_a_killed_store_ends_the_run_with_a_verdict(launch, write_script):
     launched = launch(write_script(WAIT), gpus=2)
     wait_until_up(launched, 2)

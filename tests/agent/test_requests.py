@@ -7,6 +7,7 @@ import threading
 import msgspec
 import pytest
 
+from hpcdist.agent.leader import take_request
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, UserError
 from hpcdist.cli import stacks as cli_stacks
@@ -23,11 +24,8 @@ from hpcdist.runs.requests import (
     RankStacks,
     Request,
     ThreadStack,
-    leave_answer,
     send,
     take_answer,
-    take_request,
-    withdraw,
 )
 from hpcdist.runs.run import Run
 
@@ -190,10 +188,10 @@ def test_an_answer_is_removed_by_its_command_and_one_that_is_none_is_refused(mak
         troubles={0: "its agent did not answer in time", 2: "no memory"},
     )
     assert take_answer(make_run, request) is None
-    leave_answer(make_run, request.id, answer)
+    files.write_whole(make_run.answer_file(request.id), msgspec.json.encode(answer))
     assert make_run.answer_file(request.id).stat().st_mode & 0o777 == 0o600
     assert take_answer(make_run, request) == answer
-    withdraw(make_run, request)
+    make_run.answer_file(request.id).unlink()
     assert not list(make_run.launch_folder.glob("*-*"))
     make_run.answer_file(request.id).write_text('{"attempt": "x"}')
     with pytest.raises(msgspec.MsgspecError):

@@ -6,7 +6,7 @@ import pytest
 
 from hpcdist.agent.forkserver import StackMemory
 from hpcdist.agent.inspection import parse
-from hpcdist.runs.standstills import place_of
+from hpcdist.runs.requests import place_of
 
 
 def main_frames(text):

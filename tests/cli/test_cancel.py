@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 
 import msgspec
@@ -15,9 +16,8 @@ from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
 from hpcdist.cli.cancel import cancel
 from hpcdist.cli.main import main
 from hpcdist.machine.process import identify, works_in
-from hpcdist.runs.run import Run, check_own, find_run
+from hpcdist.runs.run import Run, Sweep, check_own, find_run
 from hpcdist.runs.spec import Submission
-from hpcdist.runs.sweep import Sweep
 from hpcdist.schedulers.batch import Job, JobIndex
 from hpcdist.schedulers.slurm.slurm import scheduler as slurm
 
@@ -100,12 +100,15 @@ def test_a_copy_of_a_run_that_goes_on_ends_nothing_of_it(runs, start):
     assert original.read_verdict() is None
 
 
-def test_a_process_that_works_in_the_run_directory_is_ended(runs, start):
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_process_that_works_in_the_run_directory_is_ended(runs, start, is_stopped):
     agent = start(runs / "ddp-1" / "submitit")
     run = make_run(runs, "ddp-1", process=agent)
+    if is_stopped:  # it ends in order all the same, and not after launch.grace_s by SIGKILL
+        agent.send_signal(signal.SIGSTOP)
     done = cancelled(runs, "ddp-1")
     assert done.exit_code == 0, done.output
-    assert agent.wait(30) < 0
+    assert agent.wait(30) == -signal.SIGTERM
     assert run.read_verdict().state == "cancelled"
 
 

@@ -212,7 +212,7 @@ DAMAGES = {
     ),
     "times that no clock shows": lambda run: [
         replace(run.spec_file, '{"created_s": -1e308, "job": {"name": "x"}}'),
-        replace(run.submission_file, '{"scheduler": "local", "submitted_s": 1e308}'),
+        replace(run.submission_file, '{"scheduler": "local", "job_id": 1e308}'),
         change(run.verdict_file, time_s=float("-inf")),
         write(run.attempts_folder / "00000/begin.json", '{"life": 0, "time_s": Infinity}'),
     ],
@@ -278,6 +278,15 @@ def test_a_run_that_cannot_be_read_is_a_row_that_says_so(runs, capsys, damage, w
     assert why in row
     assert main(["status", "hurt"]) == 0
     assert f"  damaged    {why}" in capsys.readouterr().out
+
+
+def test_explain_names_a_damaged_verdict_and_accuses_no_agent(runs, capsys):
+    hurt = write_run(runs, "hurt-20260101-000001-bbbb")
+    hurt.verdict_file.write_text('{"kind": "do')
+    assert main(["explain", hurt.id]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the run's verdict.json cannot be read: it is torn" in said
+    assert "agent" not in said
 
 
 def test_a_run_that_is_removed_while_it_is_read_breaks_no_verb(runs, capsys, monkeypatch):

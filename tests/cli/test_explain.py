@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from hpcdist.base.errors import EXIT_CODES
+from hpcdist.cli.explain import meanings
 from hpcdist.cli.main import main
 from hpcdist.cluster.profile import ClusterProfile, profile_keys
 from hpcdist.job.check import annotation_at
 from hpcdist.job.keys import example_of, job_keys
 from hpcdist.job.spec import JOB_TYPES
 from hpcdist.job.yaml_text import parse_yaml
-from hpcdist.runs.meanings import meanings
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict

@@ -11,9 +11,8 @@ import pytest
 
 from hpcdist.base.files import write_json
 from hpcdist.job import load_job
-from hpcdist.runs.run import Run
+from hpcdist.runs.run import Run, Sweep
 from hpcdist.runs.snapshot import copy_code
-from hpcdist.runs.sweep import Sweep
 from hpcdist.runs.verdict import Verdict
 from hpcdist.submission.plan import PlannedSubmission, plan_run
 from hpcdist.submission.submit import write_spec

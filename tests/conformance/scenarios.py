@@ -18,7 +18,7 @@ from cluster_user import CPU, TWO, agent_pid, events, job_id, log, printed
 from containers import container, image  # noqa: F401 - a fixture
 from counting import COUNT, await_counting, count, end_counting
 
-from hpcdist.runs.sweep import Sweep
+from hpcdist.runs.run import Sweep
 
 FOUR = ("--nodes", 2, "--gpus", 2)
 
@@ -41,7 +41,7 @@ class Site:
 
     def hosts(self, run):
         """By node, as the scheduler has said."""
-        return [socket.gethostname()] * run.read_outline().resources.nodes
+        return [socket.gethostname()] * run.spec.outline.resources.nodes
 
     def warn(self, run):
         """Tell it that its time limit comes."""
@@ -359,7 +359,7 @@ def test_a_sweep_is_an_array_per_shape_and_its_worst_end_counts(user):
     assert [log(run).strip() for run in runs] == [
         f"says {word} {nodes}" for nodes in (1, 2) for word in ("a", "fail")
     ]
-    arrays = [run.read_sweep_place().job_name for run in runs]
+    arrays = [run.spec.sweep.job_name for run in runs]
     assert arrays == [job["name"] for job in answer["jobs"] for _ in range(2)]
     assert "2 done, 2 failed" in user("status", sweep.id).stdout
     user.cluster.wait_for((sweep.path / "summary.json").exists)

@@ -33,7 +33,7 @@ class LocalSite(Site):
     """Nodes are simulated: all are this host."""
 
     def warn(self, run):
-        for node in range(run.read_outline().resources.nodes):
+        for node in range(run.spec.outline.resources.nodes):
             os.kill(agent_pid(run, node), signal.SIGUSR2)
 
 

@@ -14,8 +14,7 @@ import hpcdist
 from hpcdist.base.errors import HpcdistError, JobError, UserError
 from hpcdist.job import function as call
 from hpcdist.job.function import function_name
-from hpcdist.runs.function_outcome import write_outcome
-from hpcdist.runs.run import Run
+from hpcdist.runs.run import Run, write_outcome
 
 MODULE = """
 import os, sys, threading
@@ -93,7 +92,7 @@ def test_a_function_is_called_in_every_rank_and_its_results_come_back(module):
     with pytest.raises(UserError, match="rank is 2, must be from 0 to 1"):
         run.result(2)
     run.path.joinpath("results", "rank-00001.pkl").chmod(0o644)
-    with pytest.raises(HpcdistError, match=r"rank 1 .* cannot be read: .* is not private"):
+    with pytest.raises(HpcdistError, match=r"rank 1 .* cannot be read here: .* is not private"):
         run.results()
     texts = hpcdist.submit(module.work, (secret,), scheduler="local", set={"launch.grace_s": 1})
     assert texts.wait(60).first.report.exception == "TypeError"  # a text and a number are not added

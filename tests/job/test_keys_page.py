@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import get_args
 
 from hpcdist.base.errors import EXIT_CODES
-from hpcdist.runs.meanings import meanings
+from hpcdist.cli.explain import meanings
 from hpcdist.runs.verdict import Kind, State
 
 DOCS = Path(__file__).parents[2] / "docs"

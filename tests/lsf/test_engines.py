@@ -9,7 +9,7 @@ from cluster_user import CPU, TWO, User, job_id, log
 from counting import COUNT, await_counting, count, end_counting
 from lsf_site.config import STRICT
 
-from hpcdist.runs.sweep import Sweep
+from hpcdist.runs.run import Sweep
 
 SMALL_SITE = """
 clusters:

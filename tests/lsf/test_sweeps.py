@@ -6,7 +6,7 @@ import pytest
 from cluster_user import CPU, job_id
 from counting import COUNT, await_counting, end_counting
 
-from hpcdist.runs.sweep import Sweep
+from hpcdist.runs.run import Sweep
 
 SAYS = """
 import os, sys, time

@@ -9,9 +9,8 @@ from another_user import NOBODY, as_nobody, needs_root
 
 from hpcdist.base import files
 from hpcdist.monitor.garbage import find_garbage, remove
-from hpcdist.runs.run import Run, all_runs
+from hpcdist.runs.run import Run, Sweep, all_runs
 from hpcdist.runs.spec import RunSpec, UsedSnapshot
-from hpcdist.runs.sweep import Sweep
 from hpcdist.runs.verdict import Verdict
 
 

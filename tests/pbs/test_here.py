@@ -97,7 +97,7 @@ def test_a_run_takes_all_hosts_of_the_job_or_some_and_ends_with_its_own_code(she
     assert done.code == 0, done.err
     assert json.loads(done.out)["state"] == "done"
     run = shell.run()
-    assert run.read_outline().resources.nodes == 2
+    assert run.spec.outline.resources.nodes == 2
     submission = run.read_submission()
     assert (submission.step, f"{submission.job_id}") == (True, shell.job_id.partition(".")[0])
     assert 0 < run.read_spec().plan.limit_min <= 10  # what the job has left

@@ -136,7 +136,7 @@ class Loop:
         board = ProgressBoard(1)
         progress = board.slot(0)
         self.wish_for = partial(board.wish_for, 0)
-        self.report_on = board.pipe(0).report_on
+        self.report_on = board.pipes[0].report_on
         self.written = []
         events = SimpleNamespace(
             write=lambda event: self.written.append(

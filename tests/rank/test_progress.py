@@ -10,7 +10,7 @@ from hpcdist.rank.board import ProgressBoard
 
 def test_a_forked_rank_is_seen_by_its_parent():
     board = ProgressBoard(3)
-    assert board.read(1).alive_s == 0.0
+    assert board.read(1).alive_ns == 0
     begin_s = time.monotonic()
     if (pid := os.fork()) == 0:
         slot = board.slot(1)
@@ -20,7 +20,7 @@ def test_a_forked_rank_is_seen_by_its_parent():
         os._exit(0)
     os.waitpid(pid, 0)
     seen = board.read(1)
-    assert begin_s <= seen.alive_s <= time.monotonic()
+    assert begin_s <= seen.alive_ns / 1e9 <= time.monotonic()
     assert (seen.step, seen.finished) == (41, False)
     assert [board.read(rank).step for rank in (0, 2)] == [None, None]
 
@@ -43,7 +43,7 @@ def test_a_cleared_board_has_forgotten():
     board.clear()
     for rank in range(2):
         seen = board.read(rank)
-        assert (seen.alive_s, seen.step, seen.finished) == (0.0, None, False)
+        assert (seen.alive_ns, seen.step, seen.finished) == (0, None, False)
 
 
 def rank_that_stops(board, rank, step_s, says):
@@ -107,7 +107,7 @@ def test_marks_outlast_the_steps():
     board = ProgressBoard(1)
     slot = board.slot(0)
     slot.alive()
-    slot.ignore_sigterm()
+    slot.values.ignores_sigterm = True
     slot.step(3)
     assert board.read(0).ignores_sigterm
     slot.finish()

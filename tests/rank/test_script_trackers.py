@@ -4,33 +4,28 @@ import json
 import os
 
 import pytest
-from rank_places import place
 
-from hpcdist.rank.script_trackers import find_mlflow_run, tracker_variables
+from hpcdist.rank.libraries import find_mlflow_run, tracker_variables
 
 MLFLOW = """
 import os, types
 
-class MlflowClient:
-    def search_experiments(self, max_results):
-        return [types.SimpleNamespace(experiment_id="1")]
-
-    def search_runs(self, ids, query, max_results, order_by):
-        print("a line of the package's own")
-        assert ids == ["1"] and "hpcdist.script_of` = 'ddp-7'" in query
-        found = [] if "NONE_YET" in os.environ else [types.SimpleNamespace(run_id="ab" * 16)]
-        return [types.SimpleNamespace(info=one) for one in found]
+def search_runs(_, query, *, max_results, order_by, output_format, search_all_experiments):
+    print("a line of the package's own")
+    assert search_all_experiments and "hpcdist.script_of` = 'ddp-7'" in query
+    found = [] if "NONE_YET" in os.environ else [types.SimpleNamespace(run_id="ab" * 16)]
+    return [types.SimpleNamespace(info=one) for one in found]
 """
 
 
 def test_each_rank_has_a_wandb_run_of_its_own_in_one_group_unless_the_user_says_otherwise():
-    first, third = (tracker_variables("ddp-7", "sweep-1", place(rank=rank), {}) for rank in (0, 3))
+    first, third = (tracker_variables("ddp-7", "sweep-1", rank, {}) for rank in (0, 3))
     assert (first["WANDB_RUN_ID"], third["WANDB_RUN_ID"]) == ("ddp-7", "ddp-7-rank3")
     assert first["WANDB_RESUME"] == third["WANDB_RESUME"] == "allow"
     assert first["WANDB_RUN_GROUP"] == third["WANDB_RUN_GROUP"] == "sweep-1"
     assert json.loads(third["MLFLOW_RUN_CONTEXT"])["hpcdist.rank"] == "3"
     own = {"WANDB_RESUME": "never", "WANDB_RUN_GROUP": "g", "MLFLOW_RUN_CONTEXT": "{}"}
-    assert tracker_variables("ddp-7", "sweep-1", place(rank=0), own) == {}
+    assert tracker_variables("ddp-7", "sweep-1", 0, own) == {}
 
 
 @pytest.mark.parametrize(

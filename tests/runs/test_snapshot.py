@@ -96,17 +96,13 @@ def test_files_that_hold_secrets_are_left_out_and_named(tree, runs):
     assert (copied(tree, runs) / ".env").readlink() == tree / ".env"
 
 
-def test_what_is_not_committed_is_in_the_snapshot(tree, runs):
+def test_the_snapshot_is_of_the_tree_as_it_is_and_not_as_it_was_committed(tree, runs):
     write(tree / "train.py", "print('changed')")
     write(tree / "pkg/new.py", "untracked")
+    (tree / ".gitignore").unlink()
     folder = copied(tree, runs)
     assert (folder / "train.py").read_text() == "print('changed')"
-    assert (folder / "pkg/new.py").read_text() == "untracked"
-
-
-def test_a_file_that_was_deleted_is_not_in_the_snapshot(tree, runs):
-    (tree / "train.py").unlink()
-    assert names(copied(tree, runs)) == {".gitignore"}
+    assert names(folder) == {"train.py", "pkg", "pkg/new.py"}
 
 
 def test_what_git_ignores_is_linked_to_and_bytecode_left_out(tree, runs):
@@ -181,7 +177,7 @@ def test_any_name_that_a_file_can_have_is_copied(tree, runs, name):
 def test_submodules_and_nested_work_trees_are_copied(tree, runs):
     nested = tree / "nested"
     nested.mkdir()
-    git(nested, "init")
+    git(nested, "init")  # without a commit at first
     write(nested / "m.py", "nested")
     write(nested / ".gitignore", "*.bin\n")
     write(nested / "x.bin", "ignored")
@@ -193,19 +189,12 @@ def test_submodules_and_nested_work_trees_are_copied(tree, runs):
 
 
 @pytest.mark.parametrize("where", ["tree/out", "tree/runs", "tree"])
-def test_runs_are_never_in_a_snapshot(tree, tmp_path, where):
+@pytest.mark.parametrize("today", [None, "runs"], ids=["today's", "of other days"])
+def test_runs_are_never_in_a_snapshot(tree, tmp_path, where, today):
     write(tree / ".gitignore", "")
-    runs = tmp_path / where
-    write(Run.create(runs, "x").spec_file, "{}")
+    write(Run.create(tmp_path / where, "x").spec_file, "{}")
     for _ in range(2):
-        folder = copied(tree, runs)
-        assert names(folder) == {".gitignore", "train.py"}
-
-
-def test_the_runs_of_other_days_are_not_in_a_snapshot(tree, runs):
-    write(tree / ".gitignore", "")
-    write(Run.create(tree / "runs", "x").spec_file, "{}")
-    assert names(copied(tree, runs)) == {".gitignore", "train.py"}
+        assert names(copied(tree, tmp_path / (today or where))) == {".gitignore", "train.py"}
 
 
 def test_a_tree_over_the_limit_is_refused_with_its_largest_files(tree, runs):
@@ -250,15 +239,6 @@ def test_outside_of_git_a_snapshot_is_refused_if_asked_for_and_else_noted(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NoWorkTreeError, match="git is not installed"):
         plan_workspace(job, SnapshotRequest(wanted=True), by_default=False)
-
-
-def test_before_the_first_commit_there_is_a_snapshot_too(tmp_path, runs):
-    tree = tmp_path / "new"
-    tree.mkdir()
-    git(tree, "init")
-    write(tree / "x.py", "new")
-    folder = copied(tree, runs)
-    assert (folder / "x.py").read_text() == "new"
 
 
 def inodes(folder):

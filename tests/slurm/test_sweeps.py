@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 from cluster_user import User, job_id, log
 
-from hpcdist.runs.sweep import Sweep
+from hpcdist.runs.run import Sweep
 
 CPU = ("--set", "launch.device=cpu")
 
@@ -95,7 +95,7 @@ def test_arrays_are_split_at_the_sites_limit(user, sbatch_calls):
     assert list(arrays.values()) == [2, 2]
     assert [run.read_verdict().state for run in runs] == ["done"] * 4
     assert [log(run).split()[1] for run in runs] == [*"aabb"]
-    places = [run.read_sweep_place() for run in runs]
+    places = [run.spec.sweep for run in runs]
     assert [(place.index, place.repeat) for place in places] == [(0, 0), (1, 1), (2, 0), (3, 1)]
 
 
@@ -118,7 +118,7 @@ def test_a_later_refusal_says_what_was_submitted_and_leaves_no_half_made_runs(us
     (file,) = (user.folder / "runs").glob("*/sweep.json")
     sweep = Sweep(file.parent)
     assert f"hpcdist cancel {sweep.id}" in refused.stderr
-    assert [run.read_outline().resources.nodes for run in ended(user, sweep)] == [1, 1]
+    assert [run.spec.outline.resources.nodes for run in ended(user, sweep)] == [1, 1]
 
 
 def test_a_point_that_no_node_could_hold_is_found_before_any_is_submitted(user, sbatch_calls):

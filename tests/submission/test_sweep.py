@@ -7,8 +7,7 @@ import pytest
 
 from hpcdist.base.errors import JobError, RunNotFoundError, UserError
 from hpcdist.monitor.states import exit_code_of_all
-from hpcdist.runs.run import Run
-from hpcdist.runs.sweep import Sweep, find_runs
+from hpcdist.runs.run import Run, Sweep, find_runs
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.slurm.site import ask_max_array_size
 from hpcdist.schedulers.slurm.slurm import parse_books

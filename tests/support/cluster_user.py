@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcdist.runs.events import read_events
-from hpcdist.runs.run import Run
-from hpcdist.runs.sweep import Sweep
+from hpcdist.runs.run import Run, Sweep
 
 START_LIMIT_S = 90
 END_LIMIT_S = 90

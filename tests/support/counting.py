@@ -20,7 +20,7 @@ def await_counting(user, run, attempt=0, *, num_ranks=2):
 def end_counting(user, run, attempt=1, *, is_last=True):
     """Open the gate to it once it has begun this attempt, and see that it went on exactly where it
     stopped the last time, all ranks alike; `is_last`: and that no other attempt followed."""
-    num_ranks = run.read_outline().resources.nodes
+    num_ranks = run.spec.outline.resources.nodes
     await_counting(user, run, attempt, num_ranks=num_ranks)
     user.write("gate", "")
     user.done(run)

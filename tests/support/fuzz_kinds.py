@@ -16,6 +16,7 @@ from fuzzing import Sample
 from rank_ends import rank_end
 
 from hpcdist.agent import messages
+from hpcdist.agent.leader import take_request
 from hpcdist.agent.node import RankMeeting
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, JobError, ProfileError
@@ -35,7 +36,6 @@ from hpcdist.runs.requests import (
     StepReport,
     ThreadStack,
     take_answer,
-    take_request,
 )
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import (
@@ -82,7 +82,7 @@ def _make_run(runs: Path, name: str) -> Run:
         sweep=SweepPlace(id="s", index=0, num_points=2, point={"nodes": 1}, label="nodes=1"),
     )
     run.write_spec(spec)
-    run.write_submission(Submission(scheduler="local", job_id="1", submitted_s=1.7e9))
+    run.write_submission(Submission(scheduler="local", job_id="1"))
     run.write_verdict(FAILED)
     run.write_beginning(0, Beginning(life=0, time_s=1.7e9))
     for rank in range(2):

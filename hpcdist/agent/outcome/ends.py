@@ -16,8 +16,7 @@ from hpcdist.base.terminal_lines import end_of_log
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.rank.board import RankProgress
 from hpcdist.rank.context import RankOrder
-from hpcdist.rank.exit import LATE
-from hpcdist.rank.lack import full_disk, places_of_writing
+from hpcdist.rank.exit import LATE, full_disk, places_of_writing
 from hpcdist.runs.events import End, EventWriter, read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import NO_REPORT, ErrorReport, RankEnd
@@ -60,10 +59,10 @@ def rank_end(
         number = os.WTERMSIG(exited.status)
         names = {int(each): each.name for each in signal.Signals}
         killed_by = names.get(number, f"signal {number}")  # a real-time signal has no name
-        if progress.leaves_with is not None:
+        if progress.leaves:
             # Its workload was done, and it was leaving: that it was killed then is no failure.
             teardown = "SIGKILL" if number == LATE else killed_by
-            code, killed_by, out_of_memory = progress.leaves_with, None, None
+            code, killed_by, out_of_memory = progress.leaves - 1, None, None
     report, is_well = None, code == 0 and progress.finished
     if code is not None and not is_well:  # else an exception was not what ended the rank
         path = run.error_file(order.rank, order.attempt)

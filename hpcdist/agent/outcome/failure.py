@@ -6,6 +6,7 @@ before the death of its peer is seen. Of the others, the earliest is the cause.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -14,12 +15,19 @@ import msgspec
 from msgspec.structs import replace
 
 from hpcdist.agent.outcome import words
+from hpcdist.base import files
 from hpcdist.base.errors import EXIT_DONE, EXIT_STOPPED
 from hpcdist.base.text import listed
-from hpcdist.rank.lack import is_about_full_disk, is_about_memory
 from hpcdist.runs.paths import log_place
 from hpcdist.runs.verdict import Kind, RankEnd, Verdict, cancelled_verdict
 
+_MEMORY_ERRORS = {"MemoryError", "_ArrayMemoryError", "OutOfMemoryError"}
+_MAY_BE_OF_MEMORY = {"RuntimeError", "OSError", "AcceleratorError", "DistBackendError"}
+"""Errors that may be about memory: what CUDA itself says, such as when it starts, is an
+AcceleratorError from torch 2.8 on, and NCCL has its own."""
+_NO_MEMORY = re.compile(
+    r"can't allocate memory|cannot allocate memory|out of memory|std::bad_alloc", re.IGNORECASE
+)
 _PEER_IS_GONE = re.compile(
     r"connection closed by peer|connection reset by peer|connection refused|broken pipe"
     r"|gloo/transport|read timeout|timed out waiting|socket timeout"
@@ -79,7 +87,8 @@ def is_victim(end: RankEnd) -> bool:
     """Return True where a rank ended only because others did."""
     name, text = end.report.exception or "", end.report.text
     # NCCL says in an error that is otherwise about other ranks that /dev/shm has no room.
-    if _is_out_of_memory(end) or (name and is_about_full_disk(text)):
+    is_about_full_disk = any(os.strerror(number) in text for number in files.FULL)
+    if _is_out_of_memory(end) or (name and is_about_full_disk):
         return False
     if end.stopped or words.SIZES_DIFFER.search(text):
         return end.stopped
@@ -92,10 +101,11 @@ def is_victim(end: RankEnd) -> bool:
 
 def _is_out_of_memory(end: RankEnd) -> bool:
     """Return True where a rank ended for a lack of memory, on the host or on the GPU."""
-    report = end.report
-    return report.out_of_memory or (
-        report.exception is not None and is_about_memory(report.exception, report.text)
+    name = (end.report.exception or "").rpartition(".")[2]
+    is_about_memory = name in _MEMORY_ERRORS or (
+        name in _MAY_BE_OF_MEMORY and bool(_NO_MEMORY.search(end.report.text))
     )
+    return end.report.out_of_memory or is_about_memory
 
 
 def _is_cut_short(ends: Sequence[RankEnd], notice: Notice) -> bool:

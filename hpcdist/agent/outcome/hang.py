@@ -23,7 +23,7 @@ from hpcdist.agent.messages import Dump, HangReport
 from hpcdist.agent.outcome import failure, words
 from hpcdist.base.text import listed
 from hpcdist.job.spec import JobSpec, OwnCodeJob
-from hpcdist.runs.standstills import describe, find_standstills, to_blame
+from hpcdist.runs.requests import describe, find_standstills, to_blame
 from hpcdist.runs.verdict import Hang, RankEnd, Verdict
 
 _TRAINER_TIMEOUT_S = 600.0

@@ -25,7 +25,7 @@ from hpcdist.agent.outcome import words
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED, SchedulerError
 from hpcdist.job.spec import JobSpec, OwnCodeJob
-from hpcdist.rank.lack import full_disk
+from hpcdist.rank.exit import full_disk
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Beginning, Verdict
@@ -86,7 +86,7 @@ class Attempts:
 
     def is_overtaken(self) -> bool:
         """Return True where a newer attempt has begun elsewhere: this agent must decide nothing."""
-        return self.run.newest_attempt() > self.newest
+        return self.run.is_overtaken(self.newest)
 
 
 def beginnings(run: Run) -> dict[int, Beginning]:

@@ -88,6 +88,9 @@ def hangs(
         sentence += f": no sign of work for {first.silent_s:.0f} s"
     if first.state == "T":
         sentence += ", and is stopped (SIGSTOP?)"
+    elif first.state == "Z":
+        sentence += ", has ended, and the process that forks the ranks, which would say how, "
+        sentence += "is silent (SIGSTOP?)"
     elif first.where is None:
         sentence += ", and does not answer"
     else:

@@ -16,7 +16,6 @@ import re
 import shlex
 import shutil
 import socket
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,16 +30,15 @@ from hpcdist.base.text import show_bytes, yaml_scalar
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec, job_to_dict
-from hpcdist.runs.publishing import fetch
 from hpcdist.runs.run import Run, slug
 from hpcdist.runs.spec import LaunchPlan, NodePlan, RunSpec, Submission
 from hpcdist.runs.verdict import State, Verdict, cancelled_verdict
 from hpcdist.schedulers import base
 from hpcdist.schedulers.azure import files as azure_files
-from hpcdist.schedulers.azure import site
+from hpcdist.schedulers.azure import publishing, site
 from hpcdist.schedulers.azure.node import KEY_VARIABLE, LIB, SNAPSHOT
 from hpcdist.schedulers.azure.site import NotFoundError, SilentAzureError, asking, client_of, quiet
-from hpcdist.schedulers.base import Condition, JobPlace, Plan, Scheduler, Target
+from hpcdist.schedulers.base import Condition, Fetched, JobPlace, Plan, Scheduler, Target
 from hpcdist.schedulers.batch import Job, condition_of
 from hpcdist.schedulers.hosts import LIFE_VARIABLE, age_of_job
 from hpcdist.schedulers.request import time_limit_min
@@ -144,7 +142,6 @@ class AzureScheduler(Scheduler):
             job_id=name,
             job_name=target.name,
             folder=str(target.folder),
-            submitted_s=time.time(),
         )
         try:
             run.write_submission(submission)
@@ -164,7 +161,7 @@ class AzureScheduler(Scheduler):
             if job is None or job.state == "pending":
                 return condition
             try:
-                fetch(run, self.source_of(run))
+                self.fetch(run)
                 if not (job.is_active or run.has_started()):
                     azure_files.keep_logs(run, workspace_of(run), job.id)
             except (OSError, errors.HpcdistError) as error:
@@ -177,8 +174,9 @@ class AzureScheduler(Scheduler):
         with ThreadPoolExecutor(_QUESTIONS_AT_ONCE) as pool:
             return dict(zip([run.id for run in runs], pool.map(look, runs), strict=True))
 
-    def source_of(self, run: Run) -> azure_files.BlobFolder:
-        return azure_files.output_folder(workspace_of(run), name_of(run))
+    def fetch(self, run: Run, *, with_checkpoints: bool = False) -> Fetched:
+        published = azure_files.output_folder(workspace_of(run), name_of(run))
+        return publishing.fetch(run, published, with_checkpoints=with_checkpoints)
 
     def cancel(self, runs: Sequence[Run]) -> None:
         """End the jobs of runs, whether Azure says how they are or not."""

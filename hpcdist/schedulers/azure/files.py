@@ -25,9 +25,9 @@ from hpcdist.base import files
 from hpcdist.base.carried import carry
 from hpcdist.base.errors import SchedulerError
 from hpcdist.cluster.profile import AzureOptions
-from hpcdist.runs.publishing import Stored
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.azure import node
+from hpcdist.schedulers.azure.publishing import Stored
 from hpcdist.schedulers.azure.site import NotFoundError, asking, client_of
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def write_code(run: Run, folder: Path, snapshot: Path | None) -> int:
         entry = tarfile.TarInfo(f"{node.RUN}/{node.KEY_FILE}")
         entry.size, entry.mode = len(key), 0o600
         archive.addfile(entry, io.BytesIO(key))
-        if (resume := run.read_outline().checkpoint.resume) is not None:
+        if (resume := run.spec.outline.checkpoint.resume) is not None:
             for checkpoint in _checkpoints(Path(resume).expanduser()):
                 _add(archive, f"{node.RESUME}/{checkpoint.name}", checkpoint)
         if snapshot is not None:

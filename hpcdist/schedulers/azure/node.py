@@ -30,9 +30,9 @@ from hpcdist.base import files
 from hpcdist.job.spec import OwnCodeJob
 from hpcdist.machine.command import python_command
 from hpcdist.machine.process import die_with_parent
-from hpcdist.runs.publishing import Publisher, scan
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
+from hpcdist.schedulers.azure.publishing import Publisher, scan
 from hpcdist.schedulers.hosts import BEGIN_VARIABLE, LIFE_VARIABLE
 
 LIB, RUN, SNAPSHOT, RESUME = "lib", "run", "snapshot", "resume"

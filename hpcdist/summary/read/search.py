@@ -10,8 +10,7 @@ from typing import NamedTuple
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
 from hpcdist.base.ownership import is_own
-from hpcdist.runs.run import Run, all_runs, created_ns, is_run
-from hpcdist.runs.sweep import find_runs, is_sweep
+from hpcdist.runs.run import Run, all_runs, created_ns, find_runs, is_run, is_sweep
 
 _DEEPEST = 5
 """Folders below the one that is searched: nobody wants to wait for a walk through a whole home."""

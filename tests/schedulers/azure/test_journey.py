@@ -130,7 +130,7 @@ def test_the_checkpoint_to_go_on_from_is_brought_along(hpcdist, azure, tmp_path)
         (code / name).write_bytes(found[name])
     (tmp_path / "output").mkdir()
     run, _ = prepare_run(code, tmp_path / "output")
-    assert run.read_outline().checkpoint.resume == str(code / "resume")
+    assert run.spec.outline.checkpoint.resume == str(code / "resume")
 
 
 def test_a_sweep_is_a_job_per_run_which_cancel_ends_where_it_has_not_ended(hpcdist, azure):

@@ -1,10 +1,10 @@
 """A run whose nodes have no file system in common with the user, or with each other.
 
 Each node works in a run directory of its own, and a `Publisher` copies what has changed there into
-a storage that outlives the node, such as a mounted container of blobs. There, every file has its
-name in the run directory, whichever node wrote it: those of ranks and nodes have their numbers in
-their names, and those of an attempt its number. `fetch` brings home what is new in the storage.
-What the submission wrote, spec.json above all, stays as it is, whatever was published.
+a mounted container of blobs, which outlives the node. There, every file has its name in the run
+directory, whichever node wrote it: those of ranks and nodes have their numbers in their names, and
+those of an attempt its number. `fetch` brings home what is new. What the submission wrote,
+spec.json above all, stays as it is, whatever was published.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from hpcdist.base.ownership import is_own
 from hpcdist.base.progress import track
 from hpcdist.runs.run import Run
 from hpcdist.runs.snapshot import walk
+from hpcdist.schedulers.base import Fetched
 
 _OWN_NAMES = (
     *("spec.json", "private.json", "submission.json", "script.sh", "function.pkl", "job.yml"),
@@ -35,7 +36,7 @@ _OWN_NAMES = (
 )
 """Names in a run directory that mean something to hpcdist and are not for nodes to write. Other
 names may be those of the program's own files."""
-_OF_NODES = re.compile(r"launch/(?:(?:agent|container)-[0-9]{5,9}\.json|life-[0-9]{5,9}\.ended)")
+_OF_NODES = re.compile(r"launch/(?:agent-[0-9]{5,9}\.json|life-[0-9]{5,9}\.ended)")
 """The files that nodes write there all the same, and that are for others to know."""
 _HIDDEN = re.compile(r"\.(?!metadata$)")
 """Files that are being written, and not the list of tensors of a checkpoint in parts."""
@@ -109,12 +110,11 @@ def _written_aside(path: Path) -> Iterator[Path]:
 
 
 class Stored(NamedTuple):
-    """A file in a storage."""
+    """A file in a storage, and the Unix time at which it was stored."""
 
     path: str
     size: int
     time_s: int
-    """Unix time at which it was stored."""
 
 
 class Source(Protocol):
@@ -124,16 +124,6 @@ class Source(Protocol):
 
     def copy(self, name: str, to: BinaryIO, *, size: int) -> None:
         """Write the first bytes of a file."""
-
-
-class Fetched(NamedTuple):
-    """The outcome of a fetch."""
-
-    num_files: int
-    """Files that were written."""
-    num_left: int
-    """Checkpoints and other large files that are still where they were published."""
-    left_bytes: int
 
 
 def fetch(run: Run, source: Source, *, with_checkpoints: bool = False) -> Fetched:
