@@ -31,6 +31,7 @@ from hpcdist.base.statistics import (
     spread_measure,
 )
 from hpcdist.base.text import first_few
+from hpcdist.runs.benchmarks import rates
 from hpcdist.summary.values import SCHEMA, RanWith, RunSummary
 
 Outcome = Literal["slower", "faster", "within threshold", "not distinguishable", "failed"]
@@ -256,7 +257,7 @@ def _measured(runs: Sequence[RunSummary]) -> dict[str, dict[str, Measure]]:
     for run in runs:
         if run.state != "done":
             continue
-        quantities = [entry for of, result in run.benchmark_results for entry in of.rates(result)]
+        quantities = list(rates(run.benchmark)) if run.benchmark else []
         if (rate := run.samples_per_s) is not None:
             samples = spread_measure(rate.mean, rate.sd, rate.count, over="windows")
             quantities.insert(0, ("samples/s", samples))

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
 
-from hpcdist.bench.registry import BENCHMARKS
+from hpcdist.runs import benchmarks
+from hpcdist.runs.benchmarks import BenchmarkSummary
 from hpcdist.runs.events import (
     Digest,
     Evaluation,
@@ -80,8 +81,8 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     """Of each step that has some; none once they are compared with those of other ranks."""
     code: str | None = None
     """Digest of the user's files that ran; None where none is known."""
-    benchmarks: dict[str, Any] = {}
-    """Results by the keys of benchmarks; None where nothing was measured."""
+    benchmark: BenchmarkSummary | None = None
+    """None where it measured nothing."""
 
 
 _DIGEST_BYTES = 6
@@ -150,9 +151,7 @@ def measure_rank(record: RankRecord, *, most_spans: int | None = None) -> RankFi
         max_cuda_bytes=largest(end.max_cuda_bytes for end in record.ends),
         digests=record.digests,
         code=record.starts[-1].code if record.starts else None,
-        benchmarks={
-            benchmark.key: benchmark.summarize(record.measurements) for benchmark in BENCHMARKS
-        },
+        benchmark=benchmarks.summarize(record.measurements),
     )
 
 

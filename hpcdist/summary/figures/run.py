@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from hpcdist.base.statistics import mean
 from hpcdist.base.text import listed, number_of
-from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.job.goal import Quantity
 from hpcdist.runs.events import PHASES, Memory
 from hpcdist.runs.spec import Accounting
@@ -201,10 +200,7 @@ def measure_run(
         slowest_rank=max(paces, key=lambda pace: pace.own_time_s, default=None),
         fastest_rank=min(paces, key=lambda pace: pace.own_time_s, default=None),
         verdict=verdict_summary,
-        **{
-            key: _newest_of_lowest_rank(ranks, lambda own: own.benchmarks.get(key))  # noqa: B023
-            for key in [benchmark.key for benchmark in BENCHMARKS]
-        },
+        benchmark=_newest_of_lowest_rank(ranks, lambda figures: figures.benchmark),
         notes=[
             *dict.fromkeys(note for figures in ranks for note in figures.notes),
             *_notes_on_displaced(ranks),

@@ -16,6 +16,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.text import number_of
+from hpcdist.runs import benchmarks
 from hpcdist.runs.events import Window
 from hpcdist.runs.remote import host_of_run
 from hpcdist.runs.run import Run, is_run
@@ -23,7 +24,6 @@ from hpcdist.runs.spec import RunSpec, Submission, SweepPlace
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary.read.event_file import DecodedFile, decode_file
 from hpcdist.summary.read.records import (
-    BENCHMARK_EVENTS,
     EVENT_TYPES,
     AttemptRecord,
     Fault,
@@ -126,7 +126,7 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
         flops=events["flops"],
         digests=events["digest"],
         ends=events["end"],
-        measurements={kind: events[kind] for kind in BENCHMARK_EVENTS},
+        measurements={kind: events[kind] for kind in benchmarks.EVENT_TYPES},
         faults=faults,
     )
 

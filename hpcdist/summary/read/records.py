@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from hpcdist.bench.benchmark import PositiveCount
-from hpcdist.bench.registry import BENCHMARKS
-from hpcdist.runs import events
+from hpcdist.runs import benchmarks, events
 from hpcdist.runs.events import (
     Digest,
     End,
@@ -29,17 +27,14 @@ from hpcdist.runs.events import (
 from hpcdist.runs.spec import UsedContainer
 from hpcdist.runs.verdict import Verdict
 
-BENCHMARK_EVENTS = {
-    kind: event for benchmark in BENCHMARKS for kind, event in benchmark.events.items()
-}
-"""Kinds of events that only benchmarks record, and their types."""
+EVENT_TYPES: dict[str, type[Struct]] = {**events.EVENT_TYPES, **benchmarks.EVENT_TYPES}
+"""Events that the summary reads."""
 
-EVENT_TYPES: dict[str, type[Struct]] = {**events.EVENT_TYPES, **BENCHMARK_EVENTS}
-"""Events that the summary reads. Their tags are their kinds; those of benchmarks that stand in the
-summary as they are have none, as a tag would stand there too."""
-
-OTHER_KINDS = ("place",)
+OTHER_KINDS = ("collective", "place")
 """Events of ours that are no concern of the summary; there may be more."""
+
+
+PositiveCount = Annotated[int, Meta(ge=1, le=10**15)]
 
 
 class Fault(Struct, frozen=True, kw_only=True):

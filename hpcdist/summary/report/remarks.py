@@ -63,8 +63,8 @@ def conclusion(runs: Sequence[RunSummary], groups: Sequence[Group]) -> str:
         loads = [run.disturbed for run in (best, *compared)]
         return f"{job}: {_scaling_sentence(best, runs)}{uncertainty(loads)}"
     if is_benchmark(best):
-        answers = [benchmark.conclusions(result) for benchmark, result in best.benchmark_results]
-        text = " ".join(shown(sentence) for sentences in answers for sentence in sentences)
+        answers = best.benchmark.conclusions if best.benchmark else []
+        text = " ".join(map(shown, answers)) or "it measured, and did not come to its end."
         return f"{job}: {text}{_shared_cpus(best)}"
     return f"{job}: {_without_a_speedup(best)}"
 
@@ -165,7 +165,7 @@ def _rate(run: RunSummary) -> float:
 
 def is_benchmark(run: RunSummary) -> bool:
     """Tell whether the run measured something else than training steps."""
-    return bool(run.benchmark_results)
+    return run.benchmark is not None
 
 
 def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
@@ -237,8 +237,7 @@ def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
     if run.parting:
         sentences.append(shown(parting_sentence(run.parting)))
     sentences += _restart_remarks(run)
-    for benchmark, result in run.benchmark_results:
-        sentences += map(shown, benchmark.details(result))
+    sentences += map(shown, run.benchmark.details if run.benchmark else [])
     if run.usage is not None and run.usage.sampled_s >= _LONG_ENOUGH_S:
         sentences += map(shown, _usage_remarks(run.usage))
     sentences += _efficiency_remarks(run)

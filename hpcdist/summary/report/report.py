@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from hpcdist.base.table import Table
 from hpcdist.base.text import format_ranges, shown
+from hpcdist.runs import benchmarks
 from hpcdist.summary.compare.conclusions import (
     conclusions,
     headline,
@@ -171,8 +172,8 @@ def _whole(section: Section) -> Section:
 
 def _benchmarks(rows: Sequence[Row]) -> Iterator[Table[Any]]:
     for row in rows:
-        for benchmark, result in row.run.benchmark_results:
-            yield from benchmark.tables(result, row.number)
+        if row.run.benchmark is not None:
+            yield from benchmarks.to_tables(row.run.benchmark, row.number)
 
 
 def _brief(section: Section) -> Section:

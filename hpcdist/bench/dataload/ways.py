@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+import os
+import re
+import sys
+from importlib.machinery import PathFinder
+from typing import Any, NamedTuple
 
 from hpcdist.base.errors import JobError
-from hpcdist.bench.dataload.figures import Setting
 from hpcdist.data.catalog import check_data
 from hpcdist.job.check import check_each_once, show
 from hpcdist.job.spec import Data, DataloadJob, LoadedData
-from hpcdist.training.model.checks import check_model_name
 
-_KEYS = Setting.__struct_fields__
+_KEYS = ("transform", "batch_size", "workers")
 """The last changes fastest: neighbours in time are those that are most compared."""
 
 _MOST_COMBINATIONS = 1_000
@@ -26,14 +28,31 @@ _SHARED = tuple(
 """Keys with one value for all combinations."""
 
 
-def combine(job: DataloadJob) -> dict[Setting, Data]:
+class Way(NamedTuple):
+    """One way of loading: a value of each key that may have several."""
+
+    transform: str | None
+    """In words: the name of a preset, or the transforms one after the other; None: the data set is
+    the user's own."""
+    batch_size: int
+    workers: int
+    """Per rank; 0: the rank loads by itself."""
+
+    @property
+    def keys(self) -> dict[str, int | str]:
+        """The keys of its cell."""
+        return {key: value for key, value in self._asdict().items() if value is not None}
+
+
+def combine(job: DataloadJob) -> dict[Way, Data]:
     """Return every way of loading, with the data section of a training job that loads in it."""
     shared = {key: getattr(job.data, key) for key in _SHARED}
-    combinations = {}
+    ways = {}
     for transform, size, workers in itertools.product(*(several(job.data, key) for key in _KEYS)):
-        setting = Setting(transform=in_words(transform), batch_size=size, workers=workers)
-        combinations[setting] = Data(**shared, transform=transform, workers=workers)
-    return combinations
+        words = in_words(transform) if job.data.dataset is None else None
+        data = Data(**shared, transform=transform, workers=workers)
+        ways[Way(words, size, workers)] = data
+    return ways
 
 
 def several(data: LoadedData, key: str) -> tuple[Any, ...]:
@@ -45,8 +64,10 @@ def several(data: LoadedData, key: str) -> tuple[Any, ...]:
 
     value = getattr(data, key)
     is_list = isinstance(value, tuple)
-    if key == "transform" and is_list:
-        is_list = all(isinstance(item, tuple) or item in PRESETS for item in value)
+    if key == "transform":
+        if data.dataset is not None:  # which has transforms of its own
+            return ("none",)
+        is_list = is_list and all(isinstance(item, tuple) or item in PRESETS for item in value)
     return value if is_list else (value,)
 
 
@@ -71,27 +92,36 @@ def check_dataload(job: DataloadJob) -> None:
     """Raise JobError for all that can be known to be wrong without importing torch."""
     from hpcdist.data.images.transforms import check_transform
 
-    if job.model.name is not None:
-        check_model_name(job.model.name)
-        if job.dataload.step_time_s is not None:
-            raise JobError(
-                f"model.name is {job.model.name} and dataload.step_time_s is "
-                f"{job.dataload.step_time_s:g}: loading can be compared with only one of them",
-                hint="leave one of them out",
-            )
     for key in _KEYS:
         values = several(job.data, key)
         if not values:
             raise JobError(f"data.{key} is empty", hint="list at least one value, or leave it out")
         often = "data.repeats says how often it is timed"
         check_each_once(f"data.{key}", values, hint=often, show=show)
-    combinations = combine(job)
-    if len(combinations) > _MOST_COMBINATIONS:
+    ways = combine(job)
+    if len(ways) > _MOST_COMBINATIONS:
         raise JobError(
-            f"the lists in data make {len(combinations):,} combinations, more than "
-            f"{_MOST_COMBINATIONS:,}",
+            f"the lists in data make {len(ways):,} combinations, more than {_MOST_COMBINATIONS:,}",
             hint="shorten the lists, or submit some of them as a job of their own",
         )
-    check_data(next(iter(combinations.values())))
+    if job.data.dataset is not None:
+        _check_own(job.data.dataset)
+        return
+    check_data(next(iter(ways.values())))
     for transform in several(job.data, "transform"):
         check_transform(transform)
+
+
+def _check_own(dataset: str) -> None:
+    if not re.fullmatch(r"\w+(\.\w+)*:\w+", dataset):
+        raise JobError(
+            f"data.dataset is {dataset!r}, which is not of the form package.module:function",
+            hint="such as data.dataset=my_data:make, for the function make in my_data.py",
+        )
+    top = dataset.partition(":")[0].partition(".")[0]
+    if PathFinder.find_spec(top, [os.getcwd(), *sys.path]) is None:
+        raise JobError(
+            f"data.dataset is {dataset!r}, but there is no module {top} in {os.getcwd()} or among "
+            "the installed packages",
+            hint="submit from the folder that holds it, or put that on PYTHONPATH",
+        )
