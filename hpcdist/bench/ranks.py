@@ -22,6 +22,7 @@ from hpcdist.runs.benchmarks import (
     CellTable,
     Findings,
     TimedCell,
+    in_line,
     pictures,
     summarize,
 )
@@ -63,6 +64,7 @@ class BenchmarkRank:
         self.context = context
         self.is_stopping = False
         self._events: dict[str, list[Any]] = {kind: [] for kind in EVENT_TYPES}
+        self._tables = {table.name: table for table in tables}
         for table in tables:
             self._write("table", table)
 
@@ -122,10 +124,10 @@ class BenchmarkRank:
     def _result(self) -> BenchmarkSummary | None:
         return summarize(self._events)
 
-    def record(self, cell: TimedCell, line: str) -> None:
+    def record(self, cell: TimedCell) -> None:
         """Record what was measured, and print a line on it, once."""
         self._write("cell", cell)
-        self.say(line)
+        self.say(in_line(self._tables[cell.table], cell))
 
     def _write(self, kind: str, event: msgspec.Struct) -> None:
         if self.context.rank == 0:

@@ -43,6 +43,7 @@ from hpcdist.base.text import (
     format_number,
     interval_text,
     show_binary,
+    show_mean_sd,
     shown,
     spread_text,
     time_unit,
@@ -261,6 +262,18 @@ def _in_words(keys: Mapping[str, int | str]) -> str:
     return ", ".join(f"{_unit_of(key)[0]} {_key_text(key, keys[key])}" for key in keys)
 
 
+def in_line(table: CellTable, cell: TimedCell) -> str:
+    """Write a cell on one line, as a log has it."""
+    words, per, unit = _unit_of(table.rate)
+    if cell.mean_time_s is None:
+        return f"{_in_words(cell.keys)}: {cell.note}"
+    rate = (cell.rate or 0.0) / per
+    rate_text = f"{words} {format_number(rate, decimals_for([rate]))} {unit}".strip()
+    time = show_mean_sd(cell.mean_time_s, cell.sd_time_s)
+    alone = f", {cell.note}" if cell.note else ""
+    return f"{_in_words(cell.keys)}: {time}, {rate_text} ({cell.repeats} times{alone})"
+
+
 def _differing(cells: Sequence[TimedCell]) -> list[str]:
     """Return the keys of which the cells have several values."""
     names = dict.fromkeys(name for cell in cells for name in cell.keys)
@@ -306,8 +319,6 @@ def _getter(field: str, name: str) -> Callable[[TimedCell], Any]:
 
 def _figure_columns(table: CellTable, rows: Sequence[TimedCell]) -> Iterator[Column[TimedCell]]:
     unit_s, unit = time_unit(min(cell.mean_time_s or math.inf for cell in rows))
-    if all(cell.mean_time_s is None for cell in rows):
-        unit_s, unit = 1.0, "s"
 
     def time(measure: Measure) -> str:
         in_unit = measure.times(1 / unit_s)

@@ -13,12 +13,15 @@ from hpcdist.runs.benchmarks import Findings, TimedCell
 PARTS = {
     "read": "reading",
     "decode": "decoding",
-    "item": "__getitem__",
+    "wait": "waiting in __getitem__",
+    "item": "computing in __getitem__",
     "transform": "transform",
     "collate": "collate",
     "hand_over": "hand-over and waiting",
 }
 """Parts of the time of a sample, in their order -> words."""
+WAITING = ("read", "wait", "hand_over")
+"""Parts in which no CPU is busy."""
 
 LEAST_DIFFERENCE = 0.03
 """A difference of the means counts where it is more than chance, and from 3 % on: nobody spends a
@@ -209,16 +212,12 @@ def _on_workers(cell: TimedCell, series: Series, whose: str, loading: Loading) -
         gain = "may gain" if differs(times) is False and times.mean > 1 else "gain"
         more = f"more {gain} nothing on {has}: {with_workers(_workers(most))} it is "
         more += f"{interval_text(times, 2)} times as fast"
-    elif workers < int(cpus):
-        more = f"more were not tried, and {has} may have room for {workers * 2 or 1}"
+    elif workers < int(cpus) or _waits(cell):
+        more = f"more were not tried: {workers * 2 or 1} may be faster"
     return (
         f"A batch of {cell.keys['batch_size']:,}{whose} takes {show_time(cell.time_s.mean)} "
         f"{with_workers(workers)}; {more}."
     )
-
-
-def _is_waiting(part: str) -> bool:
-    return part in {"read", "hand_over"}
 
 
 def _on_parts(cell: TimedCell, series: Series, loading: Loading) -> Iterator[str]:
@@ -228,9 +227,9 @@ def _on_parts(cell: TimedCell, series: Series, loading: Loading) -> Iterator[str
     listed = ", ".join(f"{PARTS[name]} {show_percent(share)}" for name, share in shares.items())
     transform, noun = cell.keys.get("transform"), "image" if loading.decoder else "sample"
     of = f" ({shortened(str(transform))})" if transform else ""
-    yield f"An {noun} takes {show_time(sample_s)} of a CPU{of}: {listed}.".replace("An s", "A s")
+    yield f"One {noun} takes {show_time(sample_s)} of a worker{of}: {listed}."
     cpus, rate = loading.cpus_of(cell), (cell.rate or 0.0) / loading.ranks
-    busy_s = sum(part_s for name, part_s in cell.parts_s.items() if not _is_waiting(name))
+    busy_s = sum(part_s for name, part_s in cell.parts_s.items() if name not in WAITING)
     is_busy = rate * busy_s / cpus >= _BUSY
     if is_busy:
         yield (
@@ -246,10 +245,17 @@ def _on_parts(cell: TimedCell, series: Series, loading: Loading) -> Iterator[str
     if _NOTABLE_SHARE <= (share := shares.get("transform", 0.0)) < 1:
         most = 1 / (1 - share)
         yield f"Cheaper transforms would help: without any, at most {most:.1f} times as fast."
-    if shares.get("read", 0.0) >= _NOTABLE_SHARE and not is_busy:
+    if _waits(cell) and not is_busy:
         workers = "More workers than CPUs, or a" if series[-1] is cell else "A"
-        read = show_time(cell.parts_s["read"])
-        yield f"Reading a file takes {read}. {workers} copy on a local disk would help."
+        share = shares.get("read", 0.0) + shares.get("wait", 0.0)
+        yield f"Each {noun} waits {show_time(share * sample_s)} for storage, or for something else."
+        yield f"{workers} copy on a local disk would help."
+
+
+def _waits(cell: TimedCell) -> bool:
+    """Return whether a notable share of the time goes into waiting for files or the like."""
+    waiting_s = sum(cell.parts_s.get(name, 0.0) for name in ("read", "wait"))
+    return waiting_s >= _NOTABLE_SHARE * sum(cell.parts_s.values()) > 0
 
 
 def _on_passes(cell: TimedCell, cells: Sequence[TimedCell]) -> Iterator[str]:

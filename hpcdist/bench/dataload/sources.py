@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
@@ -20,7 +21,7 @@ from hpcdist.base.errors import HpcdistError
 from hpcdist.base.files import open_regular
 from hpcdist.data.arrays import BadFile, Samples
 from hpcdist.data.batches import BatchSource, make_batches
-from hpcdist.data.catalog import find_images, load_data, open_images
+from hpcdist.data.catalog import load_data
 from hpcdist.data.images.decoding import UnreadableImageError, no_warnings
 from hpcdist.data.images.samples import FastImages
 from hpcdist.data.order import Share
@@ -83,13 +84,16 @@ class Source:
         indices, samples = indices[:_IMAGES], self._samples
         number = len(indices)
         if self._collate is not None:
+            begin_s = time.process_time()
             if hasattr(samples, "__getitems__"):
-                items_s, [items] = _timed([indices], samples.__getitems__)
-                items_s /= number
+                whole_s, [items] = _timed([indices], samples.__getitems__)
+                item_s = whole_s / number
             else:
-                items_s, items = _timed(indices, samples.__getitem__)
+                item_s, items = _timed(indices, samples.__getitem__)
                 number = len(items)
-            return {"item": items_s, "collate": _timed([items], self._collate)[0] / number}
+            computing_s = min(item_s, (time.process_time() - begin_s) / number)
+            collate_s = _timed([items], self._collate)[0] / number
+            return {"wait": item_s - computing_s, "item": computing_s, "collate": collate_s}
         if isinstance(samples, Samples):  # in memory: it is only put together in batches
             return {"collate": _timed([torch.tensor(indices)], samples.at)[0] / number}
         whole = functools.partial(samples.batch, epoch=0)
@@ -102,12 +106,9 @@ class Source:
                 pictures, lambda made: (made[0], samples.change(made[1], made[0], 0))
             )
             whole_s, _ = _timed([[index for index, _ in fine]], whole)
-        # Whole batches are made with fewer detours, and some of their files are read at once.
-        left_s, computing_s = whole_s / max(1, len(fine)) - read_s, decode_s + transform_s
-        share = min(1.0, left_s / computing_s) if left_s > 0 and computing_s > 0 else 1.0
-        collate_s = max(0.0, left_s - computing_s)
-        parts_s = {"decode": decode_s * share, "transform": transform_s * share}
-        return {"read": read_s, **parts_s, "collate": collate_s}
+        parts_s = {"read": read_s, "decode": decode_s, "transform": transform_s}
+        alone_s = sum(parts_s.values())
+        return {**parts_s, "collate": max(0.0, whole_s / max(1, len(fine)) - alone_s)}
 
 
 def _timed(given: Iterable[Any], stage: Callable[[Any], Any]) -> tuple[float, list[Any]]:
@@ -176,16 +177,13 @@ def find_source(
     if own is not None:
         samples, collate = _open_own(own)
         return Source(data, samples, report_bad, collate)
-    parts = _find_images(data.name, data.root, data.train_samples, data.test_samples)
-    if parts is not None:
-        return Source(data, open_images(parts.train, data, seed), report_bad)
-    return Source(data, load_data(data, seed=seed).train, report_bad)
+    shared = msgspec.structs.replace(data, workers=0)
+    return Source(data, _load(msgspec.json.encode(shared), seed), report_bad)
 
 
 @functools.cache
-def _find_images(*values: Any) -> Any:
-    keys = ("name", "root", "train_samples", "test_samples")
-    return find_images(Data(**dict(zip(keys, values, strict=True))))
+def _load(encoded: bytes, seed: int) -> Any:
+    return load_data(msgspec.json.decode(encoded, type=Data), seed=seed).train
 
 
 @functools.cache

@@ -17,9 +17,6 @@ from hpcdist.job.spec import Data, DataloadJob, LoadedData
 _KEYS = ("transform", "batch_size", "workers")
 """The last changes fastest: neighbours in time are those that are most compared."""
 
-_MOST_COMBINATIONS = 1_000
-"""More is taken for a mistake: that many take hours."""
-
 _SHARED = tuple(
     key
     for key in LoadedData.__struct_fields__
@@ -75,16 +72,13 @@ def in_words(transform: Any) -> str:
     """Write a transform as tables and legends show it."""
     if isinstance(transform, str):
         return transform
-
-    def arguments(given: Any) -> str:
-        if isinstance(given, dict):
-            return ", ".join(f"{key}={value}" for key, value in given.items())
-        return "" if given is None else str(given)
-
     words = []
     for step in transform:
-        named = {} if isinstance(step, str) else step
-        words += [f"{name}({arguments(given)})" for name, given in named.items()] or [step]
+        for name, given in ({step: None} if isinstance(step, str) else step).items():
+            named = given if isinstance(given, dict) else {}
+            arguments = [f"{key}={value}" for key, value in named.items()]
+            arguments += [str(given)] if given is not None and not named else []
+            words.append(name if isinstance(step, str) else f"{name}({', '.join(arguments)})")
     return ", ".join(words) or "none"
 
 
@@ -98,16 +92,10 @@ def check_dataload(job: DataloadJob) -> None:
             raise JobError(f"data.{key} is empty", hint="list at least one value, or leave it out")
         often = "data.repeats says how often it is timed"
         check_each_once(f"data.{key}", values, hint=often, show=show)
-    ways = combine(job)
-    if len(ways) > _MOST_COMBINATIONS:
-        raise JobError(
-            f"the lists in data make {len(ways):,} combinations, more than {_MOST_COMBINATIONS:,}",
-            hint="shorten the lists, or submit some of them as a job of their own",
-        )
     if job.data.dataset is not None:
         _check_own(job.data.dataset)
         return
-    check_data(next(iter(ways.values())))
+    check_data(next(iter(combine(job).values())))
     for transform in several(job.data, "transform"):
         check_transform(transform)
 

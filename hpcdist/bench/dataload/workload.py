@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hpcdist.base.statistics import mean
-from hpcdist.base.text import number_of, show_mean_sd
-from hpcdist.bench.dataload.advice import Loading, conclude, num_cpus, shortened, with_workers
+from hpcdist.base.text import number_of
+from hpcdist.bench.dataload.advice import WAITING, Loading, conclude
 from hpcdist.bench.dataload.ways import Way, check_dataload, combine, several
 from hpcdist.bench.ranks import BenchmarkRank, process_group
 from hpcdist.data.catalog import download_data, find_data_set
@@ -22,6 +22,7 @@ from hpcdist.runs.benchmarks import CellTable, Findings, TimedCell, timed_cell
 
 if TYPE_CHECKING:
     from hpcdist.bench.dataload.measure import Loader, Passes
+    from hpcdist.data.arrays import BadFile
 
 
 class DataloadWorkload(Workload[DataloadJob]):
@@ -63,7 +64,7 @@ class DataloadWorkload(Workload[DataloadJob]):
         import torch
 
         torch.set_num_threads(context.num_threads)
-        # More workers than CPUs are what is tried here, and our own note says so once.
+        # More workers than CPUs are what is tried here.
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
         with process_group(context, "gloo"):
             _DataloadRank(context, self.job).run()
@@ -88,7 +89,7 @@ class _DataloadRank(BenchmarkRank):
             parts_of="sample" if dataset else "image",
         )
         super().__init__(context, table)
-        self._report_bad = BadFileNotes(context)
+        self._note_bad, self._bad = BadFileNotes(context), set[str]()
         # A node has the CPUs that its ranks have together, or their quota.
         cpus = min(context.num_cpus, cpu_quota() or math.inf)
         self._places = self.gather((context.node_rank, context.host, cpus))
@@ -111,13 +112,6 @@ class _DataloadRank(BenchmarkRank):
             f"turns: {data.repeats} passes x {data.batches_to_check} batches; at most about "
             f"{number * self._job.dataload.max_time_s / 60:.0f} min"
         )
-        cpus = min(self._loading.cpus.values()) / self._loading.ranks
-        most = max(way.workers for way in self._ways)
-        if max(most, self._job.dataload.threads) > cpus:
-            self.note(
-                f"data.workers: {most}, dataload.threads: {self._job.dataload.threads} per rank "
-                f"are more than the {num_cpus(cpus)} that each rank has here"
-            )
         ways = list(self._ways)
         plan = [
             (way, passes)
@@ -154,19 +148,13 @@ class _DataloadRank(BenchmarkRank):
                 if self.context.num_nodes > 1:
                     keys = {**cell.keys, "node": node}
                     cell = msgspec.structs.replace(cell, keys=keys, hosts=[host])
-                self.record(cell, self._line(cell))
+                self.record(cell)
 
-    def _line(self, cell: TimedCell) -> str:
-        words = [f"node {cell.keys['node']}"] if "node" in cell.keys else []
-        if "transform" in cell.keys:
-            words.append(shortened(str(cell.keys["transform"])))
-        words.append(with_workers(int(cell.keys["workers"])))
-        time = show_mean_sd(cell.time_s.mean, cell.sd_time_s)
-        return (
-            f"{', '.join(words)}: {time} per batch of {cell.keys['batch_size']:,}, "
-            f"{cell.rate:,.0f} {'samples' if self._job.data.dataset else 'images'}/s "
-            f"({cell.repeats} passes)"
-        )
+    def _report_bad(self, bad: BadFile) -> None:
+        """Name a file that is no image, whichever ways come upon it, once."""
+        if bad.path not in self._bad:
+            self._bad.add(bad.path)
+            self._note_bad(bad)
 
 
 def to_cell(way: Way, ranks: list[Passes], cpus: float) -> TimedCell:
@@ -179,19 +167,20 @@ def to_cell(way: Way, ranks: list[Passes], cpus: float) -> TimedCell:
     }
     if worker_bytes := max(each.worker_bytes for each in ranks):
         more["worker_bytes"] = worker_bytes
-    # A sample takes this long of the workers that load at once, or of the CPUs where they are
-    # fewer. What its stages do not explain is the hand-over; measured alone, they may take longer.
-    at_once = max(1.0, min(way.workers, cpus / len(ranks)))
-    sample_s = at_once * mean(slowest_s) / way.batch_size
-    stages_s = {name: mean(each.parts_s[name] for each in ranks) for name in ranks[0].parts_s}
-    sum_s = sum(stages_s.values())
-    share = min(1.0, sample_s / sum_s) if sum_s else 1.0
-    parts_s = {name: share * stage_s for name, stage_s in stages_s.items()}
+    # Stages that were measured alone may take longer: no more CPUs compute than there are. What they
+    # do not explain of a worker's time is the hand-over, and waiting for a CPU.
+    sample_s, at_once = mean(slowest_s) / way.batch_size, max(1, way.workers)
+    parts_s = {name: mean(each.parts_s[name] for each in ranks) for name in ranks[0].parts_s}
+    computing_s = sum(part_s for name, part_s in parts_s.items() if name not in WAITING)
+    most_s = min(at_once, cpus / len(ranks)) * sample_s
+    share = min(1.0, most_s / computing_s) if computing_s else 1.0
+    parts_s = {name: s if name in WAITING else share * s for name, s in parts_s.items()}
+    left_s = max(0.0, at_once * sample_s - sum(parts_s.values()))
     return timed_cell(
         "loading",
         way.keys,
         slowest_s,
         amount=len(ranks) * way.batch_size,
         more=more,
-        parts_s=parts_s | {"hand_over": max(0.0, sample_s - sum_s)},
+        parts_s=parts_s | {"hand_over": left_s},
     )

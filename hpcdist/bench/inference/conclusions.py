@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from hpcdist.base.statistics import differs
 from hpcdist.base.text import interval_text, number_of, show_percent
@@ -59,18 +59,8 @@ def conclude(cells: Sequence[TimedCell]) -> list[str]:
     return sentences
 
 
-def wins_from(smallest_first: Sequence[Comparison]) -> int | None:
-    """Return the smallest batch size from which on the parallel strategy is always faster."""
-    wins = list(itertools.takewhile(_is_win, reversed(smallest_first)))
-    return _size(wins[-1].cell) if wins else None
-
-
 def _size(cell: TimedCell) -> int:
     return int(cell.keys["batch_size"])
-
-
-def _devices(cells: Iterable[TimedCell], name: str) -> int:
-    return int(max(cell.more["devices"] for cell in cells if cell.keys["strategy"] == name))
 
 
 def _is_win(compared: Comparison) -> bool:
@@ -89,13 +79,15 @@ def _times(compared: Comparison) -> str:
 
 def _sentence(name: str, cells: Sequence[TimedCell], compared: Sequence[Comparison]) -> str:
     """`compared`: its comparisons with single, the smallest batch size first."""
-    devices = _devices(cells, name)
+    own = [cell for cell in cells if cell.keys["strategy"] == name]
+    devices = int(max(cell.more["devices"] for cell in own))
     title = f"{name} ({number_of(devices, 'device')})"
     if devices == 1 or not compared:
         none = "cannot be compared: it has no batch size in common with single."
         return f"{title} {_ONE_DEVICE[name] if devices == 1 else none}"
-    first, largest = wins_from(compared), compared[-1]
-    if first is not None:
+    largest = compared[-1]
+    if wins := list(itertools.takewhile(_is_win, reversed(compared))):
+        first = _size(wins[-1].cell)  # from there on it always wins
         where = f"from {first:,} images per batch on: {_gain(largest)} times with "
         where += f"{_size(largest.cell):,}."
         if largest.gain.mean > _MOST_GAIN * devices:

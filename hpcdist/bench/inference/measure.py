@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -80,14 +79,6 @@ class Strategy:
         return logits.cpu()  # waits for the GPU
 
 
-@dataclass(frozen=True, kw_only=True)
-class Timed:
-    """The calls that one rank timed."""
-
-    cold_s: float
-    times_s: list[float]
-
-
 def time_calls(
     strategy: Strategy,
     images: Tensor,
@@ -95,8 +86,9 @@ def time_calls(
     *,
     largest: Callable[[float], float],
     alive: Callable[[], None],
-) -> Timed | None:
-    """Time calls with this rank's share of a batch; return None where a rank lacks memory for it.
+) -> list[float] | None:
+    """Return the seconds of the first call with this rank's share of a batch, then of those that
+    count; None where a rank lacks memory for it.
 
     `largest` waits for the ranks that take part, and returns the largest of their values: ranks
     begin each call together, and each times its own.
@@ -125,4 +117,4 @@ def time_calls(
         largest(0.0)
         times_s.append(call())
     torch.cuda.empty_cache()  # the next strategy's processes may be others, on the same GPUs
-    return Timed(cold_s=cold_s, times_s=times_s)
+    return [cold_s, *times_s]

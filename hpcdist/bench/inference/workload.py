@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcdist.base.errors import JobError
-from hpcdist.base.text import show_mean_sd, show_time
 from hpcdist.bench.inference.conclusions import (
     DATA_PARALLEL,
     PROCESS_PER_GPU,
@@ -21,7 +20,15 @@ from hpcdist.runs.benchmarks import Findings, TimedCell, timed_cell
 from hpcdist.training.model.checks import check_model_args, check_model_name, is_torchvision
 
 if TYPE_CHECKING:
-    from hpcdist.bench.inference.measure import Strategy, Timed
+    from hpcdist.bench.inference.measure import Strategy
+
+
+_ON_CPUS = {
+    True: "not measured, as launch.device is cpu, and nn.DataParallel would take the GPUs here",
+    False: "nn.DataParallel spreads a batch over GPUs only; on CPUs it calls the model, and what "
+    "is measured is the same as single",
+}
+"""Whether there are GPUs -> what nn.DataParallel shows on CPUs."""
 
 
 class InferenceWorkload(Workload[InferenceJob]):
@@ -44,17 +51,12 @@ class InferenceWorkload(Workload[InferenceJob]):
                 f"out to {num_ranks} ranks",
                 hint=f"add a batch size of {num_ranks} or more, or use fewer ranks",
             )
-        if self._needs_data:
+        if self.job.inference.image_shape is None:  # else images are random
             check_data(self.job.data)
 
-    @property
-    def _needs_data(self) -> bool:
-        """Return True without a shape of random images: they are those of the data set then."""
-        return self.job.inference.image_shape is None
-
     def prepare(self) -> None:
-        data = self.job.data
-        if self._needs_data and not find_data_set(data).is_complete(data):
+        data, shape = self.job.data, self.job.inference.image_shape
+        if shape is None and not find_data_set(data).is_complete(data):
             download_data(data)
 
     def preload(self) -> list[str]:
@@ -97,33 +99,14 @@ class _InferenceRank(BenchmarkRank):
         )
         self._images = images
         model = model.to(self._device).to(memory_format=self._memory_format)
-        self._strategies = [
-            Strategy(name, model, context, precision)
-            for name in self._setting.strategies
-            if name != DATA_PARALLEL or self._can_be_parallel()
-        ]
-
-    def _can_be_parallel(self) -> bool:
-        """Return whether nn.DataParallel can be measured, and note what it can show."""
-        import torch
-
-        note = None
-        if self._device.type == "cuda":
-            if self.context.num_nodes > 1:
-                note = "one process reaches the GPUs of one node, node 0's"
-        elif torch.cuda.is_available():
-            note = (
-                "not measured, as launch.device is cpu, and nn.DataParallel would take the GPUs "
-                "that are here"
-            )
-        else:
-            note = (
-                "nn.DataParallel spreads a batch over GPUs only; on CPUs it calls the model, and "
-                "what is measured is the same as single"
-            )
-        if note:
-            self.note(f"{DATA_PARALLEL}: {note}")
-        return self._device.type == "cuda" or not torch.cuda.is_available()
+        names = dict.fromkeys(self._setting.strategies)
+        if DATA_PARALLEL in names and self._device.type == "cpu":
+            self.note(f"{DATA_PARALLEL}: {_ON_CPUS[torch.cuda.is_available()]}")
+            if torch.cuda.is_available():
+                del names[DATA_PARALLEL]
+        elif DATA_PARALLEL in names and context.num_nodes > 1:
+            self.note(f"{DATA_PARALLEL}: one process reaches the GPUs of one node, node 0's")
+        self._strategies = [Strategy(name, model, context, precision) for name in names]
 
     def run(self) -> None:
         # What is compared is measured in turn, because the speed of a machine drifts.
@@ -157,30 +140,26 @@ class _InferenceRank(BenchmarkRank):
                 largest=self.largest if form.uses_all_ranks else float,
                 alive=self.alive,
             )
-        outcomes: list[Timed | None] = self.gather(timed)
+        outcomes: list[list[float] | None] = self.gather(timed)
         measured = outcomes if form.uses_all_ranks else outcomes[:1]
-        cell = to_cell({"batch_size": size, "strategy": form.name}, form.devices, measured)
-        took = cell.note
-        if cell.mean_time_s is not None:
-            took = (
-                f"{show_mean_sd(cell.mean_time_s, cell.sd_time_s)}, {cell.rate:,.0f} images/s "
-                f"({cell.repeats} times; first call {show_time(cell.more['first_call_time_s'])})"
-            )
-        self.record(cell, f"{form.name}, {size:,} per batch: {took}")
+        keys: dict[str, int | str] = {"batch_size": size, "strategy": form.name}
+        self.record(to_cell(keys, form.devices, measured))
 
 
-def to_cell(keys: dict[str, int | str], devices: int, outcomes: list[Timed | None]) -> TimedCell:
+def to_cell(
+    keys: dict[str, int | str], devices: int, outcomes: list[list[float] | None]
+) -> TimedCell:
     """Make the cell from what the ranks that took part measured."""
     timed = [outcome for outcome in outcomes if outcome is not None]
     more: dict[str, float] = {"devices": devices}
     if len(timed) < len(outcomes):
         return TimedCell(table="inference", keys=keys, more=more, note="out of memory")
     # A batch is done when its last share is.
-    slowest_s = [max(times) for times in zip(*(each.times_s for each in timed), strict=True)]
+    cold_s, *slowest_s = map(max, zip(*timed, strict=True))
     return timed_cell(
         "inference",
         keys,
         slowest_s,
         amount=float(keys["batch_size"]),
-        more=more | {"first_call_time_s": max(each.cold_s for each in timed)},
+        more=more | {"first_call_time_s": cold_s},
     )

@@ -120,9 +120,8 @@ def _many_sizes():
         ({"sizes": [1024, 1022]}, {}, "has 1,022, which is no multiple of the 4 bytes"),
         ({"sizes": [12], "dtype": "float64"}, {}, "no multiple of the 8 bytes of a float64"),
         ({"pairs": True}, {}, "allreduce.pairs is true, but resources.nodes is 1"),
-        ({}, {"gpus": 8, "mem_gb": 2.0}, "2.1 GB, but resources.mem_gb is 2"),
     ],
-    ids=["no-sizes", "twice", "float32", "float64", "pairs-of-one-node", "memory"],
+    ids=["no-sizes", "twice", "float32", "float64", "pairs-of-one-node"],
 )
 def test_what_cannot_be_measured_is_refused_with_key_and_value(setting, resources, said):
     values = {

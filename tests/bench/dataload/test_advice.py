@@ -65,13 +65,14 @@ def test_the_fewest_workers_that_none_beats_are_the_answer_with_the_gain():
 
 
 def test_a_users_own_data_set_is_answered_for_their_own_loader():
-    parts = {"item": 500e-6, "collate": 40e-6, "hand_over": 40e-6}
+    parts = {"wait": 0.0, "item": 500e-6, "collate": 40e-6, "hand_over": 40e-6}
     own = cells(transform=None, parts_s=parts)
     assert headline(own, decoder=None).startswith(
         "Use 2 workers (num_workers=2): 1,939 ± 7 samples/s, 1.82 (1.81 to 1.83) times"
     )
-    assert "A sample takes 580 µs of a CPU: __getitem__ 86 %, collate 7 %" in told(
-        own, decoder=None
+    assert (
+        "One sample takes 580 µs of a worker: computing in __getitem__ 86 %, collate 7 %"
+        in told(own, decoder=None)
     )
 
 
@@ -127,9 +128,12 @@ def test_a_gain_within_the_noise_is_no_gain(sd_ms, workers):
 
 def test_more_workers_than_were_tried_are_proposed_only_where_there_are_cpus():
     some = cells({0: 60.0, 2: 33.0})
-    assert "its 8 CPUs may have room for 4." in told(some, cpus={0: 8.0})
+    assert "more were not tried: 4 may be faster." in told(some, cpus={0: 8.0})
     assert "more were not tried, and its 2 CPUs have no room." in told(some)
-    assert "the 4 CPUs of each rank may have room" in told(some, cpus={0: 8.0}, ranks=2)
+    assert "more were not tried: 4 may be faster." in told(some, cpus={0: 8.0}, ranks=2)
+    waiting = cells({0: 60.0, 2: 33.0}, parts_s={"wait": 1e-3, "item": 1e-5})
+    assert "more were not tried: 4 may be faster." in told(waiting, decoder=None)
+    assert "busy" not in told(waiting, decoder=None)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +168,11 @@ def test_the_bottleneck_is_that_of_the_slowest_transform_by_name():
 @pytest.mark.parametrize(
     ("part", "decoder", "advice"),
     [
-        ("read", "exact", "Reading a file takes 1 ms. A copy on a local disk would help."),
+        (
+            "read",
+            "exact",
+            "Each image waits 1 ms for storage, or for something else.\nA copy on a",
+        ),
         ("decode", "exact", "data.decoder=fast takes less time, but"),
         ("decode", "fast", "Smaller files, or data.size below"),
         ("transform", "exact", "without any, at most 11.0 times as fast"),

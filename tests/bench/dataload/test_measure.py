@@ -47,15 +47,26 @@ def test_turns_count_together_and_the_first_pass_is_the_earliest():
     }
 
 
-@pytest.mark.parametrize(
-    ("workers", "cpus", "at_once"), [(0, 4, 1), (2, 4, 2), (8, 4, 4)], ids=["none", "two", "many"]
-)
+@pytest.mark.parametrize("workers", [0, 2, 8])
+@pytest.mark.parametrize("cpus", [1, 4])
 @pytest.mark.parametrize("stage_s", [0.002, 1.0], ids=["fast-stages", "slow-alone"])
-def test_parts_are_the_time_that_workers_or_the_cpus_that_there_are_spend(
-    workers, cpus, at_once, stage_s
+def test_parts_are_the_time_of_workers_and_compute_on_no_more_cpus_than_there_are(
+    workers, cpus, stage_s
 ):
-    parts_s = {"read": stage_s / 2, "decode": stage_s}
+    parts_s = {"read": stage_s / 4, "decode": stage_s, "collate": stage_s / 2}
     cell = to_cell(Way("none", 8, workers), [passes(1.0, parts_s=parts_s)], cpus)
-    assert sum(cell.parts_s.values()) == pytest.approx(at_once * 1.0 / 8)
-    assert cell.parts_s["decode"] == pytest.approx(2 * cell.parts_s["read"])
-    assert cell.rate * sum(cell.parts_s.values()) <= cpus * 1.0001
+    assert cell.parts_s["decode"] == pytest.approx(2 * cell.parts_s["collate"])
+    computing_s = cell.parts_s["decode"] + cell.parts_s["collate"]
+    assert cell.rate * computing_s <= cpus * 1.0001
+    if stage_s < 0.01:
+        assert cell.parts_s["decode"] == pytest.approx(stage_s)
+        assert sum(cell.parts_s.values()) == pytest.approx(max(1, workers) * 1.0 / 8)
+
+
+def test_what_waits_without_a_cpu_may_do_so_in_more_workers_than_cpus():
+    cell = to_cell(Way(None, 8, 8), [passes(1.0, parts_s={"wait": 0.9, "item": 0.05})], 2)
+    assert cell.parts_s == {
+        "wait": pytest.approx(0.9),
+        "item": pytest.approx(0.05),
+        "hand_over": pytest.approx(0.05),
+    }

@@ -87,9 +87,7 @@ def test_every_way_of_loading_is_timed_in_two_turns_and_summed_up(submit_job, pi
     assert "loading image_folder by workers, mean ± 95 % interval" in file.getvalue()
 
 
-def test_all_ranks_load_at_once_and_nodes_are_told_apart_with_more_workers_than_cpus(
-    submit_job, pictures
-):
+def test_all_ranks_load_at_once_and_nodes_are_told_apart(submit_job, pictures):
     launched = submit_pictures(
         submit_job, pictures, "data.workers=1", "data.repeats=1", nodes=2, gpus=2
     )
@@ -98,9 +96,6 @@ def test_all_ranks_load_at_once_and_nodes_are_told_apart_with_more_workers_than_
     assert [(cell["keys"]["node"], len(cell["hosts"])) for cell in cells] == [(0, 1), (1, 1)]
     for cell in cells:
         assert cell["rate"] == pytest.approx(2 * 4 / cell["mean_time_s"])
-    notes = [event["message"] for event in events_of(launched, "note")]
-    has_too_few = len(os.sched_getaffinity(0)) < 4
-    assert any("per rank are more than the" in note for note in notes) == has_too_few
 
 
 def test_workers_are_started_in_another_way_and_anew_for_each_pass(submit_job, pictures):
@@ -222,7 +217,7 @@ def test_a_data_set_of_the_users_is_measured_as_it_is(submit_job, tmp_path, monk
         {"batch_size": 4, "workers": 0},
         {"batch_size": 4, "workers": 1},
     ]
-    assert set(cells[0]["parts_s"]) == {"item", "collate", "hand_over"}
+    assert set(cells[0]["parts_s"]) == {"wait", "item", "collate", "hand_over"}
     (told,) = to_json(summarize([launched.run], {}))
     answer, bottleneck = told["benchmark"]["conclusions"]
     assert re.match(r"Use (no workers|1 worker) \(num_workers=\d\): .* samples/s", answer)
@@ -249,14 +244,10 @@ def test_a_function_that_gives_no_data_set_is_an_error_with_what_to_do(
         ({"data": {"name": "mnist"}}, "data.root is not set"),
         ({"data": {"dataset": "my_data"}}, "is not of the form package.module:function"),
         ({"data": {"dataset": "no_such_module:make"}}, "but there is no module no_such_module in"),
-        (
-            {"data": {"workers": list(range(50)), "batch_size": list(range(1, 50))}},
-            "make 2,450 combinations",
-        ),
     ],
     ids=[
         *("no-workers", "twice", "preset-twice", "data", "root"),
-        *("own-form", "own-module", "too-many"),
+        *("own-form", "own-module"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_with_key_and_value(sections, said):

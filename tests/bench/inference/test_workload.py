@@ -15,7 +15,7 @@ from rich.console import Console
 from torch import nn
 
 from hpcdist.base.errors import HpcdistError, JobError
-from hpcdist.bench.inference.measure import Strategy, Timed
+from hpcdist.bench.inference.measure import Strategy
 from hpcdist.bench.inference.workload import to_cell
 from hpcdist.job.spec import InferenceJob
 from hpcdist.summary import print_summary, summarize, to_json
@@ -74,7 +74,7 @@ def test_a_stop_keeps_what_is_measured_and_draws_it(submit_job):
         "inference.repeats=20",
         gpus=2,
     )
-    launched.wait(lambda: "process_per_gpu, 3 per batch" in launched.log(0))
+    launched.wait(lambda: "batch size 3, strategy process_per_gpu" in launched.log(0))
     os.kill(launched.agent_pid(0), signal.SIGUSR2)
     verdict = launched.verdict()
     assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75), verdict
@@ -131,7 +131,7 @@ def test_a_model_that_gives_no_tensor_is_told_in_a_sentence(strategy):
 
 def test_a_batch_takes_as_long_as_its_slowest_share():
     times_s = ([1.0, 5.0], [2.0, 3.0])
-    ranks = [Timed(cold_s=9.0, times_s=each) for each in times_s]
+    ranks = [[9.0, *each] for each in times_s]
     keys = {"batch_size": 8, "strategy": "process_per_gpu"}
     cell = to_cell(keys, 2, ranks)
     assert (cell.mean_time_s, cell.rate) == (3.5, 8 / 3.5)
