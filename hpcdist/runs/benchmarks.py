@@ -42,6 +42,7 @@ from hpcdist.base.text import (
     decimals_for,
     format_number,
     interval_text,
+    number_of,
     show_binary,
     show_mean_sd,
     shown,
@@ -91,7 +92,7 @@ class TimedCell(Struct, frozen=True, kw_only=True):
     rate: Annotated[float, Meta(ge=0, le=1e18)] | None = None
     """Its unit is the table's `rate`."""
     more: Annotated[dict[str, Amount], Meta(max_length=16)] = {}
-    """Further figures, with their units in the names."""
+    """Further figures, with their units in the names; one without is in no table."""
     parts_s: Annotated[dict[str, Seconds], Meta(max_length=16)] = {}
     """Seconds of work in each part of what the table's `parts_of` says."""
     note: str | None = None
@@ -284,6 +285,8 @@ def to_tables(summary: BenchmarkSummary, run: int) -> Iterator[Table[TimedCell]]
     """Make the tables of the run with this number."""
     for table in summary.tables:
         rows, caption = table.cells, f"#{run}: {table.caption}"
+        if len(repeats := {cell.repeats for cell in rows if cell.repeats}) == 1:
+            caption += f" ({number_of(repeats.pop(), 'time')})"
         if table.slowest is not None:
             rows = sorted(rows, key=lambda cell: cell.rate or 0.0)[: table.slowest]
             if len(rows) < len(table.cells):
@@ -333,8 +336,10 @@ def _figure_columns(table: CellTable, rows: Sequence[TimedCell]) -> Iterator[Col
     )
     yield _column(table.rate, lambda cell: cell.rate)
     for name in dict.fromkeys(name for cell in rows for name in cell.more):
-        yield _column(name, _getter("more", name))
-    yield Column("times", lambda cell: cell.repeats or None, count)
+        if _unit_of(name)[2]:
+            yield _column(name, _getter("more", name))
+    if len({cell.repeats for cell in rows if cell.repeats}) > 1:
+        yield Column("times", lambda cell: cell.repeats or None, count)
     if table.baseline:
         compared = compare(rows, table.baseline)
         gains = {each.cell.id: interval_text(each.gain, 2) for each in compared}
@@ -346,7 +351,7 @@ def _figure_columns(table: CellTable, rows: Sequence[TimedCell]) -> Iterator[Col
 
 def _column(name: str, value: Callable[[TimedCell], Any]) -> Column[TimedCell]:
     header, per, unit = _unit_of(name)
-    text = number(0) if unit.endswith("s/s") or not unit else _three_digits(per)
+    text = number(0) if unit.endswith("s/s") else _three_digits(per)
     if not header:  # the unit says all
         return Column(unit, value, text)
     return Column(header.replace(" ", "\n"), value, text, unit=unit)

@@ -167,8 +167,8 @@ def to_cell(way: Way, ranks: list[Passes], cpus: float) -> TimedCell:
     }
     if worker_bytes := max(each.worker_bytes for each in ranks):
         more["worker_bytes"] = worker_bytes
-    # Stages that were measured alone may take longer: no more CPUs compute than there are. What they
-    # do not explain of a worker's time is the hand-over, and waiting for a CPU.
+    # Stages that were measured alone may take longer: no more CPUs compute than there are. What
+    # they do not explain of a worker's time is the hand-over, and waiting for a CPU.
     sample_s, at_once = mean(slowest_s) / way.batch_size, max(1, way.workers)
     parts_s = {name: mean(each.parts_s[name] for each in ranks) for name in ranks[0].parts_s}
     computing_s = sum(part_s for name, part_s in parts_s.items() if name not in WAITING)
