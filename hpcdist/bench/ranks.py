@@ -144,10 +144,6 @@ class BenchmarkRank:
         if self.context.rank == 0:
             self.context.note(message)
 
-    def alive(self) -> None:
-        """Show the agent that the rank makes progress."""
-        self.context.progress.alive()
-
     def should_stop(self) -> bool:
         """Return whether to leave before the next measurement; all ranks ask equally often."""
         if not self.is_stopping:
@@ -183,7 +179,7 @@ class BenchmarkRank:
 
         def give_signs() -> None:
             while not over.wait(_BEAT_S):
-                self.alive()
+                self.context.progress.alive()
 
         beat = threading.Thread(target=give_signs, daemon=True)
         beat.start()

@@ -129,17 +129,12 @@ def _slowest(values: list[float], device: torch.device, group: Any) -> list[floa
     return list(tensor.tolist())
 
 
-def _parts(buffer: Tensor, length: int) -> tuple[Tensor, ...]:
-    parts: tuple[Tensor, ...] = buffer.split(length)  # type: ignore[no-untyped-call]
-    return parts
-
-
 def _fill(buffer: Tensor, *, rank: int, num_ranks: int) -> None:
     place = _places(buffer, num_ranks)
     block = (place % num_ranks == rank) * (1 + place % _VALUES)
     block += ((place + 1) % num_ranks == rank) * 2
     block = block.to(buffer.dtype)
-    for part in _parts(buffer, len(block)):
+    for part in torch.split(buffer, len(block)):
         part.copy_(block[: len(part)])
 
 
@@ -147,7 +142,7 @@ def _require_sums(buffer: Tensor, *, rank: int, num_ranks: int) -> None:
     """Raise WrongSumError where a buffer does not hold the sum of what all ranks filled in."""
     expected = (3 + _places(buffer, num_ranks) % _VALUES).to(buffer.dtype)
     num_wrong, first = 0, None
-    for begin, part in enumerate(_parts(buffer, len(expected))):  # comparing needs memory, too
+    for begin, part in enumerate(torch.split(buffer, len(expected))):  # comparing needs memory, too
         wrong = (part != expected[: len(part)]).nonzero()
         num_wrong += len(wrong)
         if first is None and len(wrong):

@@ -135,7 +135,7 @@ class _AllreduceRank(BenchmarkRank):
             self._buffer[: size // NUMBER_BYTES[self.setting.dtype]],
             self.setting,
             group=group,
-            alive=self.alive,
+            alive=self.context.progress.alive,
         )
 
     def _sizes_that_fit(self, room_bytes: list[int], hosts: list[str]) -> list[int]:

@@ -100,7 +100,7 @@ class Loader:
         for batch in source.epoch(order, shares, self._number):
             source.bring(batch)
             first_s = first_s or time.perf_counter() - begin_s
-            self._rank.alive()
+            self._rank.context.progress.alive()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         self._number += 1

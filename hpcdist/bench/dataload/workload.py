@@ -100,7 +100,8 @@ class _DataloadRank(BenchmarkRank):
             step_time_s=job.dataload.step_time_s,
         )
         self._loaders: dict[Way, Loader] = {}
-        self._turns = [math.ceil(job.data.repeats / 2), job.data.repeats // 2]
+        repeats = job.data.repeats
+        self._turns = [passes for passes in (math.ceil(repeats / 2), repeats // 2) if passes]
         """Passes of each turn: all ways take one, then once more in the opposite order, so that
         what drifts with the time falls on all alike."""
 
@@ -115,7 +116,7 @@ class _DataloadRank(BenchmarkRank):
         ways = list(self._ways)
         plan = [
             (way, passes)
-            for turn, passes in enumerate(filter(None, self._turns))
+            for turn, passes in enumerate(self._turns)
             for way in ways[:: -1 if turn else 1]
         ]
         self.measure_all(plan, self._measure)
@@ -134,7 +135,7 @@ class _DataloadRank(BenchmarkRank):
             data, own = self._ways[way], self._job.data.dataset
             source = find_source(data, own, self._report_bad, seed=setting.seed)
             loader = self._loaders[way] = Loader(self, source, way, setting)
-        time_s = setting.max_time_s / len([*filter(None, self._turns)])
+        time_s = setting.max_time_s / len(self._turns)
         loader.measure(passes, self._job.data.batches_to_check, time_s=time_s)
         measured: list[Passes] = self.gather(loader.passes)
         if measured[0].times_s:  # else asked to stop before the first that counts

@@ -138,7 +138,7 @@ class _InferenceRank(BenchmarkRank):
                 form.share(images.pin_memory() if self._device.type == "cuda" else images),
                 self._setting,
                 largest=self.largest if form.uses_all_ranks else float,
-                alive=self.alive,
+                alive=self.context.progress.alive,
             )
         outcomes: list[list[float] | None] = self.gather(timed)
         measured = outcomes if form.uses_all_ranks else outcomes[:1]
