@@ -372,28 +372,29 @@ class BenchmarkRun(NamedTuple):
 
 
 def pictures(job: str, runs: Sequence[BenchmarkRun]) -> Iterator[Picture]:
-    """List a picture for each kind of cells of the runs of one job; none is drawn yet."""
-    for name in dict.fromkeys(table.name for run in runs for table in run.result.tables):
-        lines: dict[str, list[TimedCell]] = {}
-        drawn: list[str] = []
-        tables = [
-            (run, table) for run in runs[::-1] for table in run.result.tables if table.name == name
+    """List a picture for each kind of cells of the runs of one job, the newest first; none is drawn
+    yet. Runs with rates of another unit than the newest one's are left out."""
+    tables = [(run, table) for run in runs[::-1] for table in run.result.tables]
+    for name, newest in {table.name: table for _, table in reversed(tables)}.items():
+        alike = [each for each in tables if (each[1].name, each[1].rate) == (name, newest.rate)]
+        found = [
+            (run.id, ", ".join(filter(None, [run.name if len(alike) > 1 else "", text])), cells)
+            for run, table in alike
+            for text, cells in find_lines(table).items()
         ]
-        for run, table in tables:
-            for text, cells in find_lines(table).items():
-                if len(lines) < _MOST_LINES:
-                    words = [run.name] if len(tables) > 1 else []
-                    lines[label(", ".join(filter(None, [*words, text])))] = cells
-                    drawn.append(run.id)
-        num_lines = sum(len(find_lines(table)) for _, table in tables)
-        left_out = f" Only {len(lines)} of {num_lines} are drawn." if num_lines > len(lines) else ""
-        if lines:
+        drawn, left_out = found[:_MOST_LINES], ""
+        if len(found) > _MOST_LINES:
+            left_out = f" Only {_MOST_LINES} of {len(found)} are drawn."
+        captions = {table.caption for _, table in alike}
+        title = captions.pop() if len(captions) == 1 else shown(name).replace("_", "-")
+        if drawn:
+            lines = {label(text): cells for _, text, cells in drawn}
             yield Picture(
                 name=f"{slug(job)}-{slug(name)}",
-                title=f"{label(job)}: {table.caption}",
+                title=f"{label(job)}: {title}",
                 description=f"Means with 95 % intervals.{left_out}",
-                draw=functools.partial(draw, table, lines),
-                runs=[*dict.fromkeys(drawn)],
+                draw=functools.partial(draw, newest, lines),
+                runs=[*dict.fromkeys(run for run, _, _ in drawn)],
             )
 
 

@@ -152,6 +152,19 @@ def test_runs_of_a_job_share_a_picture_which_says_what_is_left_out():
     assert labels[0] == "name 4, strategy single"
 
 
+def test_runs_that_measure_something_else_are_in_no_common_picture():
+    samples = CellTable(name="calls", caption="other", rate="samples_per_s", x="batch_size")
+    runs = [
+        BenchmarkRun("old", "a", summary(CELLS, samples)),
+        BenchmarkRun("new", "b", summary(CELLS)),
+    ]
+    (picture,) = pictures("job", runs)
+    assert (picture.title, picture.runs) == ("job: calls by size", ["new"])
+    wider = CellTable(name="calls", caption="4 ranks", rate="images_per_s", x="batch_size")
+    (picture,) = pictures("job", [*runs[1:], BenchmarkRun("wide", "c", summary(CELLS, wider))])
+    assert (picture.title, picture.runs) == ("job: calls", ["wide", "new"])
+
+
 @pytest.mark.parametrize("growth", [1.02, 1.5, 4.0, 30.0, 5000.0])
 def test_every_axis_has_numbers_to_read_its_lines_by(growth):
     cells = [cell(size, "single", 0.0032 * growth**power) for power, size in enumerate((1, 512))]

@@ -209,7 +209,7 @@ def _on_workers(cell: TimedCell, series: Series, whose: str, loading: Loading) -
     more = f"more were not tried, and {has} {'have' if cpus > 1 else 'has'} no room"
     if most is not cell:
         times = _ratio(most, cell, series)
-        gain = "may gain" if differs(times) is False and times.mean > 1 else "gain"
+        gain = "may gain" if times.interval and times.interval.high > _MUCH else "gain"
         more = f"more {gain} nothing on {has}: {with_workers(_workers(most))} it is "
         more += f"{interval_text(times, 2)} times as fast"
     elif workers < int(cpus) or _waits(cell):

@@ -111,7 +111,9 @@ def test_where_passes_differ_the_answer_stands_first_and_its_doubt_second():
         *cells({4: 26.2}, sd_ms=7.6),
     ]
     answer, doubt, _ = findings(some).conclusions
-    assert answer.startswith("Use 2 workers (data.workers=2): 2,207 ± 756 images/s, 2.60 (1.")
+    assert answer.startswith(
+        "Use 2 workers (data.workers=2): 2,207 (1,451 to 2,963) images/s, 2.60 (1.65 to 4.11) times"
+    )
     assert doubt == (
         "Whether with 4 workers it is faster is not certain: 1.1 (0.6 to 2.0) times as fast, and "
         "the passes differ by 29 % (sd). Run it again with more passes (data.repeats)."

@@ -173,41 +173,16 @@ def test_a_stop_keeps_what_is_measured_and_ends_with_75(submit_job, pictures):
     assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75)
     measured = len(cells_of(launched))
     assert 0 < measured < 800
-    assert (launched.run.path / "dataload.png").exists()
     assert "measurements" in events_of(launched, "note")[-1]["message"]
     (told,) = to_json(summarize([launched.run], {}))
     assert 0 < len(told["benchmark"]["tables"][0]["cells"]) <= measured
 
 
-OWN = """
-import torch
-from torch.utils.data import DataLoader, Dataset
-
-class Pairs(Dataset):
-    def __len__(self):
-        return 40
-
-    def __getitem__(self, index):
-        return {"image": torch.full((3, 8, 8), float(index)), "name": str(index)}
-
-def make():
-    return Pairs()
-
-def loader():
-    return DataLoader(Pairs(), collate_fn=len)
-
-def nothing():
-    return []
-"""
-
-
 @pytest.mark.parametrize("function", ["make", "loader"])
-def test_a_data_set_of_the_users_is_measured_as_it_is(submit_job, tmp_path, monkeypatch, function):
-    (tmp_path / "my_data.py").write_text(OWN)
-    monkeypatch.chdir(tmp_path)
+def test_a_data_set_of_the_users_is_measured_as_it_is(submit_job, function):
     launched = submit_job(
         "dataload",
-        f"data.dataset=my_data:{function}",
+        f"data.dataset=own_data:{function}",
         *("data.workers=[0,1]", "data.batch_size=4", "data.batches_to_check=5"),
         *("data.repeats=2", "dataload.step_time_s=10"),
     )
@@ -224,12 +199,8 @@ def test_a_data_set_of_the_users_is_measured_as_it_is(submit_job, tmp_path, monk
     assert bottleneck == "Loading is not the bottleneck, the model is."
 
 
-def test_a_function_that_gives_no_data_set_is_an_error_with_what_to_do(
-    submit_job, tmp_path, monkeypatch
-):
-    (tmp_path / "my_data.py").write_text(OWN)
-    monkeypatch.chdir(tmp_path)
-    launched = submit_job("dataload", "data.dataset=my_data:nothing")
+def test_a_function_that_gives_no_data_set_is_an_error_with_what_to_do(submit_job):
+    launched = submit_job("dataload", "data.dataset=own_data:nothing")
     assert "gives a list without samples" in launched.verdict(LIMIT_S).message
     assert "hint: return a map-style Dataset" in launched.log(0)
 
