@@ -82,7 +82,8 @@ def test_what_was_measured_is_in_the_json_and_a_later_cell_replaces_an_earlier(s
 def test_a_benchmark_that_was_killed_shows_what_it_has(summary_of):
     (told,) = to_json(summary_of(TABLE, loading(2, 33.0)))
     assert (told["benchmark"]["conclusions"], len(told["benchmark"]["tables"])) == ([], 1)
-    assert "2 33.0 ± 0.6 1,939 123" in lines(summary_of(loading(2, 33.0), job="other"))
+    without_table = lines(summary_of(loading(2, 33.0), job="other"))
+    assert any(line.startswith("none 64 2 33.0 ± 0.6 ") for line in without_table)
 
 
 def test_damaged_events_are_counted_and_left_out(summary_of):

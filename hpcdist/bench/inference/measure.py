@@ -110,8 +110,7 @@ def time_calls(
         torch.cuda.empty_cache()  # not above: the exception held what the call had made
         return None
     for _ in range(min(setting.warmup, int(setting.max_time_s / estimate_s))):
-        own_s = call()
-        estimate_s = largest(own_s)
+        estimate_s = largest(call())
     times_s: list[float] = []
     for _ in range(num_affordable(setting.repeats, each_s=estimate_s, time_s=setting.max_time_s)):
         largest(0.0)

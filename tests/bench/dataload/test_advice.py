@@ -115,7 +115,7 @@ def test_where_passes_differ_the_answer_stands_first_and_its_doubt_second():
         "Use 2 workers (data.workers=2): 2,207 (1,451 to 2,963) images/s, 2.60 (1.65 to 4.11) times"
     )
     assert doubt == (
-        "Whether with 4 workers it is faster is not certain: 1.1 (0.6 to 2.0) times as fast, and "
+        "Whether with 4 workers it is faster is not certain: 1.1 (0.7 to 1.7) times as fast, and "
         "the passes differ by 29 % (sd). Run it again with more passes (data.repeats)."
     )
 

@@ -185,6 +185,7 @@ def test_a_data_set_of_the_users_is_measured_as_it_is(submit_job, function):
         f"data.dataset=own_data:{function}",
         *("data.workers=[0,1]", "data.batch_size=4", "data.batches_to_check=5"),
         *("data.repeats=2", "dataload.step_time_s=10"),
+        change="own_data:nothing",  # imports it
     )
     assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
     cells = cells_of(launched)
@@ -200,7 +201,7 @@ def test_a_data_set_of_the_users_is_measured_as_it_is(submit_job, function):
 
 
 def test_a_function_that_gives_no_data_set_is_an_error_with_what_to_do(submit_job):
-    launched = submit_job("dataload", "data.dataset=own_data:nothing")
+    launched = submit_job("dataload", "data.dataset=own_data:nothing", change="own_data:nothing")
     assert "gives a list without samples" in launched.verdict(LIMIT_S).message
     assert "hint: return a map-style Dataset" in launched.log(0)
 
