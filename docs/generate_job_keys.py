@@ -35,7 +35,6 @@ _SECTIONS = {
     "Inference": "`inference`",
     "DataloadJob": "Jobs with `workload: dataload`",
     "LoadedData": "`data` of jobs with `workload: dataload`",
-    "TimedModel": "`model` of jobs with `workload: dataload`",
     "Dataload": "`dataload`",
 }
 """Struct -> heading, in the order of the page."""

@@ -38,9 +38,9 @@ def by_hpcdist(ranks: int, iterations: int) -> Figures:
     }
     events, *_ = run_job("allreduce", ranks, settings)
     return {
-        show_binary(event["bytes"]): event["mean_time_s"] * 1e6
+        show_binary(event["keys"]["size_bytes"]): event["mean_time_s"] * 1e6
         for event in events
-        if event["event"] == "collective"
+        if event["event"] == "cell"
     }
 
 

@@ -1,18 +1,32 @@
-"""The ranks of a benchmark: their group, what they exchange and report, and how they stop."""
+"""The ranks of a benchmark: their group, what they exchange and record, and how they stop."""
 
 from __future__ import annotations
 
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.rank.context import RankContext
+from hpcdist.runs.benchmarks import (
+    EVENT_TYPES,
+    BenchmarkRun,
+    BenchmarkSummary,
+    CellTable,
+    Findings,
+    TimedCell,
+    in_line,
+    pictures,
+    summarize,
+)
+from hpcdist.runs.run import slug
 from hpcdist.training import group
 
 if TYPE_CHECKING:
@@ -44,39 +58,81 @@ def num_affordable(wanted: int, *, each_s: float, time_s: float) -> int:
 
 
 class BenchmarkRank:
-    """One rank's part of a benchmark, which the benchmarks extend."""
+    """One rank's part of a benchmark, which the benchmarks extend. The first rank records."""
 
-    def __init__(self, context: RankContext) -> None:
+    def __init__(self, context: RankContext, *tables: CellTable) -> None:
         self.context = context
-        self._is_stopping = False
+        self.is_stopping = False
+        self._events: dict[str, list[Any]] = {kind: [] for kind in EVENT_TYPES}
+        self._tables = {table.name: table for table in tables}
+        for table in tables:
+            self._write("table", table)
 
-    def measure_all(
-        self,
-        plan: Sequence[_Planned],
-        measure: Callable[[_Planned], bool],
-        *,
-        conclude: Callable[[], None] = lambda: None,
-    ) -> None:
+    def cells(self, table: str) -> list[TimedCell]:
+        """Return the newest cells of a table, in the first rank."""
+        result = self._result()
+        tables = result.tables if result else []
+        return [cell for each in tables if each.name == table for cell in each.cells]
+
+    def measure_all(self, plan: Sequence[_Planned], measure: Callable[[_Planned], None]) -> None:
         """Measure what is planned, conclude, and leave where all ranks were asked to stop before.
-
-        `measure` returns, in all ranks alike, whether it measured as much as planned. The plan may
-        grow meanwhile.
-        """
+        The plan may grow meanwhile."""
         done = 0
         for planned in plan:
             if self.should_stop():
                 break
-            if not measure(planned):
-                while not self.should_stop():  # the boundary where all stop
-                    pass
+            measure(planned)
+            if self.is_stopping:  # in its midst
                 break
             done += 1
             self.context.progress.step(done)
-        conclude()
+        if self.context.rank == 0 and self._result() is not None:
+            self._conclude()
         if done < len(plan):
-            message = f"stopped when it was asked to, after {done} of {len(plan)} measurements"
-            self.report("note", message, {"message": message})
+            self.note(f"stopped when it was asked to, after {done} of {len(plan)} measurements")
             raise SystemExit(EXIT_STOPPED)
+
+    def find(self) -> Findings:
+        """Return what follows from the cells."""
+        raise NotImplementedError
+
+    def _conclude(self) -> None:
+        """Record and print the findings, and draw the picture into the run directory."""
+        findings, run = self.find(), self.context.run
+        self._write("findings", findings)
+        for sentence in (*findings.conclusions, *findings.details):
+            self.say(sentence)
+        result = self._result()
+        assert result is not None
+        job = self.context.job.name
+        picture = next(pictures(job, [BenchmarkRun(run.id, job, result)]), None)
+        if picture is None or not self.context.is_current():
+            return
+        from hpcdist.base import plotting
+
+        def draw() -> Figure:
+            figure = picture.draw()
+            host, day = socket.gethostname(), time.strftime("%Y-%m-%d")
+            plotting.title(figure, picture.title, f"{run.id}, on {host}, {day}")
+            return figure
+
+        png = plotting.render(picture._replace(draw=draw), with_svg=False).png
+        name = f"{slug(job)}.png"
+        files.write_whole(run.path / name, png)
+        self.note(f"plot with error bars: {name} in the run directory")
+
+    def _result(self) -> BenchmarkSummary | None:
+        return summarize(self._events)
+
+    def record(self, cell: TimedCell) -> None:
+        """Record what was measured, and print a line on it, once."""
+        self._write("cell", cell)
+        self.say(in_line(self._tables[cell.table], cell))
+
+    def _write(self, kind: str, event: msgspec.Struct) -> None:
+        if self.context.rank == 0:
+            self._events[kind].append(event)
+            self.context.events.write({"event": kind, **msgspec.to_builtins(event)})
 
     def say(self, message: str) -> None:
         """Print a line into the log of rank 0."""
@@ -88,54 +144,11 @@ class BenchmarkRank:
         if self.context.rank == 0:
             self.context.note(message)
 
-    def report(self, kind: str, line: str, fields: dict[str, Any]) -> None:
-        """Record an event and print a line on it, once."""
-        if self.context.rank == 0:
-            self.context.events.write({"event": kind, **fields})
-            self.context.say(line)
-
-    def conclude(
-        self,
-        sentences: Iterable[str],
-        plot_name: str,
-        title: str,
-        draw: Callable[[], Figure],
-        *,
-        more: str = "",
-    ) -> None:
-        """Print sentences on what was measured, and draw it, in rank 0; `more` ends the note."""
-        for sentence in sentences:
-            self.say(sentence)
-        if self.context.rank == 0 and self.context.is_current():
-            from hpcdist.base import plotting
-
-            run = self.context.run
-            place = f"{run.id}, on {socket.gethostname()}, {time.strftime('%Y-%m-%d')}"
-
-            def draw_titled() -> Figure:
-                figure = draw()
-                plotting.title(figure, title, place)
-                return figure
-
-            picture = plotting.Picture(plot_name, title, "", draw_titled)
-            png = plotting.render(picture, with_svg=False).png
-            files.write_whole(run.path / plot_name, png)
-            self.note(f"plot with error bars: {plot_name} in the run directory{more}")
-
-    def alive(self) -> None:
-        """Show the agent that the rank makes progress."""
-        self.context.progress.alive()
-
     def should_stop(self) -> bool:
         """Return whether to leave before the next measurement; all ranks ask equally often."""
-        if not self._is_stopping:
-            self._is_stopping = self.context.progress.should_stop()
-        return self._is_stopping
-
-    def is_asked_to_stop(self) -> bool:
-        """Return whether to cut a measurement short. Ranks learn it at different moments, and those
-        that measure together have to agree."""
-        return self.context.progress.is_asked_to_stop()
+        if not self.is_stopping:
+            self.is_stopping = self.context.progress.should_stop()
+        return self.is_stopping
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks, by rank, in every rank."""
@@ -166,7 +179,7 @@ class BenchmarkRank:
 
         def give_signs() -> None:
             while not over.wait(_BEAT_S):
-                self.alive()
+                self.context.progress.alive()
 
         beat = threading.Thread(target=give_signs, daemon=True)
         beat.start()

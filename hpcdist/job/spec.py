@@ -469,6 +469,10 @@ class LoadedData(Data, frozen=True, kw_only=True):
     is measured. The keys of `data` in other jobs are here, too."""
 
     name: str = "faces"
+    dataset: str | None = None
+    """Your own data set instead: package.module:function, a function without arguments that returns
+    a Dataset of torch, or a DataLoader with one. Its own transforms are measured, not
+    data.transform."""
     batches_to_check: Count = 100
     """Batches of each rank in each pass; if the data set has fewer, it is repeated."""
     repeats: Count = 5
@@ -483,13 +487,6 @@ class LoadedData(Data, frozen=True, kw_only=True):
     [none, light, [RandomHorizontalFlip]]."""
 
 
-class TimedModel(Model, frozen=True, kw_only=True):
-    """A model whose training step is timed, to compare it with loading."""
-
-    name: str | None = None  # type: ignore[assignment]
-    """The model as in other jobs; unset: no model is timed."""
-
-
 class Dataload(Section, frozen=True, kw_only=True):
     """Length of the measurements, and the training step to compare loading with."""
 
@@ -497,7 +494,7 @@ class Dataload(Section, frozen=True, kw_only=True):
     """Approximate time to measure one combination, in seconds."""
     step_time_s: Positive | None = None
     """Time of your training step with a batch that is already loaded, in seconds, to compare
-    loading with. If you set model.name instead, the step is measured."""
+    loading with."""
     threads: Count = 1
     """CPU threads of a rank while it loads; by default one, as each worker has, so that ways with
     and without workers compare."""
@@ -509,7 +506,6 @@ class DataloadJob(JobSpec, frozen=True, kw_only=True):
     """Time to load batches, by workers, transform and batch size (workload: dataload)."""
 
     workload: Literal["dataload"] = "dataload"
-    model: TimedModel = TimedModel()
     data: LoadedData = LoadedData()
     dataload: Dataload = Dataload()
 

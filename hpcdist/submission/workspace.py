@@ -11,7 +11,15 @@ from pathlib import Path
 import msgspec
 
 from hpcdist.base.errors import UserError
-from hpcdist.job.spec import FunctionJob, InferenceJob, JobSpec, OwnCodeJob, ScriptJob, TrainingJob
+from hpcdist.job.spec import (
+    DataloadJob,
+    FunctionJob,
+    InferenceJob,
+    JobSpec,
+    OwnCodeJob,
+    ScriptJob,
+    TrainingJob,
+)
 from hpcdist.runs.run import runs_folder
 from hpcdist.runs.snapshot import (
     DEFAULT_LIMIT_BYTES,
@@ -123,6 +131,8 @@ def plan_workspace(
         return Workspace(submit_dir=stands_for, snapshot=received).placed(unnamed)
     if isinstance(job, TrainingJob | InferenceJob):
         runs_code_of_user = is_own(job.model.name)
+    elif isinstance(job, DataloadJob):
+        runs_code_of_user = job.data.dataset is not None
     else:
         runs_code_of_user = isinstance(job, OwnCodeJob)
     by_default = by_default and runs_code_of_user

@@ -11,12 +11,8 @@ import msgspec
 from msgspec import Struct
 
 from hpcdist.base.statistics import Measure, Ratio
-from hpcdist.bench.allreduce.figures import AllreduceSummary
-from hpcdist.bench.benchmark import Benchmark
-from hpcdist.bench.dataload.figures import DataloadSummary
-from hpcdist.bench.inference.figures import InferenceSummary
-from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.job.goal import Quantity
+from hpcdist.runs.benchmarks import BenchmarkSummary
 from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import Kind, State
 
@@ -361,12 +357,8 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     slowest_rank: RankPace | None = None
     """None where fewer than two ranks recorded steps."""
     fastest_rank: RankPace | None = None
-    all_reduce: AllreduceSummary | None = None
-    """Results of the job allreduce, and of check."""
-    inference: InferenceSummary | None = None
-    """Results of the job inference."""
-    loading: DataloadSummary | None = None
-    """Results of the job dataload."""
+    benchmark: BenchmarkSummary | None = None
+    """Result of a benchmark, and of the job check."""
     verdict: VerdictSummary | None = None
     notes: list[str] = []
     """Notes that the ranks recorded."""
@@ -488,12 +480,6 @@ class RunSummary(RunFigures, frozen=True, kw_only=True):
         named = [f"{key.rpartition('.')[2]}={value}" for key, value in self.differs_in.items()]
         more = len(named) - _SHOWN_SETTINGS
         return ", ".join([*named[:_SHOWN_SETTINGS], *([f"{more} more"] if more > 0 else [])])
-
-    @property
-    def benchmark_results(self) -> list[tuple[Benchmark[Any], Any]]:
-        """Return the results of its benchmarks, each with the benchmark that can show it."""
-        results = [(benchmark, getattr(self, benchmark.key)) for benchmark in BENCHMARKS]
-        return [(benchmark, result) for benchmark, result in results if result is not None]
 
 
 class Group(Struct, frozen=True, kw_only=True):

@@ -10,10 +10,14 @@ import os
 import time
 from datetime import timedelta
 
+import msgspec
+
 from hpcdist.base.version import versions
+from hpcdist.bench.allreduce.bandwidth import size_sentence, size_table
 from hpcdist.job.spec import Allreduce, CheckJob
 from hpcdist.machine.gpus import driver_cuda_version, visible_uuids
 from hpcdist.rank.context import RankContext, Workload
+from hpcdist.runs.benchmarks import Findings
 from hpcdist.runs.spec import RunSpec
 from hpcdist.training.group import process_group
 
@@ -61,7 +65,16 @@ class CheckWorkload(Workload[CheckJob]):
             group_time_s = time.perf_counter() - begin_s
             measured = measure_all_reduce(torch.empty(_NUMBERS, device=device), _MEASURED)
         assert measured is not None  # nobody tells these ranks to leave
-        fields = measured.to_event()
-        times = {"group_time_s": group_time_s, "all_reduce_time_s": fields["mean_time_s"]}
-        context.events.write({"event": "collective", **times, **fields})
+        table = size_table("float32", context.world_size)
+        cell = measured.to_cell(table.name, {"size_bytes": measured.num_bytes})
+        times = {"group_time_s": group_time_s, "all_reduce_time_s": cell.mean_time_s}
+        context.events.write({"event": "collective", **times, "bus_bytes_per_s": cell.rate})
+        if context.rank == 0:
+            sentence = size_sentence([cell], context.world_size, checked=_MEASURED.check)
+            for kind, event in (
+                ("table", table),
+                ("cell", cell),
+                ("findings", Findings(conclusions=[sentence])),
+            ):
+                context.events.write({"event": kind, **msgspec.to_builtins(event)})
         context.say(f"rank {context.rank} of {context.world_size} on {context.host} added up right")

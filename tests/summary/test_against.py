@@ -155,69 +155,29 @@ def test_runs_that_fail_now_are_a_regression(add, make_run):
     assert not compared(before, [*now, *add("e", 200.0, train=fast)]).regression
 
 
-def collective(size, bandwidth):
-    names = ("mean_time_s", "median_time_s", "p95_time_s", "min_time_s")
-    rates = dict.fromkeys(("algorithm_bytes_per_s", "bus_bytes_per_s"), bandwidth)
-    return {
-        "event": "collective",
-        "time_s": 0.0,
-        "bytes": size,
-        "operation": "all_reduce",
-        "dtype": "float32",
-        "ranks": 2,
-        "iterations": 5,
-        "checked": True,
-        **dict.fromkeys(names, 1e-3),
-        **rates,
-    }
+def test_benchmarks_are_compared_cell_by_cell(add, make_run, events):
+    def measured(name, rate, **fields):
+        run = make_run(name, job="bench", gpus=2)
+        table = {"event": "table", "time_s": 0.0, "name": "t", "rate": "bus_bytes_per_s"}
+        cell = {"event": "cell", "table": "t", "time_s": 0.0, "rate": rate, **fields}
+        made = [
+            {**cell, "mean_time_s": 1e-3, "keys": {"size_bytes": size}} for size in (1024, 2**20)
+        ]
+        events.write(run, 0, [events.start(0, world_size=2), table, *made])
+        return run
 
-
-def loading(workers, transform, time_s):
-    return {
-        "event": "loading",
-        "time_s": 0.0,
-        "node": 0,
-        "host": "a",
-        "ranks": 1,
-        "cpus": 2,
-        "repeats": 5,
-        "batches": 9,
-        "sd_time_s": 1e-3,
-        "min_time_s": time_s,
-        "mean_time_s": time_s,
-        "start_time_s": 0.1,
-        "first_time_s": 0.2,
-        "setting": {"batch_size": 64, "workers": workers, "transform": transform},
-        "images_per_s": 64 / time_s,
-    }
-
-
-@pytest.mark.parametrize(
-    ("before", "now", "quantities"),
-    [
-        (
-            [[collective(size, rate) for size in (1024, 2**20)] for rate in (10e9, 10.2e9)],
-            [[collective(size, rate) for size in (1024, 2**20)] for rate in (5e9, 5.1e9)],
-            ["bus GB/s, 1 KiB", "bus GB/s, 1 MiB"],
-        ),
-        (
-            [[loading(0, "none", 0.03), loading(2, "light", 0.03)]],
-            [[loading(0, "none", 0.06), loading(2, "light", 0.06)]],
-            ["images/s, 0 workers, batch 64", "images/s, 2 workers, batch 64, transform light"],
-        ),
-    ],
-    ids=["allreduce", "dataload"],
-)
-def test_benchmarks_are_compared_size_by_size(make_run, events, before, now, quantities):
-    sides = []
-    for folder, found in (("a", before), ("b", now)):
-        runs = [make_run(f"{folder}/{number}", job="bench", gpus=2) for number in range(len(found))]
-        for run, measured in zip(runs, found, strict=True):
-            events.write(run, 0, [events.start(0, world_size=2), *measured])
-        sides.append(runs)
-    changes = compared(*sides).changes
-    assert [(one.quantity, one.outcome) for one in changes] == [(q, "slower") for q in quantities]
-    assert changes[0].times.mean == pytest.approx(0.5, abs=0.01)
+    before = [measured("a/1", 10e9), measured("a/2", 10.2e9)]
+    now = [measured("b/1", 5e9), measured("b/2", 5.1e9)]
+    found = compared(before, now)
+    assert [(one.quantity, one.outcome) for one in found.changes] == [
+        ("bus GB/s, size 1 KiB", "slower"),
+        ("bus GB/s, size 1 MiB", "slower"),
+    ]
+    assert found.changes[0].before.mean == pytest.approx(10.1)
+    spread = {"repeats": 5, "sd_time_s": 1e-5}
+    found = compared([measured("c/1", 10e9, **spread)], [measured("d/1", 5e9, **spread)])
+    assert [(one.over, one.outcome) for one in found.changes] == [("windows", "slower")] * 2
+    assert found.changes[0].change == pytest.approx(-0.5)
 
 
 # The command.

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcdist.base.statistics import Interval, Measure
-from hpcdist.bench.allreduce.figures import AllreduceSummary
-from hpcdist.bench.dataload.figures import DataloadCell, DataloadSummary, Setting
-from hpcdist.bench.inference.figures import InferenceSummary
+from hpcdist.runs.benchmarks import BenchmarkSummary, CellTable, Findings, TimedCell
 from hpcdist.runs.spec import Accounting
 from hpcdist.summary import summarize
 from hpcdist.summary.report.csv import to_csv
@@ -37,9 +35,7 @@ _WITHIN = {
     "attempts": AttemptSummary,
     "slowest_rank": RankPace,
     "fastest_rank": RankPace,
-    "all_reduce": AllreduceSummary,
-    "inference": InferenceSummary,
-    "loading": DataloadSummary,
+    "benchmark": BenchmarkSummary,
     "verdict": VerdictSummary,
     "accounting": Accounting,
 }
@@ -68,10 +64,11 @@ def test_the_page_names_the_keys_within(key):
     assert {*_WITHIN[key].__struct_fields__} <= told
 
 
-def test_the_keys_of_intervals_and_of_ways_of_loading_are_told():
+def test_the_keys_of_intervals_and_of_benchmarks_are_told():
     assert {*Interval.__struct_fields__} <= {*re.findall(r"`(\w+)`", PAGE.read_text())}
     told = {*re.findall(r"`(\w+)`", EVENTS_PAGE.read_text())}
-    assert {*DataloadCell.__struct_fields__, *Setting.__struct_fields__} <= told
+    for kind in (CellTable, TimedCell, Findings):
+        assert {*kind.__struct_fields__} - {"cells"} <= told
 
 
 def test_every_column_of_the_csv_is_a_documented_key():

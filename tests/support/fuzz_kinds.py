@@ -22,6 +22,7 @@ from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, JobError, ProfileError
 from hpcdist.base.text import one_line
 from hpcdist.job.spec import Data, Resources, TrainJob, job_to_dict
+from hpcdist.runs import benchmarks
 from hpcdist.runs.events import read_events
 from hpcdist.runs.requests import (
     Answer,
@@ -47,7 +48,6 @@ from hpcdist.runs.spec import (
 )
 from hpcdist.runs.verdict import Beginning, Verdict
 from hpcdist.schedulers.base import Condition
-from hpcdist.summary.read.event_file import BENCHMARK_EVENTS
 
 FAILED = Verdict(
     kind="exception",
@@ -123,7 +123,7 @@ def _usage() -> bytes:
 def _benchmark_events() -> bytes:
     """One of every kind of event that only benchmarks record, twice, beside a rank's others."""
     first, *_, last = _events(0).splitlines(keepends=True)
-    kinds = [{"event": kind, **_filled(event)} for kind, event in BENCHMARK_EVENTS.items()]
+    kinds = [{"event": kind, **_filled(event)} for kind, event in benchmarks.EVENT_TYPES.items()]
     return b"".join([first, *(msgspec.json.encode(each) + b"\n" for each in kinds * 2), last])
 
 

@@ -8,9 +8,8 @@ depends on the place, so that exchanged parts are seen, too.
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -19,14 +18,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hpcdist.base.statistics import in_blocks, standard_deviation
-from hpcdist.bench.allreduce.figures import algorithm_bandwidth, bus_bandwidth
-from hpcdist.bench.benchmark import percentile
+from hpcdist.bench.allreduce.bandwidth import bus_bandwidth
 from hpcdist.bench.ranks import num_affordable
 from hpcdist.job.spec import Allreduce
-
-_CHUNK_S = 0.25
-"""About how long the ranks measure before they ask each other whether to go on."""
+from hpcdist.runs.benchmarks import TimedCell, percentile, timed_cell
 
 _VALUES = 7  # no power of two: parts of buffers begin at powers of two
 _BLOCK_NUMBERS = 1 << 18
@@ -46,32 +41,18 @@ class Measured:
     """Time of all calls together, on the slowest rank."""
     times_s: list[float]
     """Time of each call, on the slowest rank."""
-    planned: int
-    """Number of calls that there would have been, had no rank been asked to leave."""
 
-    @property
-    def is_whole(self) -> bool:
-        """All planned calls were measured."""
-        return len(self.times_s) == self.planned
-
-    def to_event(self) -> dict[str, Any]:
-        """Return the figures as fields of an event."""
+    def to_cell(self, table: str, keys: Mapping[str, int | str], **fields: Any) -> TimedCell:
+        """Return the figures as a cell of a table, with the bus bandwidth by the mean time."""
         mean_s = self.total_time_s / len(self.times_s)
-        blocks = [time_s for time_s, _ in in_blocks([(time_s, 1.0) for time_s in self.times_s])]
-        return {
-            "operation": "all_reduce",
-            "ranks": self.num_ranks,
-            "bytes": self.num_bytes,
-            "iterations": len(self.times_s),
-            "mean_time_s": mean_s,
-            "blocks": len(blocks),
-            "sd_time_s": standard_deviation(blocks),
-            "median_time_s": statistics.median(self.times_s),
+        more = {
+            "median_time_s": percentile(self.times_s, 0.5),
             "p95_time_s": percentile(self.times_s, 0.95),
-            "min_time_s": min(self.times_s),
-            "algorithm_bytes_per_s": algorithm_bandwidth(self.num_bytes, mean_s),
-            "bus_bytes_per_s": bus_bandwidth(self.num_bytes, mean_s, self.num_ranks),
+            "algorithm_bytes_per_s": bus_bandwidth(self.num_bytes, mean_s, 2),  # the size over time
         }
+        rate = bus_bandwidth(self.num_bytes, mean_s, self.num_ranks)
+        fields = {"rate": rate, "more": more, **fields}
+        return timed_cell(table, keys, self.times_s, mean_s=mean_s, **fields)
 
 
 def measure_all_reduce(
@@ -80,13 +61,11 @@ def measure_all_reduce(
     *,
     group: Any = None,
     alive: Callable[[], None] = lambda: None,
-    is_to_leave: Callable[[], bool] = lambda: False,
-) -> Measured | None:
+) -> Measured:
     """Time all-reduces of a whole buffer, in place, by all ranks of a group (None: all ranks).
 
     All ranks start each measurement together, after a barrier. `alive` is called after each
-    all-reduce that the host has waited for. Where `is_to_leave` returns True on one rank, all ranks
-    stop and return what they have, or None. Raises WrongSumError; leaves zeros in the buffer.
+    all-reduce that the host has waited for. Raises WrongSumError; leaves zeros in the buffer.
     """
     num_ranks = dist.get_world_size(group)
     if setting.check:
@@ -107,32 +86,14 @@ def measure_all_reduce(
             torch.cuda.synchronize(buffer.device)
         return (_time_on_gpu if is_on_gpu else _time_on_cpu)(call, number, alive)
 
-    def all_stay() -> bool:
-        return not _slowest([float(is_to_leave())], buffer.device, group)[0]
-
     for _ in range(setting.warmup):
-        if not all_stay():
-            return None
         estimate_s = time_calls(1)[0]
     # The slowest rank's word, so that all do the same number.
     estimate_s = _slowest([estimate_s], buffer.device, group)[0]
     planned = num_affordable(setting.iterations, each_s=estimate_s, time_s=setting.max_time_s)
-    at_once = max(1, int(_CHUNK_S / estimate_s)) if estimate_s > 0 else planned
-    total_s = 0.0  # of all calls together, without the questions between ranks
-    times_s: list[float] = []
-    while len(times_s) < planned and all_stay():
-        chunk_s, *each_s = time_calls(min(at_once, planned - len(times_s)))
-        total_s += chunk_s
-        times_s += each_s
-    if not times_s:
-        return None
-    total_s, *times_s = _slowest([total_s, *times_s], buffer.device, group)
+    total_s, *times_s = _slowest(time_calls(planned), buffer.device, group)
     return Measured(
-        num_ranks=num_ranks,
-        num_bytes=buffer.nbytes,
-        total_time_s=total_s,
-        times_s=times_s,
-        planned=planned,
+        num_ranks=num_ranks, num_bytes=buffer.nbytes, total_time_s=total_s, times_s=times_s
     )
 
 
@@ -173,31 +134,25 @@ def _fill(buffer: Tensor, *, rank: int, num_ranks: int) -> None:
     block = (place % num_ranks == rank) * (1 + place % _VALUES)
     block += ((place + 1) % num_ranks == rank) * 2
     block = block.to(buffer.dtype)
-    for part in _parts(buffer, len(block)):
+    for part in torch.split(buffer, len(block)):
         part.copy_(block[: len(part)])
 
 
 def _require_sums(buffer: Tensor, *, rank: int, num_ranks: int) -> None:
     """Raise WrongSumError where a buffer does not hold the sum of what all ranks filled in."""
     expected = (3 + _places(buffer, num_ranks) % _VALUES).to(buffer.dtype)
-    num_wrong = sum(
-        int((part != expected[: len(part)]).count_nonzero())
-        for part in _parts(buffer, len(expected))
-    )
-    if not num_wrong:
-        return
-    begin = 0
-    for part in _parts(buffer, len(expected)):
+    num_wrong, first = 0, None
+    for begin, part in enumerate(torch.split(buffer, len(expected))):  # comparing needs memory, too
         wrong = (part != expected[: len(part)]).nonzero()
-        if len(wrong):
-            at = int(wrong[0])
-            break
-        begin += len(part)
-    raise WrongSumError(
-        f"rank {rank} has wrong sums over {num_ranks} ranks, of {buffer.nbytes:,} bytes: "
-        f"{num_wrong:,} of {buffer.numel():,} numbers; the first, number {begin + at:,}, is "
-        f"{float(buffer[begin + at]):g} and must be {float(expected[at]):g}"
-    )
+        num_wrong += len(wrong)
+        if first is None and len(wrong):
+            first = int(wrong[0]) + begin * len(expected)
+    if first is not None:
+        raise WrongSumError(
+            f"rank {rank} has wrong sums over {num_ranks} ranks, of {buffer.nbytes:,} bytes: "
+            f"{num_wrong:,} of {buffer.numel():,} numbers; the first, number {first:,}, is "
+            f"{float(buffer[first]):g} and must be {float(expected[first % len(expected)]):g}"
+        )
 
 
 def _places(buffer: Tensor, num_ranks: int) -> Tensor:
@@ -205,9 +160,3 @@ def _places(buffer: Tensor, num_ranks: int) -> Tensor:
     period = _VALUES * num_ranks
     num_periods = max(1, _BLOCK_NUMBERS // period)
     return torch.arange(min(buffer.numel(), num_periods * period), device=buffer.device)
-
-
-def _parts(buffer: Tensor, length: int) -> Iterator[Tensor]:
-    """Cut a buffer into pieces, as comparing needs memory, too."""
-    for begin in range(0, buffer.numel(), length):
-        yield buffer[begin : begin + length]

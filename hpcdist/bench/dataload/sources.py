@@ -1,204 +1,205 @@
-"""The data sets that a job compares: each is opened once, and loaded from in several ways.
-
-The system is made to forget their files, so that a first pass reads from storage.
-"""
+"""What is loaded: a data set of hpcdist, or the user's own; it is opened once for all ways."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from io import FileIO
-from typing import Any, TypeVar
+from typing import Any
 
+import msgspec
 import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, default_collate
 
+from hpcdist.base.errors import HpcdistError
 from hpcdist.base.files import open_regular
-from hpcdist.bench.dataload.figures import Temperature
 from hpcdist.data.arrays import BadFile, Samples
 from hpcdist.data.batches import BatchSource, make_batches
-from hpcdist.data.catalog import find_images, load_data, open_images
+from hpcdist.data.catalog import load_data
 from hpcdist.data.images.decoding import UnreadableImageError, no_warnings
-from hpcdist.data.images.samples import FastImages, TransformedImages
+from hpcdist.data.images.samples import FastImages
+from hpcdist.data.order import Share
 from hpcdist.job.spec import Data
-from hpcdist.rank.context import RankContext
 
 _IMAGES = 128
 _MAX_TIME_S = 1.0
 """Each stage is measured for about this long."""
 _LEAST_IMAGES = 4
 
-_Given = TypeVar("_Given")
-_Made = TypeVar("_Made")
-
-_ASKED = 64
-_MOSTLY = 0.1  # fewer than this share in memory: cold
-
 
 class Source:
-    """Training images, loaded in one way."""
+    """Samples, loaded in one way."""
 
     def __init__(
         self,
         data: Data,
-        samples: Samples | TransformedImages,
-        num_classes: int,
+        samples: Any,
         report_bad: Callable[[BadFile], None],
+        collate: Callable[[Any], Any] | None = None,
     ) -> None:
-        """`report_bad` is called for files that are no images."""
+        """`report_bad` is called for files that are no images. `collate` puts batches of a Dataset
+        of the user's together; None: the samples are hpcdist's."""
         self._data = data
         self._samples = samples
-        self.num_classes = num_classes
         self._report_bad = report_bad
+        self._collate = collate
 
     def __len__(self) -> int:
         return len(self._samples)
 
-    def paths(self, indices: Sequence[int]) -> list[str]:
-        """Return the files of these samples; none where the data set is in memory."""
-        if isinstance(self._samples, FastImages):
-            return [self._samples.name(index) for index in indices]
-        return []
-
-    def stages(self, indices: Sequence[int], alive: Callable[[], None]) -> dict[str, float]:
-        """Measure the seconds per image in each stage before the hand-over."""
-        if isinstance(self._samples, FastImages):
-            with no_warnings():
-                return _image_stages(self._samples, indices, alive)
-        chosen, samples = indices[:_IMAGES], self._samples
-        if not isinstance(samples, Samples):  # in memory, and changed
-            fill_s, _ = _timed([chosen], lambda some: samples.batch(some, 0))
-            return {"transform": fill_s / len(chosen)}
-        # A data set in memory is only put together in batches.
-        places = torch.tensor(chosen)
-        samples.at(places)  # the first time takes memory
-        batch_s, _ = _timed([places], samples.at)
-        return {"collate": batch_s / len(chosen)}
-
-    @contextmanager
-    def open(self, context: RankContext) -> Iterator[BatchSource]:
-        """Yield batches as a training takes them; workers start with the first one."""
+    def open(self, device: torch.device) -> BatchSource:
+        """Return the batches as a training takes them; workers start with the first one."""
+        if self._collate is not None:
+            return _OwnBatches(self._samples, self._collate, self._data, device)
+        # Images are decoded to channels_last.
         is_files = isinstance(self._samples, FastImages)
-        batches = make_batches(
+        memory_format = torch.channels_last if is_files else torch.contiguous_format
+        return make_batches(
             self._samples,
-            torch.device(context.device),
+            device,
             self._data,
-            # Images are decoded to channels_last.
-            memory_format=torch.channels_last if is_files else torch.contiguous_format,
+            memory_format=memory_format,
             report_bad=self._report_bad,
         )
-        try:
-            yield batches
-        finally:
-            batches.close()
+
+    def forget(self, indices: Sequence[int]) -> None:
+        """Ask the system to drop what it has in memory of the files of these samples. It does not
+        drop what is not written yet, or mapped by others, and some file systems cannot do that."""
+        if not isinstance(self._samples, FastImages):
+            return
+        for path in map(self._samples.name, indices):
+            with contextlib.suppress(OSError), open_regular(path, most_bytes=math.inf) as file:
+                os.fdatasync(file)
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def stages(self, indices: Sequence[int]) -> dict[str, float]:
+        """Measure the seconds per sample in each stage before the hand-over. Files that are no
+        images are left out."""
+        indices, samples = indices[:_IMAGES], self._samples
+        number = len(indices)
+        if self._collate is not None:
+            begin_s = time.process_time()
+            if hasattr(samples, "__getitems__"):
+                whole_s, [items] = _timed([indices], samples.__getitems__)
+                item_s = whole_s / number
+            else:
+                item_s, items = _timed(indices, samples.__getitem__)
+                number = len(items)
+            computing_s = min(item_s, (time.process_time() - begin_s) / number)
+            collate_s = _timed([items], self._collate)[0] / number
+            return {"wait": item_s - computing_s, "item": computing_s, "collate": collate_s}
+        if isinstance(samples, Samples):  # in memory: it is only put together in batches
+            return {"collate": _timed([torch.tensor(indices)], samples.at)[0] / number}
+        whole = functools.partial(samples.batch, epoch=0)
+        if not isinstance(samples, FastImages):  # in memory, and changed
+            return {"transform": _timed([indices], whole)[0] / number}
+        with no_warnings():
+            read_s, contents = _timed(indices, lambda index: (index, samples.read(index)))
+            decode_s, pictures = _timed(contents, lambda read: (read[0], samples.decode(read[1])))
+            transform_s, fine = _timed(
+                pictures, lambda made: (made[0], samples.change(made[1], made[0], 0))
+            )
+            whole_s, _ = _timed([[index for index, _ in fine]], whole)
+        parts_s = {"read": read_s, "decode": decode_s, "transform": transform_s}
+        alone_s = sum(parts_s.values())
+        return {**parts_s, "collate": max(0.0, whole_s / max(1, len(fine)) - alone_s)}
 
 
-class Sources:
-    """Lists or loads data once for all ways of loading that share them."""
-
-    def __init__(self, seed: int, report_bad: Callable[[BadFile], None]) -> None:
-        """`report_bad` is called for each file that is no image, once."""
-        self._seed = seed
-        self._report_bad = report_bad
-        self._reported: set[str] = set()
-        self._found: dict[Any, Any] = {}
-
-    def source(self, data: Data) -> Source:
-        """Return the source for one way of loading."""
-        parts = self._once(data.root, lambda: find_images(data))
-        if parts is not None:
-            samples = open_images(parts.train, data, self._seed)
-            return Source(data, samples, len(parts.train.classes), self._report_once)
-        key = (data.root, repr(data.transform))
-        data_set = self._once(key, lambda: load_data(data, seed=self._seed))
-        return Source(data, data_set.train, data_set.num_classes, self._report_once)
-
-    def _once(self, key: Any, find: Callable[[], Any]) -> Any:
-        if key not in self._found:
-            self._found[key] = find()
-        return self._found[key]
-
-    def _report_once(self, bad: BadFile) -> None:
-        if bad.path not in self._reported:
-            self._reported.add(bad.path)
-            self._report_bad(bad)
-
-
-def _image_stages(
-    samples: FastImages, indices: Sequence[int], alive: Callable[[], None]
-) -> dict[str, float]:
-    """Return the seconds per image in reading, decoding and transforms, and in putting a batch
-    together: what making one takes beyond these. Files that are no images are left out."""
-    read_s, contents = _timed(indices[:_IMAGES], samples.read)
-    alive()
-    decode_s, pictures = _timed(contents, lambda given: samples.decode(given[1]))
-    alive()
-    transform_s, _ = _timed(pictures, lambda given: samples.change(given[1], given[0][0], 0))
-    alive()
-    fine = [given[0] for given, _ in pictures]
-    batch_s, _ = _timed([fine] if fine else [], lambda some: samples.batch(some, 0))
-    alive()
-    left_s = batch_s / len(fine) - read_s if fine else 0.0
-    computing_s = decode_s + transform_s
-    # Whole batches are made with fewer detours, and some of their files are read at once.
-    share = min(1.0, left_s / computing_s) if left_s > 0 and computing_s > 0 else 1.0
-    return {
-        "read": read_s,
-        "decode": decode_s * share,
-        "transform": transform_s * share,
-        "collate": max(0.0, left_s - computing_s),
-    }
-
-
-def _timed(
-    given: Iterable[_Given], stage: Callable[[_Given], _Made]
-) -> tuple[float, list[tuple[_Given, _Made]]]:
-    """Return the mean seconds of a stage, and its inputs with its outputs."""
-    spent_s = 0.0
-    made: list[tuple[_Given, _Made]] = []
+def _timed(given: Iterable[Any], stage: Callable[[Any], Any]) -> tuple[float, list[Any]]:
+    """Return the mean seconds of a stage, and what it made."""
+    spent_s, made = 0.0, []
     for item in given:
         begin_s = time.perf_counter()
         try:
-            result: Any = stage(item)
+            made.append(stage(item))
         except (OSError, UnreadableImageError):
             continue
         spent_s += time.perf_counter() - begin_s
-        made.append((item, result))
         if spent_s > _MAX_TIME_S and len(made) >= _LEAST_IMAGES:
             break
-    return (spent_s / len(made) if made else 0.0), made
+    return spent_s / max(1, len(made)), made
 
 
-def forget(paths: Iterable[str]) -> None:
-    """Ask the system to drop what it has of these files in memory.
+class _OwnBatches(BatchSource):
+    """Batches of a Dataset of the user's, by torch's DataLoader."""
 
-    It does not drop what is not written to storage yet, nor what others have mapped, and some file
-    systems cannot do that: `temperature` returns what came of it.
-    """
-    for path in paths:
-        with contextlib.suppress(OSError), _open(path) as file:  # loading reports errors
-            os.fdatasync(file)
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    on_device = False
+
+    def __init__(
+        self, samples: Any, collate: Callable[[Any], Any], data: Data, device: torch.device
+    ) -> None:
+        self._device = device
+        self._batches: list[list[int]] = []
+        workers: dict[str, Any] = {}
+        if data.workers:
+            keys = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
+            workers = {key: getattr(data, key) for key in keys}
+        self._loader: DataLoader[Any] = DataLoader(
+            samples,
+            batch_sampler=self,  # anything to iterate over
+            num_workers=data.workers,
+            collate_fn=collate,
+            pin_memory=device.type == "cuda" if data.pin_memory == "auto" else data.pin_memory,
+            **workers,
+        )
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self._batches)
+
+    def epoch(self, order: Tensor, shares: Sequence[Share], epoch: int) -> Iterator[Any]:  # noqa: ARG002
+        self._batches = [order[share.begin : share.filled_end].tolist() for share in shares]
+        return iter(self._loader)
+
+    def bring(self, batch: Any) -> Any:
+        """Move the tensors of a batch to the device."""
+        if isinstance(batch, Tensor):
+            return batch.to(self._device, non_blocking=True)
+        if isinstance(batch, dict):
+            return {key: self.bring(value) for key, value in batch.items()}
+        return [self.bring(value) for value in batch] if isinstance(batch, list | tuple) else batch
+
+    def close(self) -> None:
+        """Let the workers go, which end with their iterator."""
+        self._loader._iterator = None  # noqa: SLF001 - there is no public method
 
 
-def _open(path: str) -> FileIO:
-    return open_regular(path, most_bytes=math.inf)
+def find_source(
+    data: Data, own: str | None, report_bad: Callable[[BadFile], None], *, seed: int
+) -> Source:
+    """Return the source for one way of loading; what ways share is opened once. `own` is the job's
+    data.dataset."""
+    if own is not None:
+        samples, collate = _open_own(own)
+        return Source(data, samples, report_bad, collate)
+    shared = msgspec.structs.replace(data, workers=0)
+    return Source(data, _load(msgspec.json.encode(shared), seed), report_bad)
 
 
-def temperature(paths: Sequence[str]) -> Temperature:
-    """Return whether files are in memory, by the first bytes of some; this reads no storage."""
-    known = []
-    for path in paths[:: max(1, len(paths) // _ASKED)]:
-        try:
-            with _open(path) as file:
-                known.append(os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT) > 0)
-        except BlockingIOError:
-            known.append(False)
-        except OSError:  # gone, or on a file system that does not know
-            continue
-    if not known:
-        return "unknown"
-    return "cold" if sum(known) < _MOSTLY * len(known) else "warm"
+@functools.cache
+def _load(encoded: bytes, seed: int) -> Any:
+    return load_data(msgspec.json.decode(encoded, type=Data), seed=seed).train
+
+
+@functools.cache
+def _open_own(name: str) -> tuple[Any, Callable[[Any], Any]]:
+    """Call the user's function, and return the Dataset and what puts a batch of it together."""
+    module, _, function = name.partition(":")
+    if os.getcwd() not in sys.path[:1]:  # the user's folder, where the check looked first
+        sys.path.insert(0, os.getcwd())
+    make = getattr(importlib.import_module(module), function, None)
+    made: Any = make() if callable(make) else make
+    if isinstance(made, DataLoader):
+        return made.dataset, made.collate_fn
+    if not hasattr(made, "__getitem__") or not hasattr(made, "__len__") or not len(made):
+        raise HpcdistError(
+            f"data.dataset is {name}, which gives a {type(made).__name__} without samples, a "
+            "length or __getitem__",
+            hint="return a map-style Dataset of torch, or a DataLoader with one",
+        )
+    return made, getattr(made, "collate", default_collate)

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from hpcdist.base.errors import JobError
-from hpcdist.base.text import show_mean_sd, show_time
-from hpcdist.bench.benchmark import timed_fields
-from hpcdist.bench.inference.figures import PROCESS_PER_GPU, InferenceCell, compare_with_single
+from hpcdist.bench.inference.conclusions import (
+    DATA_PARALLEL,
+    PROCESS_PER_GPU,
+    conclude,
+    inference_table,
+)
 from hpcdist.bench.ranks import BenchmarkRank, process_group
 from hpcdist.data.catalog import check_data, download_data, find_data_set
 from hpcdist.job.check import check_each_once
 from hpcdist.job.spec import InferenceJob
 from hpcdist.rank.context import RankContext, Workload
+from hpcdist.runs.benchmarks import Findings, TimedCell, timed_cell
 from hpcdist.training.checks import check_model, is_torchvision
 
 if TYPE_CHECKING:
-    from hpcdist.bench.inference.measure import Images, Single, Timed
+    from hpcdist.bench.inference.measure import Strategy
 
-PLOT_NAME = "inference.png"
+
+_ON_CPUS = {
+    True: "not measured, as launch.device is cpu, and nn.DataParallel would take the GPUs here",
+    False: "nn.DataParallel spreads a batch over GPUs only; on CPUs it calls the model, and what "
+    "is measured is the same as single",
+}
+"""Whether there are GPUs -> what nn.DataParallel shows on CPUs."""
 
 
 class InferenceWorkload(Workload[InferenceJob]):
@@ -42,17 +50,12 @@ class InferenceWorkload(Workload[InferenceJob]):
                 f"out to {num_ranks} ranks",
                 hint=f"add a batch size of {num_ranks} or more, or use fewer ranks",
             )
-        if self._needs_data:
+        if self.job.inference.image_shape is None:  # else images are random
             check_data(self.job.data)
 
-    @property
-    def _needs_data(self) -> bool:
-        """Return True without a shape of random images: they are those of the data set then."""
-        return self.job.inference.image_shape is None
-
     def prepare(self) -> None:
-        data = self.job.data
-        if self._needs_data and not find_data_set(data).is_complete(data):
+        data, shape = self.job.data, self.job.inference.image_shape
+        if shape is None and not find_data_set(data).is_complete(data):
             download_data(data)
 
     def preload(self) -> list[str]:
@@ -76,101 +79,86 @@ class _InferenceRank(BenchmarkRank):
     def __init__(self, context: RankContext, job: InferenceJob) -> None:
         import torch
 
-        from hpcdist.bench.inference.measure import load_images
+        from hpcdist.bench.inference.measure import Strategy, load_images
         from hpcdist.training.checkpoint.checkpoint import seed_weights
         from hpcdist.training.models import build_model, pick_memory_format
 
-        super().__init__(context)
-        self.setting = job.inference
-        self._job = job
-        self._device = torch.device(context.device)
-        self._images: Images = load_images(job)
-        seed_weights(self.setting.seed)  # the same in all ranks
-        model = build_model(job.model, self._images.shape, self._images.num_classes).eval()
+        self._setting, self._device = job.inference, torch.device(context.device)
+        precision = self._setting.precision
+        super().__init__(context, inference_table(job.model.name, precision, self._device.type))
+        images, num_classes = load_images(job)
+        channels, height, width = images.shape[1:]
+        seed_weights(self._setting.seed)  # the same in all ranks
+        model = build_model(job.model, (channels, height, width), num_classes).eval()
         self._memory_format = pick_memory_format(
             model,
-            setting=self.setting.channels_last,
-            tensor_cores=self.setting.precision != "fp32",
+            setting=self._setting.channels_last,
+            tensor_cores=precision != "fp32",
             device=self._device,
         )
-        self._model = model.to(self._device).to(memory_format=self._memory_format)
-        self._cells: list[InferenceCell] = []
+        self._images = images
+        model = model.to(self._device).to(memory_format=self._memory_format)
+        names = dict.fromkeys(self._setting.strategies)
+        if DATA_PARALLEL in names and self._device.type == "cpu":
+            self.note(f"{DATA_PARALLEL}: {_ON_CPUS[torch.cuda.is_available()]}")
+            if torch.cuda.is_available():
+                del names[DATA_PARALLEL]
+        elif DATA_PARALLEL in names and context.num_nodes > 1:
+            self.note(f"{DATA_PARALLEL}: one process reaches the GPUs of one node, node 0's")
+        self._strategies = [Strategy(name, model, context, precision) for name in names]
 
     def run(self) -> None:
-        from hpcdist.bench.inference.measure import STRATEGIES, left_out
-
-        setting = self.setting
-        for sentence in left_out(setting.strategies, setting.batch_sizes, self.context):
-            self.note(sentence)
-        forms = {
-            strategy: STRATEGIES[strategy](self._model, self.context, setting.precision)
-            for strategy in setting.strategies
-        }
         # What is compared is measured in turn, because the speed of a machine drifts.
-        plan = [
-            (strategy, form, size)
-            for size in setting.batch_sizes
-            for strategy, form in forms.items()
-            if form.can_take(size)
-        ]
-        self.measure_all(plan, self._measure, conclude=self._conclude)
+        tried = [(size, form) for size in self._setting.batch_sizes for form in self._strategies]
+        plan = [(size, form) for size, form in tried if form.can_take(size)]
+        if small := [str(size) for size, form in tried if not form.can_take(size)]:
+            self.note(
+                f"{PROCESS_PER_GPU}: not measured with {', '.join(small)} per batch, fewer than "
+                f"the {self.context.world_size} ranks"
+            )
+        self.measure_all(plan, self._measure)
 
-    def _measure(self, planned: tuple[str, Single, int]) -> bool:
-        """Return whether it was measured as often as planned, in all ranks."""
-        strategy, form, size = planned
+    def find(self) -> Findings:
+        return Findings(conclusions=conclude(self.cells("inference")))
+
+    def _measure(self, planned: tuple[int, Strategy]) -> None:
+        import torch
+
         from hpcdist.bench.inference.measure import time_calls
 
+        size, form = planned
         timed = None
         if form.uses_all_ranks or self.context.rank == 0:
-            images = self._images.batch(size, self._memory_format, pin=self._device.type == "cuda")
+            # The first images, repeated where there are fewer.
+            images = self._images[torch.arange(size) % len(self._images)]
+            images = images.contiguous(memory_format=self._memory_format)
             timed = time_calls(
                 form,
-                form.share(images),
-                self.setting,
+                form.share(images.pin_memory() if self._device.type == "cuda" else images),
+                self._setting,
                 largest=self.largest if form.uses_all_ranks else float,
-                is_to_leave=self.is_asked_to_stop,
-                alive=self.alive,
+                alive=self.context.progress.alive,
             )
-        outcomes: list[Timed | None] = self.gather(timed)
+        outcomes: list[list[float] | None] = self.gather(timed)
         measured = outcomes if form.uses_all_ranks else outcomes[:1]
-        if self.context.rank == 0 and all(each is None or each.times_s for each in measured):
-            self._report(to_cell(strategy, form.devices, size, measured))
-        return all(each is None or each.is_whole for each in measured)
-
-    def _report(self, cell: InferenceCell) -> None:
-        self._cells.append(cell)
-        took = cell.error
-        if cell.mean_time_s is not None:
-            took = (
-                f"{show_mean_sd(cell.mean_time_s, cell.sd_time_s)}, {cell.images_per_s:,.0f} "
-                f"images/s ({cell.repeats} times; first call {show_time(cell.cold_time_s or 0.0)})"
-            )
-        line = f"{cell.strategy}, {cell.batch_size:,} per batch: {took}"
-        self.report("inference", line, msgspec.to_builtins(cell))
-
-    def _conclude(self) -> None:
-        from hpcdist.bench.inference.report import make_figure
-
-        if self._cells:
-            title = f"{self._job.model.name}, {self.setting.precision}, {self._device.type}"
-            sentences = compare_with_single(self._cells)
-            self.conclude(sentences, PLOT_NAME, title, lambda: make_figure(self._cells))
+        keys: dict[str, int | str] = {"batch_size": size, "strategy": form.name}
+        self.record(to_cell(keys, form.devices, measured))
 
 
-def to_cell(strategy: str, devices: int, size: int, outcomes: list[Timed | None]) -> InferenceCell:
+def to_cell(
+    keys: dict[str, int | str], devices: int, outcomes: list[list[float] | None]
+) -> TimedCell:
     """Make the cell from what the ranks that took part measured."""
     timed = [outcome for outcome in outcomes if outcome is not None]
+    more: dict[str, float] = {"devices": devices}
     if len(timed) < len(outcomes):
-        return InferenceCell(
-            strategy=strategy, batch_size=size, devices=devices, error="out of memory"
-        )
+        return TimedCell(table="inference", keys=keys, more=more, note="out of memory")
     # A batch is done when its last share is.
-    slowest_s = [max(times) for times in zip(*(each.times_s for each in timed), strict=True)]
-    return InferenceCell(
-        strategy=strategy,
-        batch_size=size,
-        devices=devices,
-        cold_time_s=max(each.cold_s for each in timed),
-        parts_s=timed[0].parts_s,
-        **timed_fields(slowest_s, size),
+    cold_s, *slowest_s = map(max, zip(*timed, strict=True))
+    return timed_cell(
+        "inference",
+        keys,
+        slowest_s,
+        amount=float(keys["batch_size"]),
+        more=more | {"first_call_time_s": cold_s},
     )

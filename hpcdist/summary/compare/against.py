@@ -23,6 +23,7 @@ from msgspec import Struct
 from hpcdist.base.errors import UserError
 from hpcdist.base.statistics import Measure, Ratio, differs, measure, ratios, spread_measure
 from hpcdist.base.text import first_few
+from hpcdist.runs.benchmarks import rates
 from hpcdist.summary.values import SCHEMA, RanWith, RunSummary
 
 Outcome = Literal["slower", "faster", "within threshold", "not distinguishable", "failed"]
@@ -189,7 +190,7 @@ def _measured(runs: Sequence[RunSummary]) -> dict[str, dict[str, Measure]]:
     measured: dict[str, dict[str, Measure]] = defaultdict(dict)
     for run in runs:
         if run.state == "done":
-            found = [entry for of, result in run.benchmark_results for entry in of.rates(result)]
+            found = list(rates(run.benchmark)) if run.benchmark else []
             if (rate := run.samples_per_s) is not None:
                 samples = spread_measure(rate.mean, rate.sd, rate.count, over="windows")
                 found.insert(0, ("samples/s", samples))

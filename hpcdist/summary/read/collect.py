@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from hpcdist.base import files
-from hpcdist.bench.benchmark import PositiveCount
 from hpcdist.runs.remote import host_of_run
 from hpcdist.runs.run import Run, is_run
 from hpcdist.runs.spec import RunSpec, Submission
@@ -23,6 +22,7 @@ from hpcdist.runs.verdict import Beginning, Verdict
 from hpcdist.summary.read.event_file import Fault
 
 T = TypeVar("T")
+PositiveCount = Annotated[int, Meta(ge=1, le=10**15)]
 
 
 class JobResources(Struct, frozen=True, kw_only=True):

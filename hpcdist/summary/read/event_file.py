@@ -18,20 +18,14 @@ from msgspec import Struct
 
 from hpcdist.base import files
 from hpcdist.base.text import number_of
-from hpcdist.bench.registry import BENCHMARKS
-from hpcdist.runs import events
+from hpcdist.runs import benchmarks, events
 from hpcdist.runs.events import MOST_FILE_BYTES, UNDECODABLE, Window, decode_event
 
-BENCHMARK_EVENTS = {
-    kind: event for benchmark in BENCHMARKS for kind, event in benchmark.events.items()
-}
-"""Kinds of events that only benchmarks record, and their types."""
-
-EVENT_TYPES: dict[str, type[Struct]] = {**events.EVENT_TYPES, **BENCHMARK_EVENTS}
+EVENT_TYPES: dict[str, type[Struct]] = {**events.EVENT_TYPES, **benchmarks.EVENT_TYPES}
 """Events that the summary reads. Their tags are their kinds; those of benchmarks that stand in the
 summary as they are have none, as a tag would stand there too."""
 
-OTHER_KINDS = ("place",)
+OTHER_KINDS = ("collective", "place")
 """Events of ours that are no concern of the summary; there may be more."""
 
 EventT = TypeVar("EventT", bound=events.Event)

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from hpcdist.base import table
 from hpcdist.base.table import Column, Table
-from hpcdist.bench.registry import BENCHMARKS
+from hpcdist.runs.benchmarks import TimedCell
 from hpcdist.runs.events import PHASES
 from hpcdist.summary.figures.run import flatten
 from hpcdist.summary.figures.shares import SHARES
@@ -25,7 +25,6 @@ from hpcdist.summary.figures.timing import OTHER
 from hpcdist.summary.values import SCHEMA, RunSummary, Summary, to_json
 
 _OF_RUN = ("run", "job", "state", "gpus_per_node", "world_size")
-_KINDS = [kind for benchmark in BENCHMARKS for kind in benchmark.measurements.values()]
 
 
 def to_csv(summary: Summary) -> str:
@@ -37,27 +36,23 @@ def to_csv(summary: Summary) -> str:
         **dict.fromkeys(("parts_s", "lost", "shares"), SHARES),
         "phase_s": [*PHASES, *sorted(recorded - {*PHASES, OTHER}), OTHER],
     }
-    results = tuple(f"{benchmark.key}." for benchmark in BENCHMARKS)
-    names = [name for name in _fields(RunSummary, keys) if not name.startswith(results)]
+    names = [name for name in _fields(RunSummary, keys) if not name.startswith("benchmark.")]
     return _to_csv([flatten(run) for run in runs], ["schema", *names])
 
 
 def to_benchmarks_csv(summary: Summary) -> str:
-    """Return a header and one line per measurement of a benchmark, run by run; `benchmark` says
-    what was measured, and other columns are empty."""
+    """Return a header and one line per measurement of a benchmark, run by run; `table` says what
+    was measured, and other columns are empty."""
     rows = []
     for run in summary.runs:
         head = {"schema": SCHEMA, **{name: getattr(run, name) for name in _OF_RUN}}
-        for benchmark, result in run.benchmark_results:
-            for kind, value in benchmark.measured(result):
-                row = {**head, "benchmark": kind}
-                for name, cell in flatten(msgspec.to_builtins(value)).items():
-                    is_pair = isinstance(cell, (list, tuple))  # two nodes are one cell
-                    row[name] = " ".join(map(str, cell)) if is_pair else cell
-                rows.append(row)
-    fields = dict.fromkeys(name for kind in _KINDS for name in _fields(kind, {}))
-    of_dicts = sorted({name for row in rows for name in row if name.startswith("parts_s.")})
-    return _to_csv(rows, ["schema", *_OF_RUN, "benchmark", *fields, *of_dicts])
+        for kind in run.benchmark.tables if run.benchmark else []:
+            for cell in kind.cells:
+                row = head | flatten(msgspec.to_builtins(cell))
+                rows.append(row | {"rate_unit": kind.rate, "hosts": " ".join(cell.hosts)})
+    fields = ["hosts", "rate_unit", *_fields(TimedCell, {})]
+    of_dicts = sorted({name for row in rows for name in row if "." in name})
+    return _to_csv(rows, ["schema", *_OF_RUN, *fields, *of_dicts])
 
 
 def _to_csv(rows: Sequence[dict[str, Any]], names: Iterable[str]) -> str:

@@ -52,8 +52,8 @@ def conclusion(runs: Sequence[RunSummary], groups: Sequence[Group]) -> str:
         loads = [run.disturbed for run in (best, *compared)]
         return f"{job}: {_scaling_sentence(best, runs)}{uncertainty(loads)}"
     if is_benchmark(best):
-        answers = [benchmark.conclusions(result) for benchmark, result in best.benchmark_results]
-        text = " ".join(shown(sentence) for sentences in answers for sentence in sentences)
+        answers = best.benchmark.conclusions if best.benchmark else []
+        text = " ".join(map(shown, answers)) or "it measured, and did not come to its end."
         return f"{job}: {text}{_shared_cpus(best)}"
     return f"{job}: {_without_a_speedup(best)}"
 
@@ -92,7 +92,7 @@ def _rate(run: RunSummary) -> float:
 
 def is_benchmark(run: RunSummary) -> bool:
     """Tell whether the run measured something else than training steps."""
-    return bool(run.benchmark_results)
+    return run.benchmark is not None
 
 
 def _how_it_stands(runs: Sequence[RunSummary]) -> str:
@@ -209,8 +209,8 @@ def _remarks(run: RunSummary, *, is_alone: bool) -> Iterator[str]:
     if run.parting:
         yield parting_sentence(run.parting)
     yield from _restart_remarks(run)
-    for benchmark, result in run.benchmark_results:
-        yield from benchmark.details(result)
+    if run.benchmark is not None:
+        yield from run.benchmark.details
     if run.usage is not None and run.usage.sampled_s >= _LONG_ENOUGH_S:
         yield from _usage_remarks(run.usage)
     yield from _efficiency_remarks(run)

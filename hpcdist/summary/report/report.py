@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from hpcdist.base.table import Table
 from hpcdist.base.text import format_ranges, shown
+from hpcdist.runs import benchmarks
 from hpcdist.summary.compare.conclusions import (
     cell_conclusions,
     conclusions,
@@ -188,5 +189,5 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
 
 def _benchmarks(rows: Sequence[Row]) -> Iterator[Table[Any]]:
     for row in rows:
-        for benchmark, result in row.run.benchmark_results:
-            yield from benchmark.tables(result, row.number)
+        if row.run.benchmark is not None:
+            yield from benchmarks.to_tables(row.run.benchmark, row.number)

@@ -1,4 +1,4 @@
-"""A measured all-reduce that is told to leave, in a group of one."""
+"""A measured all-reduce, in a group of one, and the check of its sums."""
 
 import pytest
 import torch
@@ -8,8 +8,6 @@ from hpcdist.bench.allreduce import measure
 from hpcdist.bench.allreduce.measure import measure_all_reduce
 from hpcdist.job.spec import Allreduce
 
-EFFORT = Allreduce(iterations=2_000_000, warmup=2, max_time_s=600, check=True)
-
 
 @pytest.fixture
 def group():
@@ -18,33 +16,17 @@ def group():
     dist.destroy_process_group()
 
 
-def leaving_at(number):
-    """Says so when it is asked for the `number`th time."""
-    asked = iter(range(1, number))
-    return lambda: next(asked, None) is None
-
-
-def test_what_was_measured_until_then_is_kept(group):
-    # Twice in the warm-up, then before each chunk.
-    measured = measure_all_reduce(torch.zeros(8), EFFORT, is_to_leave=leaving_at(4))
-    assert measured is not None
-    assert not measured.is_whole
-    fields = measured.to_event()
-    assert 0 < fields["iterations"] == len(measured.times_s) < measured.planned
-    assert fields["mean_time_s"] * fields["iterations"] == pytest.approx(measured.total_time_s)
-
-
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_before_the_first_chunk_there_is_nothing_to_keep(group, number):
-    assert measure_all_reduce(torch.zeros(8), EFFORT, is_to_leave=leaving_at(number)) is None
-
-
-def test_nobody_who_stays_measures_less(group):
-    effort = Allreduce(iterations=50, warmup=1, max_time_s=600, check=False)
+def test_a_measurement_has_as_many_calls_as_wanted_and_their_total_time(group):
+    effort = Allreduce(iterations=50, warmup=1, max_time_s=600, check=True)
     measured = measure_all_reduce(torch.zeros(8), effort)
-    assert measured is not None
-    assert measured.is_whole
-    assert len(measured.times_s) == 50
+    cell = measured.to_cell("all_reduce", {"size_bytes": 32})
+    assert cell.repeats == len(measured.times_s) == 50
+    assert cell.mean_time_s * cell.repeats == pytest.approx(measured.total_time_s)
+
+
+def test_what_would_take_too_long_is_measured_less_often(group):
+    effort = Allreduce(iterations=2_000_000, warmup=2, max_time_s=0.01, check=False)
+    assert 3 <= len(measure_all_reduce(torch.zeros(8), effort).times_s) < 2_000_000
 
 
 def added_up(number, num_ranks, dtype=torch.float32, leave_out=()):

@@ -20,6 +20,15 @@ def events_of(launched, kind, rank=0):
     return [event for event in launched.events(rank) if event["event"] == kind]
 
 
+def cells_of(launched, table, rank=0):
+    return [cell for cell in events_of(launched, "cell", rank) if cell["table"] == table]
+
+
+def told_of(launched):
+    (run,) = to_json(summarize([launched.run], {}))
+    return {table["name"]: table["cells"] for table in run["benchmark"]["tables"]}
+
+
 def test_sizes_and_pairs_of_nodes_are_measured_and_summed_up(submit_job):
     launched = submit_job(
         "allreduce",
@@ -30,24 +39,25 @@ def test_sizes_and_pairs_of_nodes_are_measured_and_summed_up(submit_job):
         gpus=2,
     )
     assert launched.verdict().state == "done", launched.everything_said()
-    small, large = events_of(launched, "collective")
-    assert (small["bytes"], large["bytes"]) == (4, 65536)
-    for event in (small, large):
-        assert (event["ranks"], event["iterations"], event["checked"]) == (4, 4, True)
-        assert 0 < event["min_time_s"] <= event["median_time_s"] <= event["p95_time_s"]
-        assert event["algorithm_bytes_per_s"] * event["mean_time_s"] == pytest.approx(
-            event["bytes"]
-        )
-        assert event["bus_bytes_per_s"] == pytest.approx(1.5 * event["algorithm_bytes_per_s"])
-    (pair,) = events_of(launched, "pair")
-    assert (pair["nodes"], pair["ranks"], pair["bytes"]) == ([0, 1], 2, 65536)
-    assert pair["bus_bytes_per_s"] == pytest.approx(pair["algorithm_bytes_per_s"])
-    assert not any(events_of(launched, "collective", rank) for rank in (1, 2, 3))
+    small, large = cells_of(launched, "all_reduce")
+    assert (small["keys"], large["keys"]) == ({"size_bytes": 4}, {"size_bytes": 65536})
+    for cell in (small, large):
+        more = cell["more"]
+        assert cell["repeats"] == 4
+        assert 0 < more["median_time_s"] <= more["p95_time_s"]
+        size = cell["keys"]["size_bytes"]
+        assert more["algorithm_bytes_per_s"] * cell["mean_time_s"] == pytest.approx(size)
+        assert cell["rate"] == pytest.approx(1.5 * more["algorithm_bytes_per_s"])
+    (pair,) = cells_of(launched, "pair")
+    assert pair["keys"] == {"nodes": "0 1"}
+    assert pair["rate"] * pair["more"]["median_time_s"] == pytest.approx(65536)
+    assert not any(events_of(launched, "cell", rank) for rank in (1, 2, 3))
 
     summary = summarize([launched.run], {})
-    told = to_json(summary)[0]["all_reduce"]
-    assert [size["bytes"] for size in told["sizes"]] == [4, 65536]
-    assert told["latency"]["median_time_s"] == small["median_time_s"]
+    assert [cell["keys"] for cell in told_of(launched)["all_reduce"]] == [
+        small["keys"],
+        large["keys"],
+    ]
     file = io.StringIO()
     print_summary(summary, Console(file=file, width=120))
     first = file.getvalue().splitlines()[0]
@@ -74,9 +84,9 @@ def test_a_slow_node_is_found_by_its_pairs_which_are_measured_again(submit_job):
         change="slow_node:delay_all_reduces",
     )
     assert launched.verdict().state == "done", launched.everything_said()
-    told = to_json(summarize([launched.run], {}))[0]["all_reduce"]
-    assert {tuple(pair["nodes"]) for pair in told["slow_pairs"]} == {(0, 1), (1, 2)}
-    assert all(pair["alone"] for pair in told["slow_pairs"])
+    pairs = {cell["keys"]["nodes"]: cell for cell in told_of(launched)["pair"]}
+    assert pairs["0 2"]["rate"] > 2 * max(pairs["0 1"]["rate"], pairs["1 2"]["rate"])
+    assert {cell["note"] for cell in pairs.values()} == {"measured alone"}
     file = io.StringIO()
     print_summary(summarize([launched.run], {}), Console(file=file, width=400))
     assert "Node 1 (" in file.getvalue()
@@ -90,52 +100,11 @@ def test_a_benchmark_that_is_told_to_stop_keeps_what_it_has(submit_job):
     verdict = launched.verdict()
     assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75)
     assert "checkpoint" not in verdict.message
-    measured = len(events_of(launched, "collective"))
+    measured = len(cells_of(launched, "all_reduce"))
     assert 0 < measured < 400
-    (note,) = events_of(launched, "note")
+    *_, note = events_of(launched, "note")
     assert note["message"] == f"stopped when it was asked to, after {measured} of 400 measurements"
-    assert len(to_json(summarize([launched.run], {}))[0]["all_reduce"]["sizes"]) == measured
-
-
-def test_a_long_measurement_is_cut_short_and_what_it_had_is_kept(submit_job):
-    # The first size takes a second at most; the second would take minutes.
-    launched = submit_job(
-        "allreduce",
-        "allreduce.sizes=[4,33554432]",
-        "allreduce.iterations=2000",
-        "allreduce.warmup=1",
-        "allreduce.max_time_s=600",
-        "allreduce.check=false",
-        gpus=2,
-    )
-    launched.wait(lambda: "bus" in launched.log(0))
-    os.kill(launched.agent_pid(0), signal.SIGUSR2)
-    verdict = launched.verdict()
-    assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75), verdict
-    whole, *cut_short = events_of(launched, "collective")
-    assert whole["iterations"] == 2000
-    assert all(event["iterations"] < 2000 for event in cut_short)
-    (note,) = events_of(launched, "note")
-    assert note["message"] == "stopped when it was asked to, after 1 of 2 measurements"
-
-
-def test_a_pair_that_is_measured_is_cut_short_on_all_nodes(submit_job):
-    launched = submit_job(
-        "allreduce",
-        "allreduce.sizes=[4194304]",
-        "allreduce.iterations=150",
-        "allreduce.max_time_s=600",
-        "allreduce.pairs=true",
-        nodes=3,
-    )
-    launched.wait(lambda: "nodes 0 and 1" in launched.log(0), 90)
-    os.kill(launched.agent_pid(2), signal.SIGUSR2)
-    verdict = launched.verdict()
-    assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75), verdict
-    (note,) = events_of(launched, "note")
-    done = int(note["message"].split("after ")[1].split(" of 4 ")[0])
-    whole = [event for event in events_of(launched, "pair") if event["iterations"] == 150]
-    assert done == 1 + len(whole) < 4
+    assert len(told_of(launched)["all_reduce"]) == measured
 
 
 def _many_sizes():
@@ -151,9 +120,8 @@ def _many_sizes():
         ({"sizes": [1024, 1022]}, {}, "has 1,022, which is no multiple of the 4 bytes"),
         ({"sizes": [12], "dtype": "float64"}, {}, "no multiple of the 8 bytes of a float64"),
         ({"pairs": True}, {}, "allreduce.pairs is true, but resources.nodes is 1"),
-        ({}, {"gpus": 8, "mem_gb": 2.0}, "2.1 GB, but resources.mem_gb is 2"),
     ],
-    ids=["no-sizes", "twice", "float32", "float64", "pairs-of-one-node", "memory"],
+    ids=["no-sizes", "twice", "float32", "float64", "pairs-of-one-node"],
 )
 def test_what_cannot_be_measured_is_refused_with_key_and_value(setting, resources, said):
     values = {

@@ -37,6 +37,10 @@ def events_of(launched, kind, rank=0):
     return [event for event in launched.events(rank) if event["event"] == kind]
 
 
+def cells_of(launched, table="loading"):
+    return [cell for cell in events_of(launched, "cell") if cell["table"] == table]
+
+
 def submit_pictures(submit_job, root, *overrides, **options):
     return submit_job(
         "dataload",
@@ -57,49 +61,41 @@ def test_every_way_of_loading_is_timed_in_two_turns_and_summed_up(submit_job, pi
         *("data.workers=[0,2]", "data.transform=[none,light]", "data.repeats=3"),
     )
     assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
-    cells = events_of(launched, "loading")
-    ways = [(cell["setting"]["transform"], cell["setting"]["workers"]) for cell in cells]
+    cells = cells_of(launched)
+    ways = [(cell["keys"]["transform"], cell["keys"]["workers"]) for cell in cells]
     forwards = [("none", 0), ("none", 2), ("light", 0), ("light", 2)]
     assert ways == [*forwards, *forwards[::-1]]
     assert [cell["repeats"] for cell in cells] == [2] * 4 + [3] * 4
-    assert {cell["threads"] for cell in cells} == {1}
     for cell in cells:
-        assert cell["batches"] == 3
-        assert 0 < cell["min_time_s"] <= cell["mean_time_s"]
-        assert cell["images_per_s"] == pytest.approx(4 / cell["mean_time_s"])
-        assert cell["start_time_s"] > 0
-        assert cell["first_files"] in {"cold", "warm", "unknown"}
+        assert cell["rate"] == pytest.approx(4 / cell["mean_time_s"])
+        assert cell["more"]["first_batch_time_s"] > 0
         assert set(cell["parts_s"]) == {"read", "decode", "transform", "collate", "hand_over"}
-        assert (cell["worker_bytes"] or 0) > (10_000_000 if cell["setting"]["workers"] else -1)
+        assert ("worker_bytes" in cell["more"]) == bool(cell["keys"]["workers"])
+        assert cell["more"].get("worker_bytes", 1e8) > 10_000_000
     with Image.open(launched.run.path / "dataload.png") as plot:
         assert plot.format == "PNG"
         assert statistics.pstdev(plot.convert("L").tobytes()) > 1
 
     summary = summarize([launched.run], {})
-    told = to_json(summary)[0]["loading"]
-    assert len(told["cells"]) == 4
+    told = to_json(summary)[0]["benchmark"]
+    assert len(told["tables"][0]["cells"]) == 4
     first = told["conclusions"][0]
-    assert re.search("images/s with transform|not certain", first)
+    assert re.match(r"Use (no|\d+) workers? \(data.workers=\d\): .* images/s with", first)
     file = io.StringIO()
     print_summary(summary, Console(file=file, width=160))
     assert file.getvalue().startswith(f"dataload: {first}"[:60])
-    assert "loading by workers, mean ± 95 % interval" in file.getvalue()
+    assert "loading image_folder by workers, mean ± 95 % interval" in file.getvalue()
 
 
-def test_all_ranks_load_at_once_and_nodes_are_told_apart_with_more_workers_than_cpus(
-    submit_job, pictures
-):
+def test_all_ranks_load_at_once_and_nodes_are_told_apart(submit_job, pictures):
     launched = submit_pictures(
         submit_job, pictures, "data.workers=1", "data.repeats=1", nodes=2, gpus=2
     )
     assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
-    cells = events_of(launched, "loading")
-    assert [(cell["node"], cell["ranks"]) for cell in cells] == [(0, 2), (1, 2)]
+    cells = cells_of(launched)
+    assert [(cell["keys"]["node"], len(cell["hosts"])) for cell in cells] == [(0, 1), (1, 1)]
     for cell in cells:
-        assert cell["images_per_s"] == pytest.approx(2 * 4 / cell["mean_time_s"])
-    notes = [event["message"] for event in events_of(launched, "note")]
-    has_too_few = min(cell["cpus"] for cell in cells) < 2
-    assert ("data.workers: 1 per rank are more than" in notes[0]) == has_too_few
+        assert cell["rate"] == pytest.approx(2 * 4 / cell["mean_time_s"])
 
 
 def test_workers_are_started_in_another_way_and_anew_for_each_pass(submit_job, pictures):
@@ -113,9 +109,8 @@ def test_workers_are_started_in_another_way_and_anew_for_each_pass(submit_job, p
         "data.batches_to_check=1",
     )
     assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
-    (cell,) = events_of(launched, "loading")
+    (cell,) = cells_of(launched)
     assert cell["mean_time_s"] > 0.05  # with the worker's own start in it
-    assert cell["worker_bytes"] > 10_000_000
 
 
 def test_files_that_are_no_pictures_are_named_and_left_out(submit_job, pictures):
@@ -149,7 +144,7 @@ def test_a_file_that_is_refused_is_told_in_words_with_what_to_do(submit_job, pic
     assert "Traceback" in verdict.first.report.traceback
 
 
-def test_a_data_set_in_memory_with_and_without_workers_and_a_model_whose_step_is_timed(submit_job):
+def test_a_data_set_in_memory_is_loaded_with_and_without_workers(submit_job):
     launched = submit_job(
         "dataload",
         "data.name=digits",
@@ -158,21 +153,13 @@ def test_a_data_set_in_memory_with_and_without_workers_and_a_model_whose_step_is
         "data.batch_size=[8,64]",
         "dataload.threads=2",
         "data.repeats=1",
-        "data.batches_to_check=30",
-        "model.name=mlp",
+        "data.batches_to_check=30",  # there are 22 of 64 images
     )
     assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
-    steps = events_of(launched, "model_step")
-    assert [(step["batch_size"], step["model"]) for step in steps] == [(8, "mlp"), (64, "mlp")]
-    assert all(step["mean_time_s"] > 0 and step["repeats"] >= 3 for step in steps)
-    cells = events_of(launched, "loading")
     keys = ("transform", "batch_size", "workers")
-    ways = {tuple(cell["setting"][key] for key in keys) for cell in cells}
+    ways = {tuple(cell["keys"][key] for key in keys) for cell in cells_of(launched)}
     assert ways == set(itertools.product(("none", "light"), (8, 64), (0, 1)))
-    assert {(cell["setting"]["workers"], cell["threads"]) for cell in cells} == {(0, 2), (1, 1)}
-    assert {cell["first_files"] for cell in cells} == {"memory"}
-    assert {cell["batches"] for cell in cells} == {30}  # of 22 of 64 images that there are
-    assert re.search(r"bottleneck", launched.everything_said())
+    assert "2 threads without workers" in events_of(launched, "table")[0]["caption"]
 
 
 def test_a_stop_keeps_what_is_measured_and_ends_with_75(submit_job, pictures):
@@ -184,12 +171,39 @@ def test_a_stop_keeps_what_is_measured_and_ends_with_75(submit_job, pictures):
     os.kill(launched.agent_pid(0), signal.SIGUSR2)
     verdict = launched.verdict(LIMIT_S)
     assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75)
-    measured = len(events_of(launched, "loading"))
+    measured = len(cells_of(launched))
     assert 0 < measured < 800
-    assert (launched.run.path / "dataload.png").exists()
     assert "measurements" in events_of(launched, "note")[-1]["message"]
     (told,) = to_json(summarize([launched.run], {}))
-    assert 0 < len(told["loading"]["cells"]) <= measured
+    assert 0 < len(told["benchmark"]["tables"][0]["cells"]) <= measured
+
+
+@pytest.mark.parametrize("function", ["make", "loader"])
+def test_a_data_set_of_the_users_is_measured_as_it_is(submit_job, function):
+    launched = submit_job(
+        "dataload",
+        f"data.dataset=own_data:{function}",
+        *("data.workers=[0,1]", "data.batch_size=4", "data.batches_to_check=5"),
+        *("data.repeats=2", "dataload.step_time_s=10"),
+        change="own_data:nothing",  # imports it
+    )
+    assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
+    cells = cells_of(launched)
+    assert [cell["keys"] for cell in cells[:2]] == [
+        {"batch_size": 4, "workers": 0},
+        {"batch_size": 4, "workers": 1},
+    ]
+    assert set(cells[0]["parts_s"]) == {"wait", "item", "collate", "hand_over"}
+    (told,) = to_json(summarize([launched.run], {}))
+    answer, bottleneck = told["benchmark"]["conclusions"]
+    assert re.match(r"Use (no workers|1 worker) \(num_workers=\d\): .* samples/s", answer)
+    assert bottleneck == "Loading is not the bottleneck, the model is."
+
+
+def test_a_function_that_gives_no_data_set_is_an_error_with_what_to_do(submit_job):
+    launched = submit_job("dataload", "data.dataset=own_data:nothing", change="own_data:nothing")
+    assert "gives a list without samples" in launched.verdict(LIMIT_S).message
+    assert "hint: return a map-style Dataset" in launched.log(0)
 
 
 @pytest.mark.parametrize(
@@ -200,19 +214,12 @@ def test_a_stop_keeps_what_is_measured_and_ends_with_75(submit_job, pictures):
         ({"data": {"transform": ["none", "none"]}}, 'data.transform has "none" 2 times'),
         ({"data": {"name": "face"}}, "data.name is 'face'"),
         ({"data": {"name": "mnist"}}, "data.root is not set"),
-        ({"model": {"name": "resnet19"}}, "model.name is 'resnet19'"),
-        (
-            {"model": {"name": "mlp"}, "dataload": {"step_time_s": 0.1}},
-            "loading can be compared with only one of them",
-        ),
-        (
-            {"data": {"workers": list(range(50)), "batch_size": list(range(1, 50))}},
-            "make 2,450 combinations",
-        ),
+        ({"data": {"dataset": "my_data"}}, "is not of the form package.module:function"),
+        ({"data": {"dataset": "no_such_module:make"}}, "but there is no module no_such_module in"),
     ],
     ids=[
-        *("no-workers", "twice", "preset-twice", "data", "root", "model"),
-        *("two-steps", "too-many"),
+        *("no-workers", "twice", "preset-twice", "data", "root"),
+        *("own-form", "own-module"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_with_key_and_value(sections, said):

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from hpcdist.base import plotting
 from hpcdist.base.plotting import Picture, first, label
 from hpcdist.base.text import format_ranges, format_time, number_of, shown, unique
-from hpcdist.bench.benchmark import NumberedResult
-from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.job.goal import Goal
+from hpcdist.runs import benchmarks
+from hpcdist.runs.benchmarks import BenchmarkRun
 from hpcdist.runs.run import Run, slug
 from hpcdist.runs.spec import RunSpec
 from hpcdist.summary.figures.series import Learning, Series, decode_series
@@ -214,22 +214,17 @@ def _largest(section: Section, rows: Sequence[Row]) -> Iterator[tuple[Row, Serie
 
 
 def _benchmarks(section: Section) -> Iterator[Picture]:
-    by_id = {row.run.run: row for row in section.rows}
-    for benchmark in BENCHMARKS:
-        rows = [row for row in section.rows if getattr(row.run, benchmark.key) is not None]
-        results = [
-            NumberedResult(
-                number=row.number,
-                run=row.run.run,
-                name=name,
-                result=getattr(row.run, benchmark.key),
-            )
-            for row, name in zip(rows, run_names(rows), strict=True)
-        ]
-        for picture in benchmark.pictures(section.name, results):
-            own = [by_id[run] for run in picture.runs]
-            draw = partial(_draw_titled, picture.draw, picture.title, own)
-            yield picture._replace(draw=draw, topic=Topic.MEASURED.value)
+    rows = [row for row in section.rows if row.run.benchmark is not None]
+    by_id = {row.run.run: row for row in rows}
+    results = [
+        BenchmarkRun(row.run.run, name, row.run.benchmark)
+        for row, name in zip(rows, run_names(rows), strict=True)
+        if row.run.benchmark is not None
+    ]
+    for picture in benchmarks.pictures(section.name, results):
+        own = [by_id[run] for run in picture.runs]
+        draw = partial(_draw_titled, picture.draw, picture.title, own)
+        yield picture._replace(draw=draw, topic=Topic.MEASURED.value)
 
 
 def size(sized: RunSummary | Cell) -> str:

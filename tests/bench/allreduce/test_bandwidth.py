@@ -4,16 +4,17 @@ from itertools import chain, combinations
 
 import pytest
 
-from hpcdist.bench.allreduce.figures import (
-    algorithm_bandwidth,
+from hpcdist.bench.allreduce.bandwidth import (
     bus_bandwidth,
     common_node,
     next_to_confirm,
+    pair_sentences,
     plan_rounds,
+    size_sentence,
     slow_pairs,
     tournament,
 )
-from hpcdist.bench.benchmark import percentile
+from hpcdist.runs.benchmarks import timed_cell
 
 
 @pytest.mark.parametrize("num_nodes", range(1, 12))
@@ -74,10 +75,6 @@ def test_a_pair_that_is_slow_only_beside_what_was_measured_again_is_measured_aga
     assert slow_pairs(first) == [(0, 3)]
 
 
-def test_algorithm_bandwidth_is_size_over_time():
-    assert algorithm_bandwidth(256_000_000, 0.5) == 512e6
-
-
 @pytest.mark.parametrize(("ranks", "factor"), [(1, 0.0), (2, 1.0), (4, 1.5), (8, 1.75)])
 def test_bus_bandwidth_counts_what_each_rank_must_send(ranks, factor):
     assert bus_bandwidth(1_000, 1e-3, ranks) == pytest.approx(factor * 1e6)
@@ -87,8 +84,56 @@ def test_no_time_gives_no_bandwidth():
     assert bus_bandwidth(1_000, 0.0, 4) == 0.0
 
 
+def size(num_bytes, time_s, bandwidth):
+    more = {"median_time_s": time_s, "p95_time_s": 2 * time_s}
+    keys = {"size_bytes": num_bytes}
+    return timed_cell("all_reduce", keys, [time_s], rate=bandwidth, more=more)
+
+
+def test_the_sentence_has_latency_bandwidth_and_whether_sums_were_checked():
+    cells = [size(1024, 20e-6, 77e6), size(1 << 20, 1e-3, 1.57e9)]
+    assert size_sentence(cells, 4, checked=True) == (
+        "all-reduce over 4 ranks: 20.0 µs with 1 KiB (p95 40.0 µs), at most 1.6 GB/s bus "
+        "bandwidth, with 1 MiB; all sums right."
+    )
+    assert size_sentence([size(1024, 20e-6, 0.0)], 1, checked=False) == (
+        "all-reduce over 1 rank: 20.0 µs with 1 KiB (p95 40.0 µs); sums not checked."
+    )
+
+
+HOSTS = ["n0", "n1", "n2", "n3"]
+FAST = dict.fromkeys(combinations(range(4), 2), 10e9)
+
+
 @pytest.mark.parametrize(
-    ("share", "value"), [(0.0, 1.0), (0.5, 10.0), (0.95, 19.0), (1.0, 20.0)], ids=str
+    ("changed", "hosts", "said"),
+    [
+        (
+            {(0, 2): 1e9, (2, 3): 2e9},
+            HOSTS,
+            (
+                "Slow pairs of nodes, below half of the 10 GB/s that the best quarter reach: "
+                "0 and 2 (n0 and n2) 1 GB/s; 2 and 3 (n2 and n3) 2 GB/s. Node 2 (n2) is in all of "
+                "them: look at its link first."
+            ),
+        ),
+        (
+            {(0, 2): 1e9, (2, 3): 2e9},
+            ["vm"] * 4,
+            (
+                "Slow pairs of nodes, below half of the 10 GB/s that the best quarter reach: "
+                "0 and 2 (vm and vm) 1 GB/s; 2 and 3 (vm and vm) 2 GB/s. Node 2 (vm) is in all of "
+                "them: all nodes are simulated on one host, so no link is slow."
+            ),
+        ),
+        (
+            {},
+            HOSTS,
+            "No pair of nodes is slow: all of 6 reach 5 GB/s, half of what the best quarter reach.",
+        ),
+    ],
+    ids=["one-node", "one-host", "none"],
 )
-def test_a_percentile_is_the_smallest_value_that_enough_do_not_exceed(share, value):
-    assert percentile([float(number) for number in range(20, 0, -1)], share) == value
+def test_slow_pairs_are_named_with_their_hosts_and_the_node_they_share(changed, hosts, said):
+    assert " ".join(pair_sentences(FAST | changed, hosts)) == said
+    assert pair_sentences({}, hosts) == []

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from hpcdist.bench.dataload.settings import combine, in_words, several
+from hpcdist.bench.dataload.ways import combine, in_words, several
 from hpcdist.job.spec import DataloadJob, LoadedData
 
 

@@ -1,0 +1,124 @@
+"""From which batch size on a parallel strategy is faster, in words, from known figures."""
+
+import pytest
+
+from hpcdist.bench.inference.conclusions import conclude
+from hpcdist.runs.benchmarks import TimedCell
+
+SINGLE = {1: 1.0, 8: 1.0, 64: 4.0, 512: 32.0}
+"""Milliseconds by batch size."""
+
+
+def cells(strategy, times_ms, *, devices=1, sd_ms=0.01, **fields):
+    return [
+        TimedCell(
+            table="inference",
+            keys={"batch_size": size, "strategy": strategy},
+            repeats=16,
+            mean_time_s=time_ms / 1e3,
+            sd_time_s=sd_ms / 1e3,
+            rate=size / time_ms * 1e3,
+            more={"devices": devices},
+            **fields,
+        )
+        for size, time_ms in times_ms.items()
+    ]
+
+
+def concluded(parallel_ms, **fields):
+    sd_ms = fields.get("sd_ms", 0.01)
+    parallel = cells("data_parallel", parallel_ms, **{"devices": 2} | fields)
+    _, sentence = conclude([*cells("single", SINGLE, sd_ms=sd_ms), *parallel])
+    return sentence
+
+
+FASTER, SLOWER = "data_parallel (2 devices) is faster than single", "data_parallel (2 devices) "
+
+
+@pytest.mark.parametrize(
+    ("parallel_ms", "said"),
+    [
+        (
+            {1: 2.5, 8: 2.5, 64: 3.0, 512: 20.0},
+            (
+                f"{FASTER} from 64 images per batch on: 1.60 times with 512. With 1 it is not: a "
+                "call takes 2.5 ms, and 1 on one device."
+            ),
+        ),
+        (
+            {1: 0.9, 8: 0.8, 64: 2.5, 512: 16.0},
+            (
+                f"{FASTER} with every batch size that was measured for it, from 1 images per batch "
+                "on: 2.00 times with 512."
+            ),
+        ),
+        (
+            {1: 2.0, 8: 0.5, 64: 5.0, 512: 18.0},
+            (
+                f"{FASTER} from 512 images per batch on: 1.78 times with 512. With 1 it is not: a "
+                "call takes 2 ms, and 1 on one device."
+            ),
+        ),
+        (
+            {1: 0.5, 8: 0.5, 64: 3.0, 512: 33.0},
+            f"{FASTER} with 1, 8, 64 per batch, but not with 512.",
+        ),
+        (
+            {1: 3.0, 8: 3.0, 64: 6.0, 512: 33.0},
+            (
+                f"{SLOWER}is slower than single with every batch size: at its best, with 512 per "
+                "batch, it takes 33 ms, and 32 on one device. A share of 256 instead of 512 images "
+                "saves 0 % of the time, where 2 devices of their own would save up to 50 %: the "
+                "rest is the fixed cost of a call, or the devices share what they compute with."
+            ),
+        ),
+    ],
+    ids=["from-64", "always", "loses-again-between", "not-with-the-largest", "never"],
+)
+def test_the_sentence_says_from_where_on_by_how_much_and_what_holds_below(parallel_ms, said):
+    assert concluded(parallel_ms) == said
+
+
+def test_what_one_device_reaches_comes_first():
+    assert conclude(cells("single", SINGLE)) == [
+        "single reaches 16,000 images/s, with 64 images per batch."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parallel_ms", "fields", "words"),
+    [
+        ({512: 31.8}, {"sd_ms": 0.1}, "is faster than single"),
+        ({512: 31.8}, {"sd_ms": 0.4}, "gains nothing"),
+        ({512: 10.0}, {}, "more than this many devices can give: something else slowed single"),
+        ({512: 17.0}, {"sd_ms": 60.0}, "Whether data_parallel (2 devices) is faster than single"),
+        ({512: 17.0}, {"sd_ms": 60.0}, "inference.repeats"),
+        # Less noise, in which half of the ideal gain would have been seen.
+        ({512: 30.0}, {"sd_ms": 5.0}, "gains nothing: at its best"),
+        ({512: 33.0}, {"devices": 1}, "(1 device) shows no parallelism"),
+        ({16: 1.0}, {}, "cannot be compared: it has no batch size in common with single"),
+    ],
+    ids=[
+        *("certain", "noise", "too-good", "unsure", "unsure-help", "less-noise"),
+        *("one-device", "no-common-size"),
+    ],
+)
+def test_noise_devices_and_parts_decide_what_is_said(parallel_ms, fields, words):
+    assert words in concluded(parallel_ms, **fields)
+
+
+def test_strategies_and_batch_sizes_are_judged_together():
+    """A gain that would be certain by itself may be the chance of one of many sizes."""
+    single = cells("single", dict.fromkeys(range(1, 9), 10.0), sd_ms=0.4)
+    parallel = dict.fromkeys(range(1, 8), 10.0) | {8: 9.68}
+    many = [*single, *cells("process_per_gpu", parallel, devices=2, sd_ms=0.4)]
+    few = [cell for cell in many if cell.keys["batch_size"] == 8]
+    assert "process_per_gpu (2 devices) is faster than single" in conclude(few)[1]
+    assert "process_per_gpu (2 devices) gains nothing" in conclude(many)[1]
+
+
+def test_sizes_that_did_not_fit_into_memory_are_not_compared():
+    keys = {"batch_size": 512, "strategy": "data_parallel"}
+    lost = TimedCell(table="inference", keys=keys, more={"devices": 2}, note="out of memory")
+    assert "no batch size in common" in conclude([*cells("single", SINGLE), lost])[1]
+    assert conclude([lost]) == []

@@ -1,0 +1,192 @@
+"""Tables, rates, pictures and comparisons of cells, whatever a benchmark measured."""
+
+import pytest
+
+from hpcdist.base.table import to_csv
+from hpcdist.runs.benchmarks import (
+    BenchmarkRun,
+    BenchmarkSummary,
+    CellTable,
+    TimedCell,
+    compare,
+    find_lines,
+    percentile,
+    pictures,
+    rates,
+    summarize,
+    timed_cell,
+    to_tables,
+)
+
+TABLE = CellTable(
+    name="calls",
+    caption="calls by size",
+    rate="images_per_s",
+    x="batch_size",
+    baseline={"strategy": "single"},
+    parts_of="call",
+)
+
+
+def cell(size, strategy, time_s, **fields):
+    keys = {"batch_size": size, "strategy": strategy}
+    times_s = [time_s * factor for factor in (0.99, 1.0, 1.01)]
+    return timed_cell("calls", keys, times_s, amount=size, **fields)
+
+
+CELLS = [
+    cell(1, "single", 1e-3),
+    cell(1, "spread", 2e-3, parts_s={"gather": 1e-3}),
+    cell(64, "single", 4e-3, more={"worker_bytes": 5e6}),
+    cell(64, "spread", 2e-3),
+    TimedCell(table="calls", keys={"batch_size": 512, "strategy": "spread"}, note="out of memory"),
+]
+
+
+def summary(cells, table=TABLE):
+    found = summarize({"table": [table], "cell": cells, "findings": []})
+    assert found is not None
+    return found
+
+
+def texts(table):
+    return [[cell.text for cell in row] for row in table.cells()]
+
+
+def test_a_cell_has_the_figures_of_its_repeats():
+    made = timed_cell("calls", {"size": 8}, [1.0, 2.0, 3.0], amount=8)
+    assert (made.repeats, made.mean_time_s, made.sd_time_s, made.rate) == (3, 2.0, 1.0, 4.0)
+    assert made.rate_measure.sd == pytest.approx(2.0)
+    assert timed_cell("calls", {}, [1.0]).sd_time_s is None
+
+
+def test_many_repeats_that_drift_have_the_spread_of_blocks_of_them():
+    drifting = [1.0 + number // 100 for number in range(2_000)]
+    made = timed_cell("calls", {}, drifting)
+    assert made.time_s.count == 20
+    assert made.sd_time_s == pytest.approx(5.916, abs=1e-3)  # of the numbers 1 to 20
+
+
+def test_a_later_cell_of_the_same_keys_replaces_the_earlier_and_no_cells_are_no_result():
+    found = summary([*CELLS, cell(1, "single", 3e-3)])
+    assert len(found.tables[0].cells) == 5
+    assert found.tables[0].cells[0].mean_time_s == pytest.approx(3e-3)
+    assert summarize({"table": [TABLE], "cell": [], "findings": []}) is None
+
+
+def test_a_table_has_keys_times_rates_further_figures_and_the_gain_over_the_baseline():
+    table, parts = to_tables(summary(CELLS), 7)
+    assert table.caption == "#7: calls by size (3 times)"
+    assert [column.name for column in table.columns] == [
+        *("batch size", "strategy", "time (ms)", "images/s", "worker (MB)"),
+        "times as fast as single",
+    ]
+    assert texts(table)[0] == ["1", "single", "1.00 ± 0.02", "1,000", "-", "-"]
+    assert texts(table)[3] == [
+        *("64", "spread", "2.00 ± 0.05", "32,000", "-"),
+        "2.00 (1.96 to 2.05)",
+    ]
+    assert texts(table)[4] == ["512", "spread", "out of memory", "-", "-", "-"]
+    assert parts.caption == "#7: work per call (µs)"
+    assert texts(parts) == [["1", "spread", "1,000", "1,000"]]
+
+
+def test_hosts_and_what_is_special_have_columns_and_only_the_slowest_rows_are_shown():
+    cells = [
+        timed_cell("pair", {"nodes": f"0 {n}"}, [1e-3], amount=n, hosts=["a", f"n{n}"])
+        for n in range(1, 5)
+    ]
+    cells[0] = TimedCell(
+        **{n: getattr(cells[0], n) for n in cells[0].__struct_fields__} | {"note": "!"}
+    )
+    (table,) = to_tables(summary(cells, CellTable(name="pair", caption="pairs", slowest=3)), 1)
+    assert table.caption == "#1: pairs (1 time), the slowest of 4"
+    assert [row[:2] for row in texts(table)] == [["0 1", "a n1"], ["0 2", "a n2"], ["0 3", "a n3"]]
+    assert texts(table)[0][-1] == "!"
+
+
+def test_sizes_are_shown_in_binary_units_and_bandwidths_in_gigabytes():
+    table = CellTable(name="calls", x="size_bytes", rate="bus_bytes_per_s")
+    found = summary([timed_cell("calls", {"size_bytes": 1 << 20}, [1e-3], amount=2e6)], table)
+    (shown,) = to_tables(found, 1)
+    assert texts(shown) == [["1 MiB", "1.00", "2.00"]]
+    ((quantity, rate),) = rates(found)
+    assert (quantity, rate.mean) == ("bus GB/s, size 1 MiB", pytest.approx(2.0))
+
+
+def test_names_of_damaged_files_stay_harmless_text():
+    odd = timed_cell("calls", {"=\x1b[31m": 1}, [1.0], more={"\x1b]0;x_bytes": 1.0})
+    for table in to_tables(summary([odd]), 1):
+        assert "\x1b" not in "".join(column.title for column in table.columns) + to_csv(table)
+
+
+def test_each_cell_is_compared_with_the_baseline_of_its_other_keys_all_together():
+    found = compare(CELLS, {"strategy": "single"})
+    assert [(each.cell.keys["batch_size"], round(each.gain.mean, 2)) for each in found] == [
+        (1, 0.5),
+        (64, 2.0),
+    ]
+    alone = compare(CELLS[:2], {"strategy": "single"})
+    assert found[0].gain.p == pytest.approx(2 * alone[0].gain.p)
+
+
+def test_the_picture_has_a_line_for_each_combination_of_other_keys_and_the_tables_figures():
+    found = summary([*CELLS[2:], *CELLS[:2]])
+    assert list(find_lines(found.tables[0])) == ["strategy single", "strategy spread"]
+    (picture,) = pictures("job", [BenchmarkRun("run-1", "a", found)])
+    assert (picture.name, picture.runs) == ("job-calls", ["run-1"])
+    time_axes, rate_axes = picture.draw().axes
+    line = next(line for line in rate_axes.lines if line.get_marker() == "o")
+    assert list(line.get_xdata()) == [1, 64]
+    assert list(line.get_ydata()) == pytest.approx([1_000, 16_000])
+    assert time_axes.get_xscale() == "log"
+
+
+def test_runs_of_a_job_share_a_picture_which_says_what_is_left_out():
+    found = summary(CELLS)
+    runs = [BenchmarkRun(f"run-{n}", f"name {n}", found) for n in range(5)]
+    (picture,) = pictures("job", runs)
+    assert "Only 7 of 10 are drawn." in picture.description
+    assert picture.runs == ["run-4", "run-3", "run-2", "run-1"]  # the newest
+    labels = [text.get_text() for text in picture.draw().legends[0].get_texts()]
+    assert labels[0] == "name 4, strategy single"
+
+
+def test_runs_that_measure_something_else_are_in_no_common_picture():
+    samples = CellTable(name="calls", caption="other", rate="samples_per_s", x="batch_size")
+    runs = [
+        BenchmarkRun("old", "a", summary(CELLS, samples)),
+        BenchmarkRun("new", "b", summary(CELLS)),
+    ]
+    (picture,) = pictures("job", runs)
+    assert (picture.title, picture.runs) == ("job: calls by size", ["new"])
+    wider = CellTable(name="calls", caption="4 ranks", rate="images_per_s", x="batch_size")
+    (picture,) = pictures("job", [*runs[1:], BenchmarkRun("wide", "c", summary(CELLS, wider))])
+    assert (picture.title, picture.runs) == ("job: calls", ["wide", "new"])
+
+
+@pytest.mark.parametrize("growth", [1.02, 1.5, 4.0, 30.0, 5000.0])
+def test_every_axis_has_numbers_to_read_its_lines_by(growth):
+    cells = [cell(size, "single", 0.0032 * growth**power) for power, size in enumerate((1, 512))]
+    (picture,) = pictures("job", [BenchmarkRun("run", "a", summary(cells))])
+    for axes in picture.draw().axes:
+        low, high = axes.get_ylim()
+        labels = [
+            tick.get_text()
+            for tick in axes.get_yticklabels()
+            if low <= tick.get_position()[1] <= high
+        ]
+        assert len(labels) >= 2
+        assert all(label.replace(",", "").replace(".", "").isdigit() for label in labels)
+
+
+def test_nothing_is_drawn_of_one_point():
+    empty = BenchmarkSummary(tables=summary(CELLS[:1]).tables)
+    assert list(pictures("job", [BenchmarkRun("run", "a", empty)])) == []
+
+
+@pytest.mark.parametrize(
+    ("share", "value"), [(0.0, 1.0), (0.5, 10.0), (0.95, 19.0), (1.0, 20.0)], ids=str
+)
+def test_a_percentile_is_the_smallest_value_that_enough_do_not_exceed(share, value):
+    assert percentile([float(number) for number in range(20, 0, -1)], share) == value
