@@ -110,7 +110,7 @@ def test_a_run_takes_all_hosts_of_the_job_or_some_and_ends_with_its_own_code(she
     assert failed.code == 1, failed.err
     for words, said in (
         (("--nodes", "3"), ("resources.nodes is 3", "has 2", "qsub -I")),
-        (("--gpus", "3"), ("3 CPUs on each node", "has 2")),
+        (("--gpus", "3"), ("takes 3 CPUs per node", "2 at most")),
         (("--partition", "workq"), ("--here and --partition contradict each other",)),
     ):
         refused = shell(*here(*words))
