@@ -358,23 +358,25 @@ def _gpu_request(job: JobSpec, cluster: ClusterProfile) -> tuple[str | None, str
 def _requirement(directives: Iterable[str], own: Mapping[str, str | None]) -> str | None:
     """Return the -R of the profile's directives and hpcdist's own sections as one requirement that
     asks for all: IBM's bsub takes several -R and merges them, others refuse that. What stands in no
-    section belongs to select."""
+    section belongs to select; of a resource in rusage hpcdist's own has the word."""
     sections: defaultdict[str, list[str]] = defaultdict(list)
+    resources = re.findall(r"(\w+)=", own["rusage"] or "")
     for directive in (one for one in directives if one.startswith("-R")):
         text = directive.removeprefix("-R").strip().strip("\"'")
         found = _SECTION.findall(text)
         rest = _SECTION.sub(" ", text).strip()
         for name, content in [*found, *([("select", rest)] if rest else [])]:
             is_twice = name in sections and name not in {"select", "rusage"}
-            clashes = name == "rusage" and re.search(r"\|\||\bmem=", content)
-            if is_twice or clashes or name not in _ALLOWED or re.search(r"[][{}\"']", content):
+            has_choice = name == "rusage" and "||" in content
+            if is_twice or has_choice or name not in _ALLOWED or re.search(r"[][{}\"']", content):
                 raise ProfileError(
                     f"the cluster profile: directives has {directive}, which does not go together "
                     "with the -R that hpcdist sends",
                     hint='write one plain string: -R "select[...] rusage[...]", with each section '
-                    "once, without span and mem, which --nodes, --gpus and mem_gb say",
+                    "once, and without span, which --nodes and --gpus say",
                 )
-            sections[name].append(content.strip())
+            terms = [one for one in content.split(":") if one.partition("=")[0] not in resources]
+            sections[name] += [":".join(terms).strip()] if terms else []
     for name, text_or_none in own.items():
         sections[name] += [text_or_none] if text_or_none else []
     # With a colon where possible: old engines know no comma. A duration is about its list.

@@ -129,7 +129,6 @@ def test_a_requirement_of_the_directives_alone_needs_no_permission():
             for line in ("-q gpu", "-W 60", "-W60", "-gpu num=2", "-n4", "-K", "-Is", "-nnodes 2")
         ),
         (profile(directives=["-R span[ptile=1]"]), "does not go together", "--nodes"),
-        (profile(directives=["-R rusage[mem=5GB]"]), "does not go together", "mem_gb say"),
         (profile(directives=["-R x[1]"]), "does not go together", "one plain string"),
         (profile(directives=['-R "2*{select[a]}"']), "does not go together", "one plain string"),
         (profile(directives=['-R "rusage[a=1||b=1]"']), "does not go together", "one plain"),
@@ -151,6 +150,7 @@ def test_what_lsf_cannot_be_asked_for_is_told(cluster, message, hint):
         (["-Rfast"], "select[fast] rusage[mem=1000MB]"),
         (['-R "a || b"', "-R 'select[c]'"], "select[(a || b) && (c)] rusage[mem=1000MB]"),
         (["-R rusage[tmp=5]"], "rusage[tmp=5:mem=1000MB]"),
+        (["-R rusage[mem=5GB:tmp=5]"], "rusage[tmp=5:mem=1000MB]"),
         (["-R rusage[a=1:duration=2]"], "rusage[a=1:duration=2, mem=1000MB]"),
         (["-R cu[maxcus=1]", "-R same[model]"], "rusage[mem=1000MB] same[model] cu[maxcus=1]"),
     ],
