@@ -141,8 +141,8 @@ def test_the_script_is_clean(name, case, tmp_path, missing):
     if SHELLCHECK is None:
         missing("shellcheck is not installed")
     (tmp_path / "script.sh").write_text(script(name, case))
-    # SC1090, SC1091: what is sourced is not there to be read.
-    words = [SHELLCHECK, "--exclude=SC1090,SC1091", tmp_path / "script.sh"]
+    # What is sourced is not there to be read, and a trap calls what seems unreachable.
+    words = [SHELLCHECK, "--exclude=SC1090,SC1091,SC2317", tmp_path / "script.sh"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.stdout == ""
 

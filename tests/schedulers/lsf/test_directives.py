@@ -202,7 +202,8 @@ def test_the_profile_for_dtu_asks_as_its_pages_do(form, tmp_path, monkeypatch):
     assert any(line.startswith("-gpu") for line in asked) == (name == "dtu")
 
 
-def test_a_command_within_a_job_is_a_program_without_arguments_for_battach(tmp_path):
+def test_a_command_within_a_job_is_a_program_without_arguments_for_battach(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
     run = Run(tmp_path / "run")
     run.make()
     run.write_submission(Submission(scheduler="lsf", job_id="77[3]"))
