@@ -137,7 +137,7 @@ def test_the_wheel_holds_jobs_and_templates_and_no_tests(wheel):
         "hpcdist/templates/report.css",
         "hpcdist/templates/report.js",
         "hpcdist/templates/clusters/dtu.yaml",
-        "hpcdist/schedulers/lsf/request.py",
+        "hpcdist/schedulers/lsf/lsf.py",
         "hpcdist/py.typed",
     } <= set(names)
     assert not [name for name in names if name.startswith(("tests", "perf", "jobs/"))]

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from hpcdist.base.errors import SchedulerError
 from hpcdist.base.text import number_of, yaml_scalar
-from hpcdist.cluster.profile import AzureOptions, LsfOptions
+from hpcdist.cluster.profile import LsfOptions
 from hpcdist.machine.command import run_command
 
 _TIMEOUT_S = 20.0
@@ -45,8 +45,6 @@ class Site(Struct, frozen=True, kw_only=True):
     """Accounts that the user may charge; empty where they are not known."""
     lsf: LsfOptions = LsfOptions()
     """LSF's options there."""
-    azure: AzureOptions | None = None
-    """Azure's workspace; its computes are the partitions."""
     partitions_share_nodes: bool = False
     """The partitions have the same nodes, as far as is known: one profile says all there is."""
     notes: tuple[str, ...] = ()
@@ -104,15 +102,14 @@ def first_file(site: Site, *, name: str | None = None, runtimes: Sequence[str] =
             -one.gpus * one.num_nodes,
         ),
     )
-    every = site.azure is not None  # CPUs are chosen there for their price
-    worth = [one for one in ranked if one.gpus or one.is_default or every] or ranked[:1]
+    worth = [one for one in ranked if one.gpus or one.is_default] or ranked[:1]
     if site.partitions_share_nodes:
         worth = worth[:1]
     names = [name or worth[0].name, *(one.name for one in worth[1:])]
     blocks = []
     for title, partition in zip(map(yaml_scalar, names), worth, strict=True):
         lines = [*_profile(site, partition, title)]
-        if partition is worth[0] and site.azure is None:
+        if partition is worth[0]:
             lines.append(_FURTHER)
         if partition is worth[0] and runtimes:
             lines.append(_CONTAINER.format(runtimes=" and ".join(runtimes), first=runtimes[0]))
@@ -130,13 +127,6 @@ def _profile(site: Site, partition: Partition, title: str) -> Iterator[str]:
     default = "; the site's default" if partition.is_default else ""
     yield f"  {title}:  # {nodes}{default}"
     yield f"    scheduler: {site.scheduler}"
-    if site.azure is not None:
-        yield "    azure:"
-        own = {"compute": partition.name, "environment": site.azure.environment}
-        for key in ("subscription", "resource_group", "workspace", *own):
-            yield f"      {key}: {yaml_scalar(str(own.get(key) or getattr(site.azure, key)))}"
-        yield "      # price_per_hour: 1.50  # of one node, for the summary"
-        return
     yield f"    partition: {yaml_scalar(partition.name)}"
     queues = [other.name for other in site.partitions if other is not partition]
     if site.partitions_share_nodes and queues:

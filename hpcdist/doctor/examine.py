@@ -38,7 +38,7 @@ def examine(request: Request) -> Iterator[Finding]:
     """All checks; those that cannot be made after a failure are left out."""
     scheduler = load_scheduler(request.scheduler)
     has_failed = False
-    for finding in scheduler.examine_for(request.loaded.job, request.cluster.profile):
+    for finding in scheduler.examine(request.loaded.job, request.cluster.profile):
         has_failed |= finding.state == "FAIL"
         yield finding
     yield _profile(request.cluster)

@@ -147,7 +147,7 @@ def collect(run: Run, verdict: Verdict, scheduler_says: str) -> Evidence:
         notes=[
             note
             for path in sorted(run.submitit_folder.glob("*.notes"))
-            for note in read_notes(path)[0]
+            for note in read_notes(path)
         ],
         scheduler_says=scheduler_says,
         container=spec.container,

@@ -5,23 +5,24 @@ A scheduler is an object of a subclass of `Scheduler`, in a module that the tabl
 defaults, for a scheduler without a queue, books, steps or requeues.
 """
 
+# ruff: noqa: ARG002 - most methods are defaults
 from __future__ import annotations
 
 import os
 import re
 import shlex
-import shutil
 import signal
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
 from msgspec import Struct
 
 from hpcdist.base import files
-from hpcdist.base.errors import SchedulerError
+from hpcdist.base.errors import SchedulerError, UserError
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
@@ -207,16 +208,16 @@ def failed(name: str, detail: str, advice: str) -> Finding:
     return Finding(name=name, state="FAIL", detail=detail, advice=advice)
 
 
-def look_for_commands(needed: Sequence[str], *, advice: str) -> Finding:
-    """Return whether a scheduler's commands are on the PATH."""
-    missing = [name for name in needed if shutil.which(name) is None]
-    if missing:
-        return failed("commands", f"not found: {', '.join(missing)}", advice)
-    return passed("commands", f"{', '.join(needed)} are there")
-
-
 def skipped(name: str, detail: str) -> Finding:
     return Finding(name=name, state="skip", detail=detail)
+
+
+def unusable(scheduler: Scheduler, job_id: str, why: str) -> UserError:
+    """Return the error for an allocation of a shell in which nothing can be started."""
+    return UserError(
+        f"job {job_id}, which {scheduler.allocation_variable} names, cannot be used: {why}",
+        hint=f"leave its shell with exit, and get another: {scheduler.how_to_allocate}",
+    )
 
 
 def former_lives() -> int:
@@ -298,15 +299,11 @@ class OfSite:
             hint="write hpcdist.yaml by hand; see docs/cluster-profiles.md",
         )
 
-    def examine(self) -> Iterator[Finding]:
-        """Find out whether the scheduler is there and answers."""
+    def examine(self, job: JobSpec, cluster: ClusterProfile) -> Iterator[Finding]:
+        """Find out whether the scheduler is there and answers, for a job by a profile."""
         yield from ()
 
-    def examine_for(self, job: JobSpec, cluster: ClusterProfile) -> Iterator[Finding]:  # noqa: ARG002 - a default
-        """Find out whether the scheduler is there for a job by a profile."""
-        yield from self.examine()
-
-    def try_script(self, script: str) -> Finding:  # noqa: ARG002 - a default
+    def try_script(self, script: str) -> Finding:
         """Find out whether the scheduler would take a script."""
         return skipped("directives", f"{self.title} has no dry run")
 
@@ -359,7 +356,7 @@ class Scheduler(WithinJob, OfSite, ABC):
         Raises JobError, ProfileError or SchedulerError where the job cannot run there.
         """
 
-    def directives(self, job: JobSpec, cluster: ClusterProfile, target: Target) -> list[Directive]:  # noqa: ARG002 - a default
+    def directives(self, job: JobSpec, cluster: ClusterProfile, target: Target) -> list[Directive]:
         """Return the options that the script asks for, in their order; pure."""
         return []
 
@@ -394,30 +391,20 @@ class Scheduler(WithinJob, OfSite, ABC):
         """End the runs; return when no process of theirs is left."""
 
     def end(
-        self,
-        runs: Sequence[Run],
-        number: signal.Signals,  # noqa: ARG002 - a default
-        is_urgent: Callable[[], bool],  # noqa: ARG002 - a default
+        self, runs: Sequence[Run], number: signal.Signals, is_urgent: Callable[[], bool]
     ) -> None:
         """Cancel the runs of a command that this signal has ended. A scheduler that can do so gives
         it to their agents, and kills what is left once `is_urgent` turns true."""
         self.cancel(runs)
 
-    def accounting(self, runs: Sequence[Run]) -> dict[str, Accounting]:  # noqa: ARG002 - a default
+    def accounting(self, runs: Sequence[Run]) -> dict[str, Accounting]:
         """Return what its books have by run id, of those runs that it knows; one question for all.
 
         Raises SchedulerError where it does not answer.
         """
         return {}
 
-    def enter(
-        self,
-        run: Run,  # noqa: ARG002 - a default
-        host: str,
-        command: Sequence[str],
-        *,
-        is_terminal: bool,  # noqa: ARG002 - a default
-    ) -> list[str]:
+    def enter(self, run: Run, host: str, command: Sequence[str], *, is_terminal: bool) -> list[str]:
         """Return what starts a command within the run's job, on this host of it; `is_terminal`: for
         somebody at a terminal. Raises SchedulerError where that cannot be done."""
         raise SchedulerError(
@@ -425,7 +412,7 @@ class Scheduler(WithinJob, OfSite, ABC):
             hint=f"where the site allows it, ssh {host} -t {shlex.quote(shlex.join(command))}",
         )
 
-    def fetch(self, run: Run, *, with_checkpoints: bool = False) -> Fetched | None:  # noqa: ARG002
+    def fetch(self, run: Run, *, with_checkpoints: bool = False) -> Fetched | None:
         """Bring home what the run's nodes have published, for a scheduler whose nodes have no file
         system in common with this machine; None: the run directory is where they write.
 
@@ -440,9 +427,8 @@ class Scheduler(WithinJob, OfSite, ABC):
         return 1
 
     def dependency_id(self, job_id: str) -> str:
-        """Return the id of the array that a run's job is part of, 123 for 123_4 or 123[4]; else the
-        job's own."""
-        return re.split(r"[_\[]", job_id)[0]
+        """Return the id by which others can wait for a job, and for all of its array."""
+        return tasks.array_of(job_id)
 
     def submit_task(
         self, job: JobSpec, target: Target, task: tasks.Task, script: str
@@ -455,10 +441,7 @@ class Scheduler(WithinJob, OfSite, ABC):
 
     # Schedulers with steps.
 
-    def allocation(
-        self,
-        environment: Mapping[str, str],  # noqa: ARG002 - a default
-    ) -> Allocation | None:
+    def allocation(self, environment: Mapping[str, str]) -> Allocation | None:
         """Return the allocation of the shell with this environment; None: it is in none.
 
         Raises UserError where it has ended, SchedulerError where the scheduler does not answer.
@@ -472,6 +455,8 @@ class Scheduler(WithinJob, OfSite, ABC):
         """
         raise NotImplementedError
 
-    def explain_end(self, run: Run) -> str:  # noqa: ARG002 - a default
+    def explain_end(self, run: Run) -> str:
         """Return what the scheduler says of the end of a run's job; empty where it says nothing."""
+        with suppress(SchedulerError):
+            return self.conditions([run])[run.id].reason or ""
         return ""

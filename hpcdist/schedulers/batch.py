@@ -1,13 +1,14 @@
 """`Batch`: a scheduler with a queue, from pairs of questions to its commands.
 
 A scheduler says how its command submits, lists and ends jobs, and what options it takes; all that
-follows from that is here, once: submitting, finding jobs again, conditions, cancelling, accounting,
-steps in an allocation, and going on as another job.
+follows from that is here, once: plans, finding jobs again, conditions, cancelling, accounting, and
+steps in an allocation.
 
 Jobs are known by id and name: an id alone may be another job's by now. Of a run whose submission
 was cut short only the name is known, which was planned before.
 """
 
+# ruff: noqa: ARG002 - some methods are defaults, or take arguments for other schedulers
 from __future__ import annotations
 
 import math
@@ -15,12 +16,10 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import threading
 import time
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -29,47 +28,31 @@ from typing import Any, ClassVar
 import msgspec
 
 from hpcdist.base import files
-from hpcdist.base.errors import (
-    EXIT_INTERRUPTED,
-    JobError,
-    ProfileError,
-    RunDirectoryError,
-    SchedulerError,
-    SubmissionUnclearError,
-)
-from hpcdist.base.ownership import NotOwnError, check_own_folder, read_own
+from hpcdist.base.errors import EXIT_INTERRUPTED, ProfileError, RunDirectoryError, SchedulerError
 from hpcdist.base.polling import poll
+from hpcdist.base.text import number_of
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
-from hpcdist.machine.command import (
-    CommandFailedError,
-    CommandTimeoutError,
-    call_command,
-    failure_of,
-)
-from hpcdist.machine.process import ProcessId, identify, is_alive, works_in
+from hpcdist.machine.command import run_command
+from hpcdist.machine.process import is_alive, works_in
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Accounting, RunSpec, Submission, SweepPlace
 from hpcdist.runs.verdict import cancelled_verdict
 from hpcdist.schedulers.base import (
     Allocation,
     Condition,
+    Finding,
     Plan,
     Scheduler,
     Target,
+    failed,
     former_lives,
+    passed,
 )
-from hpcdist.schedulers.request import (
-    cpus_per_node,
-    lay_out,
-    render,
-    time_limit_min,
-)
-from hpcdist.schedulers.requeue import RequeueRefusedError
-from hpcdist.schedulers.tasks import Task, leave_to_another, own_place, owner_of, place_of
+from hpcdist.schedulers.request import Nodes, check_fit, lay_out, render, time_limit_min
+from hpcdist.schedulers.tasks import Task, owner_of, place_of
 
-_SUBMIT_TIMEOUT_S = 90.0
-"""Commands that submit try by themselves for a while where the scheduler is busy."""
+_TIMEOUT_S = 30.0
 _STARTING_S = 120.0
 _FORGOTTEN_S = 20.0
 """Time for which a scheduler must go on not to know a job: one that is restarted may have no jobs
@@ -77,8 +60,6 @@ for a while, and a command may fail without saying so."""
 _SEQUEL_S = 120.0
 """Time for which a scheduler may list a job as ended that it is about to start again: LSF and Slurm
 took 4 to 60 s."""
-_SETTLE_S = 5.0
-"""A scheduler that answers again may have the request before it still."""
 _POLL_S = 0.5
 _GONE_LIMIT_S = 180.0
 """Time that jobs have to end. Slurm's KillWait and UnkillableStepTimeout are 30 s and 60 s where
@@ -112,29 +93,14 @@ class Job(Condition, frozen=True, kw_only=True):
 
     def condition(self) -> Condition:
         """Return the condition of its run."""
-        return Condition(
-            state=self.state,
-            reason=self.reason,
-            expected_start_s=self.expected_start_s,
-            is_suspended=self.is_suspended,
-        )
+        names = Condition.__struct_fields__
+        return Condition(**{name: getattr(self, name) for name in names})
 
     def accounting(self) -> Accounting:
         """Return what the scheduler's books have on it."""
-        return Accounting(
-            job_id=self.id,
-            state=self.word,
-            queue_wait_s=self.queue_wait_s,
-            elapsed_s=self.elapsed_s,
-            exit_code=self.exit_code,
-            nodes=list(self.nodes),
-            max_rss_bytes=self.max_rss_bytes,
-            energy_j=self.energy_j,
-        )
-
-
-class NoJobNamedError(SchedulerError):
-    """The command that submits did not say which job it made; there may be one."""
+        names = set(Accounting.__struct_fields__) - {"job_id", "state", "nodes"}
+        values = {name: getattr(self, name) for name in names}
+        return Accounting(job_id=self.id, state=self.word, nodes=list(self.nodes), **values)
 
 
 class Commands(Scheduler):
@@ -162,6 +128,8 @@ class Commands(Scheduler):
     """What the command that submits says at an error after which there may be a job."""
     merges: ClassVar[tuple[str, ...]] = ()
     """Options of the profile's directives that `directives` puts together with its own."""
+    needed: ClassVar[Sequence[str]]
+    """Commands without which it cannot be used."""
     stuck_hint: ClassVar[str]
     """Advice on jobs that do not end."""
 
@@ -192,15 +160,14 @@ class Commands(Scheduler):
         """Return jobs with all that the scheduler's accounting has on them."""
         return self.list_jobs(ids)
 
-    def check(self, job: JobSpec, cluster: ClusterProfile) -> list[str]:  # noqa: ARG002 - a default
-        """Raise JobError for what the site can never give; return notes for the user."""
-        return []
+    def check(self, job: JobSpec, cluster: ClusterProfile) -> None:
+        """Raise JobError for what the site can never give."""
 
-    def script_values(self, job: JobSpec, target: Target, plan: Plan) -> dict[str, Any]:  # noqa: ARG002 - a default
+    def script_values(self, job: JobSpec, target: Target, plan: Plan) -> dict[str, Any]:
         """Return what the template takes besides what all templates take."""
         return {}
 
-    def refused_hint(self, said: str, script: str) -> str:  # noqa: ARG002 - a default
+    def refused_hint(self, said: str, script: str) -> str:
         """Return the advice where the scheduler refuses a job."""
         return (
             "nothing was submitted; see the request with hpcdist render, the profile with hpcdist "
@@ -212,10 +179,7 @@ class Commands(Scheduler):
         return None
 
     def step_options(
-        self,
-        job: JobSpec,  # noqa: ARG002 - a default
-        cluster: ClusterProfile,  # noqa: ARG002 - a default
-        allocation: Allocation,  # noqa: ARG002 - a default
+        self, job: JobSpec, cluster: ClusterProfile, allocation: Allocation
     ) -> list[str]:
         """Return the options of a step beyond those of a batch job's."""
         return []
@@ -227,28 +191,30 @@ class Batch(Commands):
     # Before and at the submission.
 
     def plan(
-        self,
-        job: JobSpec,
-        cluster: ClusterProfile,
-        *,
-        busy_gpus: Collection[str] = (),  # noqa: ARG002 - those of this machine
+        self, job: JobSpec, cluster: ClusterProfile, *, busy_gpus: Collection[str] = ()
     ) -> Plan:
-        notes = self.check(job, cluster)
-        limit_min = None if self.warns_in_time else time_limit_min(job, cluster)
-        launch = lay_out(job, cluster, warning_signals=self.warnings, limit_min=limit_min)
-        return Plan(launch=launch, notes=notes, cluster=cluster)
+        self.check(job, cluster)
+        return self._plan(job, cluster, time_limit_min(job, cluster))
 
     def plan_step(self, job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> Plan:
-        _check_allocation(job, cluster, allocation, self.how_to_allocate)
+        gpus: float = allocation.gpus_per_node
+        gpus = gpus or (0 if job.launch.device == "cuda" else math.inf)
+        # A profile is written for whole jobs: its memory is not asked for here.
+        has_gb = allocation.mem_gb_per_node if job.resources.mem_gb is not None else None
+        nodes = [Nodes(1, cpus, gpus, has_gb or math.inf) for cpus in allocation.cpus]
+        where = f"allocation {allocation.job_id}"
+        check_fit(job, cluster, nodes, where=where, hint=f"get more: {self.how_to_allocate}")
         limits = [time_limit_min(job, cluster), allocation.left_min]
-        limit_min = min((one for one in limits if one is not None), default=None)
-        limit_min = None if self.warns_in_time else limit_min
-        return Plan(
-            launch=lay_out(job, cluster, warning_signals=self.warnings, limit_min=limit_min),
-            cluster=cluster,
-            allocation=allocation.job_id,
-            step_options=self.step_options(job, cluster, allocation),
+        plan = self._plan(
+            job, cluster, min((one for one in limits if one is not None), default=None)
         )
+        options = self.step_options(job, cluster, allocation)
+        return msgspec.structs.replace(plan, allocation=allocation.job_id, step_options=options)
+
+    def _plan(self, job: JobSpec, cluster: ClusterProfile, limit_min: float | None) -> Plan:
+        limit_min = None if self.warns_in_time else limit_min
+        launch = lay_out(job, cluster, warning_signals=self.warnings, limit_min=limit_min)
+        return Plan(launch=launch, cluster=cluster)
 
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
         sign = next((sign for sign in self.patterns if sign in str(target.folder)), None)
@@ -276,18 +242,14 @@ class Batch(Commands):
             **self.script_values(job, target, plan),
         )
 
-    def submit(
-        self,
-        job: JobSpec,  # noqa: ARG002 - it is in the script
-        target: Target,
-        runs: Sequence[Run],
-        script: str,
-    ) -> list[str]:
+    def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
+        from hpcdist.schedulers.submitting import Handover  # which takes 0.1 s
+
         # The cluster's name is asked for while the scheduler makes the caller wait anyway.
         with ThreadPoolExecutor(1) as background:
             cluster = background.submit(self.cluster_name)
-            sent = _Handover(self, target, script)
-            job_ids = sent.submit(self.agents(runs))
+            sent = Handover(self, target, script)
+            job_ids = sent.submit_all(self.agents(runs))
         submission = Submission(
             scheduler=self.name,
             step=target.allocation is not None,
@@ -308,26 +270,24 @@ class Batch(Commands):
         return sent.said
 
     def submit_task(
-        self,
-        job: JobSpec,  # noqa: ARG002 - it is in the script
-        target: Target,
-        task: Task,
-        script: str,
+        self, job: JobSpec, target: Target, task: Task, script: str
     ) -> tuple[str, list[str]]:
-        sent = _Handover(self, target, script)
-        (job_id,) = sent.submit([task])
+        from hpcdist.schedulers.submitting import Handover
+
+        sent = Handover(self, target, script)
+        (job_id,) = sent.submit_all([task])
         return job_id, sent.said
 
     # What became of it.
 
     def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
         sent = {run.id: run.read_submission() for run in runs}
-        queued = [run for run in runs if not ((one := sent[run.id]) and one.step)]
         found = {
             run.id: _step_condition(self, run, one)
             for run in runs
             if (one := sent[run.id]) and one.step
         }
+        queued = [run for run in runs if run.id not in found]
         ids = sorted({str(one.job_id) for run in queued if (one := sent[run.id])})
         known = JobIndex(self.list_jobs(ids) if ids else ())
         if any(sent[run.id] is None for run in queued):  # known by their names only
@@ -398,13 +358,23 @@ class Batch(Commands):
         found = {run.id: known.find(run, one) for run, one in sent.items()}
         return {name: job.accounting() for name, job in found.items() if job is not None}
 
-    def explain_end(self, run: Run) -> str:
-        job_id = run.read_job_id() or ""
+    # The site.
+
+    def examine(self, job: JobSpec, cluster: ClusterProfile) -> Iterator[Finding]:
+        """Check the commands and the daemons: the list of jobs is asked for as status does."""
+        if missing := [name for name in self.needed if shutil.which(name) is None]:
+            advice = f"go to a login node of the cluster, or load the site's module of {self.title}"
+            yield failed("commands", f"not found: {', '.join(missing)}", advice)
+            return
+        yield passed("commands", f"{', '.join(self.needed)} are there")
         try:
-            (job,) = (one for one in self.list_jobs([job_id]) if one.id == job_id)
-        except (SchedulerError, ValueError):
-            return ""
-        return f"{self.title} says {job.word} of job {job_id}: {job.reason or 'no more'}"
+            done = run_command(self.version_command, timeout_s=_TIMEOUT_S)
+            jobs = number_of(len(self.list_jobs(())), "job")
+        except SchedulerError as error:
+            yield failed("controller", error.message, error.hint or "tell the site if it lasts")
+        else:
+            version = (done.stdout.strip() or done.stderr.strip()).partition("\n")[0]
+            yield passed("controller", f"{version} lists {jobs} of yours")
 
     # Within a job.
 
@@ -412,144 +382,6 @@ class Batch(Commands):
         from hpcdist.schedulers.hosts import LIFE_VARIABLE  # programs alone need the rest of it
 
         return former_lives() + int(os.environ.get(LIFE_VARIABLE) or 0)
-
-
-# Submitting.
-
-
-class _Handover:
-    """One script, given to the scheduler's command, or started at once in an allocation."""
-
-    def __init__(self, scheduler: Batch, target: Target, script: str) -> None:
-        self._scheduler = scheduler
-        self._target = target
-        self._script = script
-        self.said: list[str] = []
-        """Lines that the scheduler printed besides the job's id."""
-        self.process: ProcessId | None = None
-        """The process that was started here."""
-
-    def submit(self, tasks: Sequence[Task]) -> list[str]:
-        """Submit the script, whose runs execute `tasks`, by submitit; return the jobs' ids."""
-        from hpcdist.schedulers.submitting import ScriptExecutor  # which takes 0.1 s
-
-        files.write_whole(self._target.script_file, self._script)
-        first = self._scheduler.first_place if self._target.array_size is not None else None
-        executor = ScriptExecutor(self._target.submitit_folder, self.send, array_from=first)
-        ids, element = executor.submit_all(tasks), self._scheduler.element
-        return ids if first is None else [element.format(*one.split("_")) for one in ids]
-
-    def take_back(self, job_ids: Sequence[str]) -> None:
-        """End what was submitted: nobody would know of it. An allocation stays."""
-        if self._target.allocation is None:
-            self._scheduler.kill(job_ids)
-        elif self.process is not None:
-            _signal_script(self.process, signal.SIGKILL)
-
-    def send(self) -> str:
-        """Return the id of the job that the script has become, of an array its own. Raises
-        SubmissionUnclearError where nobody says whether there is one."""
-        scheduler, target = self._scheduler, self._target
-        environment = scheduler.environment(os.environ, target, self._script)
-        if target.allocation is not None:
-            log = target.submitit_folder / f"{target.allocation}_0_log.out"
-            self.process = _start_script(self._script, log=log, environment=environment)
-            return target.allocation
-        # Not by its path, where others of a project's group could exchange it at this moment.
-        argv = scheduler.submit_command(target, self._script)
-        try:
-            done = call_command(
-                argv, timeout_s=_SUBMIT_TIMEOUT_S, environment=environment, text=self._script
-            )
-            done.args = argv[:1]
-            lines = [line.strip() for line in f"{done.stdout}\n{done.stderr}".splitlines()]
-            ids = [one for line in lines if (one := scheduler.parse_submitted(line))]
-            if done.returncode > 0:
-                raise failure_of(done)
-            if done.returncode < 0 or not ids:
-                signalled = f"was ended by signal {-done.returncode}"
-                said = f"said {done.stdout.strip()!r}, which holds no job id"
-                raise NoJobNamedError(
-                    f"{argv[0]} {signalled if done.returncode else said}",
-                    hint=f"is {argv[0]} a wrapper of the site's? ask its administrators",
-                )
-        except SchedulerError as error:
-            # The job may have been submitted in spite of it.
-            is_unclear = isinstance(error, CommandTimeoutError | NoJobNamedError)
-            if isinstance(error, CommandFailedError):
-                is_unclear = bool(scheduler.unclear.search(error.said))
-                error.hint = scheduler.refused_hint(error.said, self._script)
-            if not is_unclear or (job_id := self._find_by_name(error)) is None:
-                raise
-            self.said = [f"{argv[0]} gave up, but its job {job_id} is there: {error.message}"]
-            return job_id
-        self.said = [one for one in lines if one and scheduler.parse_submitted(one) != ids[0]]
-        return ids[0]
-
-    def _find_by_name(self, error: SchedulerError) -> str | None:
-        """Return the id of a job of the target's name, after a submission whose error leaves it
-        open whether there is one; None where there is none."""
-        name, own = self._target.name, ""
-        if self._target.continues is not None:  # that job has the name, too
-            own = str(self._scheduler.own_job_id())
-
-        def look() -> str | None:
-            try:
-                jobs = self._scheduler.list_jobs(())
-            except SchedulerError:
-                raise SubmissionUnclearError(
-                    f"it is not known whether {name} was submitted: {error.message}",
-                    hint=f"hpcdist status {name} will tell, hpcdist cancel {name} ends it",
-                ) from error
-            for job in jobs:
-                is_other = array_of(job.id) != array_of(own) and job.is_active
-                if job.name == name and (
-                    not own or (is_other and place_of(job.id) in {0, place_of(own)})
-                ):
-                    return array_of(job.id)
-            return None
-
-        return poll(look, interval_s=_POLL_S, limit_s=_SETTLE_S)
-
-
-def array_of(job_id: str) -> str:
-    """Return 123 for 123_4 or 123[4]."""
-    return re.split(r"[_\[]", job_id)[0]
-
-
-def submit_anew(
-    scheduler: Batch,
-    run: Run,
-    *,
-    suffix: str = "",
-    as_element: bool = False,
-    change: Callable[[str], str] = str,
-) -> str:
-    """Submit a run within its job as another job, by its script as `change` returns it; return
-    that one's id.
-
-    `suffix` is added to the job's name; with `as_element` the script makes it an element of an
-    array again. Raises RequeueRefusedError where the script may be somebody else's by now.
-    """
-    try:
-        check_own_folder(run.path)
-        submission = run.read_submission() or Submission()
-        folder = Path(str(submission.folder))
-        check_own_folder(folder)
-        script = read_own(folder / "script.sh").decode(errors="surrogateescape")
-    except NotOwnError as error:
-        raise RequeueRefusedError(error.message) from None
-    name, place = f"{submission.job_name}{suffix}", own_place()
-    target = Target(name=name, folder=folder, cwd="", continues=place)
-    leave_to_another(target.submitit_folder, place, str(scheduler.own_job_id()))
-    job_id = _Handover(scheduler, target, change(script)).send()
-    if as_element and place:
-        job_id = scheduler.element.format(job_id, place)
-    former = [*submission.former_job_ids, str(submission.job_id)]
-    run.write_submission(
-        msgspec.structs.replace(submission, job_id=job_id, job_name=name, former_job_ids=former)
-    )
-    return job_id
 
 
 # Finding a run's job.
@@ -688,59 +520,6 @@ def note_own_job(run: Run, job_id: str | None) -> None:
 # Steps: runs in an allocation of the user's, which stays whatever becomes of them.
 
 
-def _check_allocation(
-    job: JobSpec, cluster: ClusterProfile, allocation: Allocation, how_to_get: str
-) -> None:
-    """Raise JobError for what the allocation does not have: a step would wait for it, or fail."""
-    nodes, gpus, device = job.resources.nodes, job.resources.gpus, job.launch.device
-    cpus, where = cpus_per_node(job, cluster), f"allocation {allocation.job_id}"
-    most_cpus = [0] * nodes + sorted(allocation.cpus)  # its largest nodes
-    has_gb = math.inf if allocation.mem_gb_per_node is None else allocation.mem_gb_per_node
-    mem_gb, has_gpus = job.resources.mem_gb or 0.0, allocation.gpus_per_node
-    if device == "cuda" and has_gpus == 0:
-        raise JobError(
-            f"launch.device is cuda, but {where} has no GPU",
-            hint=f"get more: {how_to_get}, or use --set launch.device=cpu",
-        )
-    for asked, wanted, has, what in (
-        (f"resources.nodes is {nodes}", nodes, allocation.num_nodes, ""),
-        (f"resources.mem_gb is {mem_gb:g}", mem_gb, has_gb * (1 + 1e-6), " GB per node"),
-        (
-            f"resources.gpus is {gpus}, which takes {cpus} CPUs on each node",
-            *(cpus, most_cpus[-nodes], " per node"),
-        ),
-        (f"resources.gpus is {gpus}", 0 if device == "cpu" else gpus, has_gpus or gpus, " GPUs"),
-    ):
-        if wanted > has:
-            raise JobError(
-                f"{asked}, but {where} has {has:.3g}{what}",
-                hint=f"ask for less (--nodes, --gpus), or get more: {how_to_get}",
-            )
-
-
-def _start_script(script: str, *, log: Path, environment: Mapping[str, str]) -> ProcessId | None:
-    """Start a script in the background, in a session of its own, out of reach of the terminal's
-    Ctrl-C: the agents end their ranks in order. None: it has ended already."""
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            ["/bin/bash", "-c", script],
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    # A program that goes on after submitting must not keep the ended script as a zombie.
-    threading.Thread(target=process.wait, daemon=True).start()
-    return identify(process.pid)
-
-
-def _signal_script(process: ProcessId, number: signal.Signals) -> None:
-    """Send a signal to the script and to what it waits for; nothing where it has ended."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
-
-
 def _step_condition(scheduler: Batch, run: Run, submission: Submission) -> Condition:
     """Return the condition of a run by the process that starts its agents; where that is on another
     host, by the life that they show and by the allocation."""
@@ -773,7 +552,8 @@ def _end_step(run: Run, submission: Submission) -> None:
         if poll(is_over, interval_s=_POLL_S, limit_s=patience_s):
             return
         if is_here and number is not None:
-            _signal_script(process, number)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
         patience_s = _STEP_END_S if is_here else 0.0
     raise SchedulerError(
         f"run {run.id} in allocation {submission.job_id} does not end: it was started on host "

@@ -17,9 +17,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from hpcdist.base import files
 from hpcdist.base.ownership import NotOwnError, check_own_folder
@@ -85,13 +85,8 @@ def place_on_hosts(place: JobPlace) -> JobPlace:
     if not hosts:
         return place
     host = hosts[min(place.node_rank, len(hosts) - 1)]
-    return msgspec.structs.replace(
-        place,
-        num_nodes=len(hosts),
-        host=host.name,
-        cpus=host.slots,
-        age_s=age_of_job(),
-    )
+    found = {"num_nodes": len(hosts), "host": host.name, "cpus": host.slots, "age_s": age_of_job()}
+    return msgspec.structs.replace(place, **found)
 
 
 def age_of_job() -> float:
@@ -133,9 +128,15 @@ class Job(NamedTuple):
     """The launcher brings no environment along: secrets stand in the hosts' private script."""
 
 
-_Launcher: TypeAlias = tuple["subprocess.Popen[bytes]", Path, int]
-"""A process that starts the command on another host and lasts as long as it does; the log with the
-output of both, and its length before."""
+class _Launcher(NamedTuple):
+    """A process that starts the command on another host and lasts as long as it does."""
+
+    node: int
+    process: subprocess.Popen[bytes]
+    log: Path
+    """Has the output of both."""
+    begin: int
+    """Length of the log before."""
 
 
 def run_on_hosts(options: argparse.Namespace, job: Job) -> int:
@@ -156,82 +157,73 @@ def run_on_hosts(options: argparse.Namespace, job: Job) -> int:
     script = Path(f"{job_files}_host.sh")
     text = host_script(os.environ, os.getcwd(), options.command, job, logs=job_files)
     files.write_whole(script, text)
-    here = _spawn(["/bin/sh", str(script), "0"])
-    launchers = _launch(options, job, script)
-    others, is_killed = [process for process, *_ in launchers.values()], False
+    here, is_killed = _spawn(["/bin/sh", str(script), "0"]), False
+    launchers = list(_launch(options, job, script))
+    others = [one.process for one in launchers]
     while here.poll() is None:
         while received:
             number = received.pop(0)
             is_killed |= number in _KILLS
-            _pass_on(here, number)
-        for node in [one for one in launchers if launchers[one][0].poll() is not None]:
-            _note_end(node, hosts[node].name, launchers.pop(node))
+            # What is stopped runs on this host, in sessions of its own; on other hosts ranks go on
+            # to their next exchange with those of this one.
+            if number in _PAUSES:
+                _signal_children(_PAUSES[number])
+            else:
+                here.send_signal(number)  # nothing to one that has ended
+        for one in [one for one in launchers if one.process.poll() is not None]:
+            launchers.remove(one)
+            _note_end(one, hosts[one.node].name)
         time.sleep(_POLL_S)
     with contextlib.suppress(OSError):
         files.write_whole(first_end, KILLED if is_killed else ENDED)
     limit_s = time.monotonic() + _OTHERS_END_S
     while time.monotonic() < limit_s and any(one.poll() is None for one in others):
         time.sleep(_POLL_S)
-    for one in others:
-        one.kill()
-        one.wait()
+    for process in others:
+        process.kill()
+        process.wait()
     return 128 - here.returncode if here.returncode < 0 else here.returncode
 
 
-def _launch(options: argparse.Namespace, job: Job, script: Path) -> dict[int, _Launcher]:
-    """Start the script on all hosts but the first, by node; note where that cannot be."""
-    launchers: dict[int, _Launcher] = {}
+def _launch(options: argparse.Namespace, job: Job, script: Path) -> Iterator[_Launcher]:
+    """Start the script on all hosts but the first; note where that cannot be."""
     for node, host in enumerate(job.hosts[1 : options.nodes], 1):
-        words = launch_command(
-            options.launcher,
-            ["/bin/sh", str(script), str(node)],
-            host=host.name,
-            is_by_shell=job.is_launched_by_shell,
-        )
+        command = ["/bin/sh", str(script), str(node)]
+        by_shell = job.is_launched_by_shell
+        words = launch_command(options.launcher, command, host=host.name, is_by_shell=by_shell)
         log = Path(f"{options.logs}/{options.job}_{node}_log.out")
         try:
             with log.open("ab") as output:
                 begin = output.tell()  # a former start of the job may have written to it
-                launchers[node] = _spawn(words, deaf_to=_SIGNALS, said=output), log, begin
+                yield _Launcher(node, _spawn(words, _SIGNALS, output), log, begin)
         except OSError as error:
             said = f"{options.launcher} cannot be run: {error.strerror}"
             write_note(Note(node=node, host=host.name, said=said))
-    return launchers
 
 
-def _pass_on(here: subprocess.Popen[bytes], number: int) -> None:
-    if number not in _PAUSES:
-        here.send_signal(number)  # nothing to one that has ended
-        return
-    # What runs on this host is stopped, or goes on: its processes have sessions of their own. On
-    # other hosts ranks go on to their next exchange with those of this one.
+def _signal_children(number: int) -> None:
     import psutil
 
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process().children(recursive=True):
-            child.send_signal(_PAUSES[number])
+            child.send_signal(number)
 
 
-def _note_end(node: int, host: str, launcher: _Launcher) -> None:
+def _note_end(launcher: _Launcher, host: str) -> None:
     """Note how a launcher has failed, if it has, with the last line of what was said. The exit
     codes of what it starts and of the host's shell are known; others mean that it has not reached
     the host."""
-    process, log, begin = launcher
-    if process.returncode != 0:
-        words = process.args
-        name = shlex.join(words[:1] if isinstance(words, list) else [])
-        lines = log.read_bytes()[begin:].decode(errors="replace").strip().splitlines()
-        said = "".join(f": {line}" for line in lines[-1:])
-        said = f"{name} ended with exit code {process.returncode}{said}"
-        is_lost = process.returncode not in _OF_COMMAND
-        write_note(Note(node=node, host=host, said=said, is_host_lost=is_lost))
+    code, words = launcher.process.returncode, launcher.process.args
+    if code != 0 and isinstance(words, list):
+        text = launcher.log.read_bytes()[launcher.begin :].decode(errors="replace")
+        last = "".join(f": {line}" for line in text.strip().splitlines()[-1:])
+        said = f"{shlex.join(words[:1])} ended with exit code {code}{last}"
+        lost = code not in _OF_COMMAND
+        write_note(Note(node=launcher.node, host=host, said=said, is_host_lost=lost))
 
 
 def _spawn(
-    words: Sequence[str],
-    *,
-    deaf_to: Sequence[signal.Signals] = (),
-    said: BinaryIO | None = None,
+    words: Sequence[str], deaf_to: Sequence[signal.Signals] = (), said: BinaryIO | None = None
 ) -> subprocess.Popen[bytes]:
     """Start a command in a session of its own, so that it gets the signals from here, and once;
     where this process is killed, it is too.
@@ -269,12 +261,7 @@ def count_start(logs: str, job: str, index: str) -> int:
 
 
 def host_script(
-    environment: Mapping[str, str],
-    cwd: str,
-    command: Sequence[str],
-    job: Job,
-    *,
-    logs: str,
+    environment: Mapping[str, str], cwd: str, command: Sequence[str], job: Job, *, logs: str
 ) -> str:
     """Return what the launcher starts: a script that makes the directory and the environment its
     own, and is given the number of its host.

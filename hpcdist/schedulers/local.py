@@ -5,13 +5,12 @@ agent, its own loopback address and its own share of the CPUs and GPUs, so that 
 what runs on a cluster.
 """
 
+# ruff: noqa: ARG002 - the protocol has the arguments
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import socket
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -31,7 +30,6 @@ from hpcdist.machine.ports import local_addresses, ports_are_free
 from hpcdist.machine.process import (
     ProcessId,
     descendants,
-    identify,
     is_alive,
     is_cleaner,
     send_signal,
@@ -83,38 +81,23 @@ class LocalScheduler(Scheduler):
 
     def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
         """Start the agents in the background, in a session of their own."""
-        from hpcdist.schedulers.submitting import ScriptExecutor, start_local_controller
+        from hpcdist.schedulers.submitting import LocalExecutor
 
         (run,) = runs
-        started: list[ProcessId] = []
-
-        def start() -> str:
-            files.write_whole(target.script_file, script)
-            # Not by its path, where others of a project's group could exchange it at this moment.
-            process = start_local_controller(
-                shlex.join(["/bin/bash", "-c", script]),
-                target.submitit_folder,
-                num_tasks=job.resources.nodes,
-                log=run.submitit_folder / "controller.log",
-            )
-            started.extend(filter(None, [identify(process.pid)]))
-            # A program that goes on after submitting must not keep the ended run as a zombie.
-            threading.Thread(target=process.wait, daemon=True).start()
-            return str(process.pid)
-
+        sent = LocalExecutor(target, script, job.resources.nodes)
         try:
-            (job_id,) = ScriptExecutor(target.submitit_folder, start).submit_all(self.agents(runs))
+            (job_id,) = sent.submit_all(self.agents(runs))
             run.write_submission(
                 Submission(
                     scheduler=self.name,
                     job_id=job_id,
                     job_name=target.name,
                     folder=str(target.folder),
-                    process=started[0] if started else None,
+                    process=sent.process,
                 )
             )
         except BaseException:
-            _kill_all(started)
+            _kill_all(filter(None, [sent.process]))
             raise
         return []
 
@@ -132,13 +115,12 @@ class LocalScheduler(Scheduler):
     def end(
         self, runs: Sequence[Run], number: signal.Signals, is_urgent: Callable[[], bool]
     ) -> None:
-        for run in runs:
-            for process in _processes(run):
-                if is_alive(process) is None:
-                    raise SchedulerError(
-                        f"the run is on host {process.host}, and cannot be seen from here",
-                        hint=f"cancel it there: ssh {process.host} hpcdist cancel ...",
-                    )
+        for process in (process for run in runs for process in _processes(run)):
+            if is_alive(process) is None:
+                raise SchedulerError(
+                    f"the run is on host {process.host}, and cannot be seen from here",
+                    hint=f"cancel it there: ssh {process.host} hpcdist cancel ...",
+                )
         for run in runs:
             for agent in _marked(run, _agents(run)):
                 send_signal(agent.pid, number)
@@ -161,27 +143,20 @@ class LocalScheduler(Scheduler):
                 )
             run.write_verdict(cancelled_verdict())
 
-    def enter(
-        self,
-        run: Run,  # noqa: ARG002 - its nodes are this host
-        host: str,
-        command: Sequence[str],
-        *,
-        is_terminal: bool,  # noqa: ARG002 - it is this one
-    ) -> list[str]:
+    def enter(self, run: Run, host: str, command: Sequence[str], *, is_terminal: bool) -> list[str]:
         if host != socket.gethostname():
             raise SchedulerError(
                 f"the run is on host {host}", hint=f"attach there: ssh {host} -t hpcdist attach ..."
             )
         return list(command)
 
-    def examine(self) -> Iterator[Finding]:
+    def examine(self, job: JobSpec, cluster: ClusterProfile) -> Iterator[Finding]:
         gpus = list_gpus()
         there = f"{len(gpus)} GPUs, {sum(gpu.is_idle for gpu in gpus)} idle" if gpus else "no GPU"
         free = free_bytes() / 1e9
         yield passed("machine", f"{len(usable_cpus())} CPUs, {there}, {free:.1f} GB of memory free")
 
-    def try_script(self, script: str) -> Finding:  # noqa: ARG002 - as the protocol has it
+    def try_script(self, script: str) -> Finding:
         return skipped("directives", "a run on this machine has none")
 
 
@@ -299,16 +274,17 @@ def _check_ports(job: JobSpec) -> None:
 
 def _state(run: Run) -> State:
     submission, agents = run.read_submission(), _agents(run)
+    # What is on another host lives as far as can be known: its end is a verdict.
     if any(is_alive(agent) is not False for agent in agents):
-        return "running"  # on another host as far as can be known: its end is a verdict
-    if submission is None and not agents:
+        return "running"
+    if agents:
+        return "lost"
+    if submission is None:
         # It is being submitted now, or was left behind by a submission that was killed: submitit is
         # started moments after the last file that is written into the run directory itself.
         return "pending" if is_new(run, _STARTING_S) else "lost"
-    controller = None if submission is None else submission.process
-    if not agents and controller is not None and is_alive(controller) is not False:
-        return "pending"
-    return "lost"
+    controller = submission.process
+    return "pending" if controller and is_alive(controller) is not False else "lost"
 
 
 def _processes(run: Run) -> list[ProcessId]:

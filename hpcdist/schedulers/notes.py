@@ -46,20 +46,15 @@ def write_note(note: Note) -> None:
         file.write(msgspec.json.encode(note) + b"\n")
 
 
-def read_notes(path: str | os.PathLike[str], offset: int = 0) -> tuple[list[Note], int]:
-    """Return the notes in a file behind an offset, and the offset behind the last whole line: one
-    that is being written comes later."""
+def read_notes(path: str | os.PathLike[str]) -> list[Note]:
+    """Return the notes in a file, without a line that is being written, or is damaged."""
     notes: list[Note] = []
-    try:
-        with files.open_regular(os.fspath(path), most_bytes=_MOST_BYTES) as file:
-            file.seek(offset)
-            whole, newline, _ = file.read(_MOST_BYTES).rpartition(b"\n")
-    except OSError:
-        return notes, offset
-    for line in whole.splitlines():
-        with contextlib.suppress(*UNDECODABLE):
-            notes.append(_decoder.decode(line))
-    return notes, offset + len(whole) + len(newline)
+    with contextlib.suppress(OSError):
+        content = files.read_bytes(os.fspath(path), most_bytes=_MOST_BYTES)
+        for line in content.rpartition(b"\n")[0].splitlines():
+            with contextlib.suppress(*UNDECODABLE):
+                notes.append(_decoder.decode(line))
+    return notes
 
 
 class Notes:
@@ -68,7 +63,7 @@ class Notes:
     def __init__(self) -> None:
         """The notes are for this process alone: what its ranks start has others, or none."""
         self._path = os.environ.pop(NOTES_VARIABLE, None)
-        self._offset = 0
+        self._num_read = 0
         begin, _, log = os.environ.pop(SRUN_LOG_VARIABLE, "").partition(":")
         self.srun_log = Path(log) if log else None
         """The log with srun's errors; None where srun has not started this process."""
@@ -77,9 +72,10 @@ class Notes:
         self._look_at_s = 0.0
 
     def new(self) -> Iterator[Note]:
-        """Yield the notes since the last call; a line that is being written comes later."""
+        """Yield the notes since the last call."""
         if self._path is not None:
-            notes, self._offset = read_notes(self._path, self._offset)
+            notes = read_notes(self._path)[self._num_read :]
+            self._num_read += len(notes)
             yield from notes
         if self.srun_log is not None and time.monotonic() >= self._look_at_s:
             from hpcdist.schedulers.slurm.nodes import launch_failures

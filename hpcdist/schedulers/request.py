@@ -1,23 +1,30 @@
 """A job's request on a cluster, whatever the scheduler's words for it: the resources that the job
-and the profile ask for together, what a site can never give, and the script."""
+and the profile ask for together, what a site can never give, the script, and values in the words of
+schedulers."""
 
 from __future__ import annotations
 
+import math
+import re
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpcdist.base.errors import JobError
+from hpcdist.base.errors import JobError, SchedulerError
 from hpcdist.base.files import shipped_folder
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
+from hpcdist.machine.command import call_command
 from hpcdist.runs.spec import LaunchPlan, NodePlan
 from hpcdist.schedulers.base import Target
 
 if TYPE_CHECKING:
     import jinja2
+
+_ASK_TIMEOUT_S = 5.0
 
 
 def cpus_per_node(job: JobSpec, cluster: ClusterProfile) -> int:
@@ -62,6 +69,37 @@ def lay_out(
 
 
 # What a site can never give.
+
+
+class Nodes(NamedTuple):
+    """Nodes that are alike, of a partition, a queue or an allocation; inf: not known."""
+
+    num: int
+    cpus: int
+    gpus: float = math.inf
+    mem_gb: float = math.inf
+
+
+def check_fit(
+    job: JobSpec, cluster: ClusterProfile, nodes: Sequence[Nodes], *, where: str, hint: str
+) -> None:
+    """Raise JobError where these nodes can never be those of the job; `where` is whose they are."""
+    needed, gpus = job.resources.nodes, job.resources.gpus
+    cpus, mem_gb = cpus_per_node(job, cluster), mem_gb_per_node(job, cluster) or 0.0
+    of_gpus = f"resources.gpus is {gpus}"
+    fitting = list(nodes)
+    for asked, name, wanted, unit in (
+        (f"resources.nodes is {needed}", "num", 0, "nodes"),
+        (of_gpus, "gpus", gpus if asks_for_gpus(job, cluster) else 0, "GPUs"),
+        (f"{of_gpus}, which takes {cpus} CPUs per node", "cpus", cpus, "CPUs"),
+        (f"resources.mem_gb is {mem_gb:g}", "mem_gb", mem_gb / (1 + 1e-6), "GB"),
+    ):
+        fitting = [one for one in fitting if getattr(one, name) >= wanted]
+        if needed > (found := sum(one.num for one in fitting)):
+            most = max((getattr(one, name) for one in nodes), default=0)
+            nodes_with = f"nodes with so many {unit}, and {most:.3g} at most on a node"
+            has = f"{where} has {found} {nodes_with if wanted else unit}"
+            raise JobError(f"{asked}, but {has}", hint=f"ask for less: --nodes, --gpus; or {hint}")
 
 
 def check_time_limit(
@@ -116,3 +154,38 @@ def _template(name: str) -> jinja2.Template:
     )
     environment.filters["quote"] = shlex.quote
     return environment.get_template(name)
+
+
+# Values in the words of schedulers.
+
+
+def parse_size(text: str) -> int | None:
+    """Return the bytes of `1234K`, `4000mb` or `1.5 Gbytes`, whose units are powers of 1024."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmgtp]?)(?:b|bytes)?", text, re.IGNORECASE)
+    return int(float(found[1]) * 1024 ** " kmgtp".index(found[2].lower() or " ")) if found else None
+
+
+def parse_seconds(text: str) -> float | None:
+    """Return the seconds of `00:01:00`, `12` or `12 second(s)`."""
+    found = re.fullmatch(r"(?:(\d+):(\d\d):)?(\d+(?:\.\d+)?)(?: second.*)?", text)
+    if found is None:
+        return None
+    return int(found[1] or 0) * 3600.0 + int(found[2] or 0) * 60 + float(found[3])
+
+
+def parse_time(text: str, form: str = "%a %b %d %H:%M:%S %Y") -> float | None:
+    """Return the Unix time of `Sun Nov 22 22:36:56 2026`, or of another form."""
+    try:
+        return time.mktime(time.strptime(text, form))
+    except (ValueError, OverflowError):
+        return None
+
+
+def try_to_ask(*argv: str) -> str:
+    """Return all that a command says; nothing where it does not answer in time: then the command
+    that submits will tell."""
+    try:
+        done = call_command(argv, timeout_s=_ASK_TIMEOUT_S)
+    except SchedulerError:
+        return ""
+    return f"{done.stdout}\n{done.stderr}"

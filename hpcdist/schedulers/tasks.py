@@ -12,9 +12,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -22,7 +20,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_FAILED
-from hpcdist.base.ownership import NotOwnError, check_own_folder, is_own, read_own
+from hpcdist.base.ownership import NotOwnError, check_own_folder, read_own
 
 PLACE_VARIABLE = "HPCDIST_JOB_PLACE"
 """Number of the run in its array, which the script sets; 0 or empty where there is no array."""
@@ -31,7 +29,7 @@ NODE_VARIABLE = "SUBMITIT_LOCAL_GLOBALID"
 _TASKS_FILE = "tasks.json"
 _MOST_BYTES = 1000
 _JOB_ID = re.compile(r"\w[\w.]*(?:\[\d*\])?")
-_PLACE = re.compile(r"[\[_](\d+)\]?$")
+_PLACE = re.compile(r"[\[_](\d*)\]?$")
 
 
 class AgentTask(msgspec.Struct, frozen=True, kw_only=True, tag="agent"):
@@ -58,7 +56,7 @@ def write_tasks(folder: Path, tasks: Mapping[int, Task]) -> None:
 
 
 def read_task(folder: Path) -> Task:
-    """Return what this job is to do. Ends with a verdict where the folder or its file is not the
+    """Return what this job is to do. Ends with an error where the folder or its file is not the
     user's own: each node would ask about what all the others write there."""
     try:
         check_own_folder(folder.parent, with_content=False)
@@ -66,20 +64,6 @@ def read_task(folder: Path) -> Task:
         content = read_own(folder / _TASKS_FILE)
     except NotOwnError as error:
         print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
-        from hpcdist.runs.run import Run  # programs that start agents need neither
-        from hpcdist.runs.verdict import Verdict
-
-        run = Run(folder.parent)
-        if is_own(run.path) and run.spec_file.exists():  # others' runs stay as they are
-            verdict = Verdict(
-                kind="launch",
-                state="failed",
-                message=error.message,
-                exit_code_of_run=EXIT_FAILED,
-                time_s=time.time(),
-            )
-            with suppress(OSError):
-                run.write_verdict(verdict)
         sys.exit(EXIT_FAILED)
     tasks = msgspec.json.decode(content, type=dict[str, Task])
     return tasks[str(own_place())]
@@ -90,16 +74,10 @@ def own_place() -> int:
     return int(os.environ.get(PLACE_VARIABLE) or 0)
 
 
-def adopt(folder: Path, place: int, job_id: str) -> str:
-    """Return the id of the job that has the run at this place of its submission: this job's, where
-    no other one has adopted it."""
-    files.write_once(claim_file(folder, place), job_id)
-    return owner_of(folder, place) or job_id
-
-
 def end_unless_adopted(folder: Path, place: int, job_id: str) -> None:
-    """Adopt a run, or end this process, which is of a job that came too late."""
-    owner = adopt(folder, place, job_id)
+    """Adopt the run at this place of its submission; end this process where another job has it."""
+    files.write_once(claim_file(folder, place), job_id)
+    owner = owner_of(folder, place) or job_id
     if owner != job_id:
         print(
             f"hpcdist: this is job {job_id}, and job {owner} has the run, which was submitted more "
@@ -130,7 +108,12 @@ def claim_file(folder: Path, place: int) -> Path:
     return folder / f"task-{place}.job"
 
 
+def array_of(job_id: str) -> str:
+    """Return 123 for 123_4, 123[4] or 123."""
+    return _PLACE.sub("", job_id)
+
+
 def place_of(job_id: str) -> int:
     """Return the place in its array of a job 123_4 or 123[4]; 0 for one that is in none."""
     found = _PLACE.search(job_id)
-    return int(found[1]) if found else 0
+    return int(found[1] or 0) if found else 0

@@ -46,7 +46,7 @@ def test_an_engine_that_knows_less_does_what_is_needed_and_is_sent_nothing_that_
     books = summary["accounting"]
     assert (books["job_id"], books["state"]) == (job_id(run), "DONE")
     assert (books["queue_wait_s"], books["max_rss_bytes"]) == (None, None)
-    assert "bjobs lists" in user("doctor").stdout
+    assert "pass  controller" in user("doctor").stdout
     user.done(runs[0])
     user.done(after)
     assert "counted from 0" in user("logs", after.id).stdout
@@ -69,10 +69,10 @@ def test_the_states_of_many_runs_are_one_question(user):
 
 IMPATIENT = """\
 import sys
-from hpcdist.schedulers import batch
-from hpcdist.schedulers.lsf import jobs, site
-batch._SUBMIT_TIMEOUT_S, site._TIMEOUT_S = map(float, sys.argv.pop(1).split(","))
-jobs.TIMEOUT_S = site._TIMEOUT_S
+from hpcdist.schedulers import request, submitting
+from hpcdist.schedulers.lsf import jobs
+submitting._SUBMIT_TIMEOUT_S, jobs.TIMEOUT_S = map(float, sys.argv.pop(1).split(","))
+request._ASK_TIMEOUT_S = jobs.TIMEOUT_S
 from hpcdist.cli.main import main
 sys.exit(main())
 """

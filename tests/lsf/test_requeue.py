@@ -1,7 +1,7 @@
 """The run limit and what else LSF ends jobs for: what goes on does so where it stopped, and what is
 over stays so."""
 
-from cluster_user import CPU, TWO, job_id, log
+from cluster_user import CPU, TWO, job_id
 from containers import container, image  # noqa: F401 - a fixture
 from counting import COUNT, await_counting, count, end_counting
 
@@ -17,40 +17,17 @@ def test_a_job_that_is_preempted_and_one_that_an_administrator_requeues_go_on(us
     assert kinds == ["preempted", "preempted"]
 
 
-def test_where_brequeue_is_refused_the_run_goes_on_as_a_new_job(user):
-    run = count(user)
-    first = job_id(run)
-    with user.cluster.refusing_requeues():
-        user.cluster.reach_limit(first)
-        user.cluster.wait_for(lambda: run.newest_attempt() == 1, 90)
-        await_counting(user, run, 1)
-    assert user.cluster.wait_for_end(first) == "EXIT"
-    second = job_id(run)
-    assert second != first
-    found = user.status(run)
-    assert (found["state"], found["job_id"]) == ("running", second)
-    done = user("cancel", run.id)
-    assert done.returncode == 0, done.stderr
-    assert user.cluster.job_state(second) == "EXIT"
-    assert run.read_verdict().state == "cancelled"
-    assert "counted from" not in log(run)
-
-
-def test_where_nothing_is_allowed_the_run_ends_with_75(user):
+def test_where_brequeue_is_refused_the_run_ends_with_75(user):
     waiting = user.start("submit", user.write("count.py", COUNT), *CPU, *TWO, "--wait")
     (run,) = user.cluster.wait_for(user.runs)
     await_counting(user, run)
-    with (
-        user.cluster.refusing_requeues(),
-        user.cluster.refusing("bsub", "Closed. Job not submitted."),
-    ):
+    with user.cluster.refusing_requeues():
         user.cluster.reach_limit(job_id(run))
         _, said = waiting.communicate(timeout=100)
     assert waiting.returncode == 75, said
     verdict = run.read_verdict()
     assert (verdict.kind, verdict.state) == ("time_limit", "preempted")
     assert "User permission denied" in verdict.message
-    assert "Closed" in verdict.message
     assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
 
 

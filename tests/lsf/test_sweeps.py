@@ -1,12 +1,7 @@
 """Sweeps as arrays, runs that wait for others, and the summary after, on a simulated LSF."""
 
-import re
-
 import pytest
 from cluster_user import CPU, job_id
-from counting import COUNT, await_counting, end_counting
-
-from hpcdist.runs.run import Sweep
 
 SAYS = """
 import os, sys, time
@@ -24,26 +19,6 @@ while word == "wait" and not Path("gate").exists():
 def user(user):
     user.write("says.py", SAYS)
     return user
-
-
-def submit_sweep(user, script, *arguments):
-    done = user("submit", script, *CPU, *arguments)
-    assert done.returncode == 0, done.stderr
-    return Sweep(user.folder / "runs" / done.stdout.splitlines()[0])
-
-
-def test_an_element_that_may_not_be_requeued_goes_on_as_one_of_another_array(user):
-    user.write("count.py", COUNT)
-    _, run = submit_sweep(user, "count.py", "--repeat", 2).runs()
-    former = job_id(run)
-    await_counting(user, run, num_ranks=1)
-    with user.cluster.refusing_requeues():
-        user.cluster.reach_limit(former)
-        await_counting(user, run, 1, num_ranks=1)
-    assert job_id(run) != former
-    assert re.fullmatch(r"\d+\[2\]", job_id(run))
-    assert user.status(run)["state"] == "running"
-    end_counting(user, run)
 
 
 ORPHANS_END = """

@@ -16,7 +16,7 @@ def test_detect_writes_a_profile_and_what_can_never_start_is_refused(user):
     if not REAL:
         assert "queue closed is disabled" in refused(user, "--partition", "closed")
     assert "queues are: workq" in refused(user, "--partition", "wrokq")
-    assert "with the 1 CPU and 1 GPU that each needs" in refused(user, "--nodes", "99")
+    assert "resources.nodes is 99, but PBS has 2" in refused(user, "--nodes", "99")
 
 
 def refused(user, *words):
@@ -30,7 +30,7 @@ def refused(user, *words):
 def test_doctor_examines_the_server(user):
     found = json.loads(user("doctor", "--scheduler", "pbs", "--no-job", "--json").stdout)
     states = {finding["name"]: finding["state"] for finding in found}
-    assert (states["commands"], states["server"]) == ("pass", "pass")
+    assert (states["commands"], states["controller"]) == ("pass", "pass")
 
 
 @pytest.mark.skipif(bool(REAL), reason="only the stand-in loses a command")

@@ -112,11 +112,11 @@ def queued(reachable, monkeypatch):
     (reachable / "train.py").write_text(f"open({str(reachable / 'trained')!r}, 'w')")
     waiting = []
 
-    def wait(command, *_, **__):
-        waiting.append(command)
-        return subprocess.Popen(["true"])
+    def wait(executor, argv, name, environment, cwd):
+        waiting.append(environment["SUBMITIT_LOCAL_COMMAND"])
+        return 7
 
-    monkeypatch.setattr(submitting, "start_local_controller", wait)
+    monkeypatch.setattr(submitting.LocalExecutor, "start", wait)
     run = submit_run(load_job("train.py"), reachable / "runs")
     script = run.script_file.read_text()  # schedulers keep it
     run.path.parent.chmod(0o777)

@@ -83,7 +83,7 @@ def test_an_allocation_that_has_ended_is_refused(shell, slurm):
     slurm.wait_for_end(shell.job_id)
     done = shell.submit("check", "--here")
     assert done.returncode == 2
-    assert f"allocation {shell.job_id}" in done.stderr
+    assert f"job {shell.job_id}, which SLURM_JOB_ID names" in done.stderr
 
 
 def test_a_step_with_the_time_limit_of_the_profile_is_seen_and_cancelled_from_another_shell(

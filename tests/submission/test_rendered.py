@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import subprocess
 
 import pytest
 
@@ -25,11 +24,11 @@ def test_render_prints_what_the_scheduler_gets(name, tmp_path, monkeypatch, writ
     sent = tmp_path / "sent"
     if name == "local":
 
-        def start(command, *_, **__):
-            sent.write_text(shlex.split(command)[2])
-            return subprocess.Popen(["true"])
+        def start(executor, argv, name, environment, cwd):
+            sent.write_text(shlex.split(environment["SUBMITIT_LOCAL_COMMAND"])[2])
+            return 7
 
-        monkeypatch.setattr(submitting, "start_local_controller", start)
+        monkeypatch.setattr(submitting.LocalExecutor, "start", start)
     else:
         command, text = COMMANDS[name]
         (tmp_path / "bin").mkdir()

@@ -8,6 +8,7 @@ nodes get SIGTERM at most. A job that reached its time limit is not started agai
 nodes cannot submit another: the verdict says that it can go on.
 """
 
+# ruff: noqa: ARG002 - the protocol has the arguments
 from __future__ import annotations
 
 import math
@@ -28,7 +29,6 @@ from hpcdist.base.polling import poll
 from hpcdist.base.secrets import Stars
 from hpcdist.base.text import show_bytes, yaml_scalar
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile
-from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec, job_to_dict
 from hpcdist.runs.run import Run, slug
 from hpcdist.runs.spec import LaunchPlan, NodePlan, RunSpec, Submission
@@ -94,11 +94,7 @@ class AzureScheduler(Scheduler):
     longest_poll_s = 10.0  # with each question, what ranks have printed comes home
 
     def plan(
-        self,
-        job: JobSpec,
-        cluster: ClusterProfile,
-        *,
-        busy_gpus: Collection[str] = (),  # noqa: ARG002 - those of this machine
+        self, job: JobSpec, cluster: ClusterProfile, *, busy_gpus: Collection[str] = ()
     ) -> Plan:
         check_profile(cluster)
         values = job_to_dict(job)
@@ -233,31 +229,31 @@ class AzureScheduler(Scheduler):
     def requeue(self, run: Run) -> None:
         raise RequeueRefusedError(f"Azure starts {run.id} again by itself, or not at all")
 
-    # The site, and whether it is fit.
-
-    def detect_site(self) -> Site:
-        return site.detect_azure()
-
-    def examine_for(self, job: JobSpec, cluster: ClusterProfile) -> Iterator[base.Finding]:
+    def examine(self, job: JobSpec, cluster: ClusterProfile) -> Iterator[base.Finding]:
         """Check SDK, login, workspace, compute, environment and datastore, up to the first that is
         wanting."""
-        names = ["datastore", "environment", "compute", "workspace", "sdk"]
+        name = "workspace"
         try:
             azure = check_profile(cluster)
-            for finding in site.examine(azure, job, cluster):
-                names.remove(finding.name)
-                yield finding
-            site.find(azure, "datastore")
+            with asking(f"workspace {azure.workspace}"), quiet():
+                place = client_of(azure).workspaces.get(azure.workspace).location
+            yield base.passed(name, f"you are known to {azure.workspace} in {place}")
+            name = "compute"
+            compute = site.check_compute(azure, job.resources.nodes)
+            yield base.passed(name, f"{compute.name} is there, with nodes {compute.size}")
+            name = "environment"
+            is_known = site.check_environment(azure)
+            found = azure.environment or azure.image
+            yield base.passed(name, f"{found} {'is there' if is_known else 'is looked up later'}")
+            name = "datastore"
+            site.find(azure, name)
             list(azure_files.output_folder(azure, "none").list_files())
+            yield base.passed(name, f"{azure.datastore} can be read: runs are kept in hpcdist/")
         except OSError as error:
             advice = "you need the role Storage Blob Data Reader on its account: ask its owner"
-            yield base.failed("datastore", f"it cannot be read: {error.strerror}", advice)
+            yield base.failed(name, f"it cannot be read: {error.strerror}", advice)
         except errors.HpcdistError as error:
-            yield base.failed(names[-1], error.message, str(error.hint))
-        else:
-            yield base.passed(
-                "datastore", f"{azure.datastore} can be read: runs are kept in hpcdist/"
-            )
+            yield base.failed(name, error.message, str(error.hint))
 
 
 scheduler = AzureScheduler()
@@ -364,8 +360,7 @@ def check_profile(cluster: ClusterProfile) -> AzureOptions:
         keys = " and ".join(f"azure.{key}" for key in missing)
         raise errors.ProfileError(
             f"the cluster profile: {keys} {'are' if len(missing) > 1 else 'is'} not set",
-            hint="`hpcdist cluster detect --scheduler azure` finds them, `hpcdist cluster copy "
-            "azure` prints a profile to be filled in",
+            hint="`hpcdist cluster copy azure` prints a profile to be filled in",
         )
     for key in filter(lambda key: getattr(cluster, key), _WORDS_OF_OTHERS):
         raise errors.ProfileError(

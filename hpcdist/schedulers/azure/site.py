@@ -1,5 +1,5 @@
-"""The workspace: the SDK's client of it, its errors in plain words, which one is meant, what it
-offers, and the doctor's questions to it.
+"""The workspace: the SDK's client of it, its errors in plain words, and what it has of what a
+profile names.
 
 azure-ai-ml takes seconds to import and much longer to install, so it is an extra, and imported
 where a workspace is asked for. Its telemetry is off: all traffic goes to the user's own Azure. The
@@ -8,30 +8,19 @@ login is what azure-identity finds (`az login`, a managed identity, variables of
 
 from __future__ import annotations
 
-import configparser
 import contextlib
 import io
-import json
 import logging
-import os
 import re
 import warnings
 from collections.abc import Iterator
 from functools import cache
-from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from msgspec.structs import replace
 
 from hpcdist.base.errors import EXIT_USER, HpcdistError, JobError, ProfileError, SchedulerError
 from hpcdist.base.secrets import Stars
 from hpcdist.base.text import nearest_first, number_of, one_line
-from hpcdist.cluster.profile import AzureOptions, ClusterProfile
-from hpcdist.cluster.site import Partition, Site
-from hpcdist.job.spec import JobSpec
-from hpcdist.schedulers.base import Finding, passed, skipped
-from hpcdist.schedulers.request import asks_for_gpus
+from hpcdist.cluster.profile import AzureOptions
 
 if TYPE_CHECKING:
     from azure.ai.ml import MLClient
@@ -52,8 +41,6 @@ _REPEATED = re.compile(r"\s*\b(?:Code|Content|Target|Exception Details):.*", re.
 _READ_TIMEOUT_S = 60
 _LISTS = {"compute": "compute", "environment": "environments", "datastore": "datastores"}
 """A key of the section azure -> the client's attribute that lists what it can be."""
-_LATEST = "AzureML-acpt-pytorch-2.8-cuda12.6"
-_WORKSPACE_FILES = ("config.json", ".azureml/config.json")
 
 
 class NoSdkError(SchedulerError):
@@ -218,100 +205,3 @@ def check_environment(azure: AzureOptions) -> bool:
     version = re.split(r"[:@]", environment.removeprefix("azureml:"), maxsplit=1)[1]
     find(azure, "environment", **{"label" if "@" in environment else "version": version})
     return True
-
-
-# A first profile.
-
-
-def find_workspace(folder: Path, home: Path) -> AzureOptions:
-    """Return the workspace of the config.json in a folder or above it, else the one that az uses by
-    default. Raises SchedulerError."""
-    keys = ("subscription_id", "resource_group", "workspace_name")
-    places = [parent / name for parent in (folder, *folder.parents) for name in _WORKSPACE_FILES]
-    for path in places:
-        try:
-            content = json.loads(path.read_bytes())
-            return _workspace(*(str(content[key]) for key in keys))
-        except (OSError, ValueError, KeyError, TypeError):  # others have a config.json, too
-            continue
-    az = Path(os.environ.get("AZURE_CONFIG_DIR") or home / ".azure")
-    parser = configparser.ConfigParser(interpolation=None)
-    try:
-        parser.read(az / "config")
-        profile = json.loads((az / "azureProfile.json").read_text("utf-8-sig"))
-        (subscription,) = (one["id"] for one in profile["subscriptions"] if one["isDefault"])
-        defaults = parser["defaults"]
-        return _workspace(subscription, defaults["group"], defaults["workspace"])
-    except (OSError, ValueError, KeyError, TypeError, configparser.Error):
-        raise SchedulerError(
-            "no workspace of Azure is named anywhere",
-            hint="put the workspace's config.json here (the studio offers it for download), or "
-            "tell az: az configure --defaults group=NAME workspace=NAME",
-        ) from None
-
-
-def _workspace(subscription: str, group: str, name: str) -> AzureOptions:
-    return AzureOptions(subscription=subscription, resource_group=group, workspace=name)
-
-
-def detect_azure() -> Site:
-    """Ask the workspace for its computes; raises SchedulerError or UserError."""
-    azure = find_workspace(Path.cwd(), Path.home())
-    client = client_of(azure)
-    with asking(f"the computes of workspace {azure.workspace}"), quiet():
-        computes = [one for one in client.compute.list() if one.type == "amlcompute"]
-    partitions = []
-    for compute in computes:
-        cpus, gpus, mem_gb = _size(client, compute)
-        most = compute.max_instances or 1
-        partition = Partition(
-            name=compute.name, num_nodes=most, cpus=cpus, mem_gb=mem_gb, gpus=gpus
-        )
-        partitions.append(partition)
-    environment = f"azureml://registries/azureml/environments/{_LATEST}/labels/latest"
-    return Site(
-        scheduler="azure",
-        gpu_request="gpus-per-node",
-        partitions=tuple(partitions),
-        azure=replace(azure, environment=environment),
-        notes=("the environment is Azure's own for PyTorch: name another with Python and torch",),
-    )
-
-
-def _size(client: MLClient, compute: Any) -> tuple[int, int, float | None]:
-    """Return the CPUs, GPUs and GB of a compute's nodes; no CPUs where that is not known."""
-    with asking("the sizes of machines"), quiet():
-        for size in client.compute.list_sizes():
-            # The SDK's objects have Azure's names of values or its own: vCPUs, v_cp_us.
-            values = {key.replace("_", "").lower(): value for key, value in vars(size).items()}
-            if str(values.get("name")).lower() == str(compute.size).lower():
-                cpus, gpus = values.get("vcpus") or 0, values.get("gpus") or 0
-                return int(cpus), int(gpus), values.get("memorygb")
-    return 0, 0, None
-
-
-# The doctor's questions.
-
-
-def examine(azure: AzureOptions, job: JobSpec, cluster: ClusterProfile) -> Iterator[Finding]:
-    """Check SDK, login, workspace, compute and environment. Raises HpcdistError where something
-    is wanting."""
-    client = client_of(azure)
-    yield passed("sdk", f"azure-ai-ml {metadata.version('azure-ai-ml')}")
-    with asking(f"workspace {azure.workspace}"), quiet():
-        workspace = client.workspaces.get(azure.workspace)
-    yield passed("workspace", f"you are known to {azure.workspace} in {workspace.location}")
-    compute = check_compute(azure, job.resources.nodes)
-    cpus, gpus, _ = _size(client, compute)
-    each = f"{number_of(cpus, 'CPU')}, {number_of(gpus, 'GPU')}" if cpus else "size not known"
-    most = number_of(getattr(compute, "max_instances", None) or 1, "node")
-    detail = f"{compute.name}: up to {most} {compute.size} ({each})"
-    wants = job.resources.gpus if asks_for_gpus(job, cluster) else 0
-    if cpus and wants > gpus and (gpus or job.launch.device == "cuda"):
-        why = f"{detail}, and {wants} GPUs per node are asked for"
-        raise JobError(why, hint="ask for fewer with --gpus, or name another azure.compute")
-    yield passed("compute", detail)
-    if check_environment(azure):
-        yield passed("environment", f"{azure.environment} is there")
-    else:
-        yield skipped("environment", f"{azure.environment or azure.image}: only the job can tell")

@@ -21,6 +21,7 @@ from hpcdist.base.errors import SchedulerError
 from hpcdist.machine.command import CommandFailedError, call_command, failure_of
 from hpcdist.runs.verdict import State
 from hpcdist.schedulers.batch import Job
+from hpcdist.schedulers.request import parse_seconds, parse_size
 
 TIMEOUT_S = 30.0
 _JOB_ID = re.compile(r"[1-9]\d*(?:\[[1-9]\d*\])?")
@@ -244,21 +245,6 @@ def parse_time(text: str, *, now_s: float | None = None) -> float | None:
             with suppress(ValueError):  # no month, or the 29th of February
                 times.append(time.mktime(time.strptime(f"{year} {found[0]}", "%Y %b %d %H:%M")))
     return min(times, key=lambda time_s: abs(time_s - now_s), default=None)
-
-
-def parse_seconds(text: str) -> float | None:
-    """Return the seconds of `12 second(s)`, `12` or, with LSB_HMS_TIME_FORMAT, `00:00:12`."""
-    found = re.fullmatch(r"(?:(\d+):(\d\d):)?(\d+(?:\.\d+)?)(?: second.*)?", text)
-    if found is None:
-        return None
-    return int(found[1] or 0) * 3600 + int(found[2] or 0) * 60 + float(found[3])
-
-
-def parse_size(text: str) -> int | None:
-    """Return the bytes of `1.5 Gbytes`, `512 MB` or `3K`."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGTP])(?:B|bytes)?", text, re.IGNORECASE)
-    power = "KMGTP".index(found[2].upper()) + 1 if found else 0
-    return int(float(found[1]) * 1024**power) if found else None
 
 
 # In plain words.

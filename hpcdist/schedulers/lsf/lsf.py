@@ -1,5 +1,10 @@
-"""The LSF scheduler: what each question to it becomes in LSF's commands, and starting a job again
-from within: by `brequeue`, or as another job where that is refused.
+"""The LSF scheduler: what each question to it becomes in LSF's commands, the request of a job, and
+starting a job again from within.
+
+bsub's options are described at www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=reference-bsub. bsub
+reads #BSUB lines by itself, no shell does: a value with blanks, brackets or the like stands in
+double quotes, and there is no way to put a double quote into it. An LSF may misread an option that
+it does not know by its first letters, silently: none is sent that lsf.options does not list.
 
 LSF does not say what it means by a signal. SIGUSR2 comes at the run limit. SIGINT, and SIGTERM
 after it, come from a bkill, but also from an administrator's brequeue and from a preemption that
@@ -7,8 +12,10 @@ requeues: then what could be saved is saved, and LSF alone knows whether the job
 whose first host is lost is LSF's to start again (-r): a brequeue would end it for good.
 """
 
+# ruff: noqa: ARG002 - the protocol has the arguments
 from __future__ import annotations
 
+import math
 import os
 import re
 import secrets
@@ -16,34 +23,32 @@ import shlex
 import shutil
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpcdist.base import files
-from hpcdist.base.errors import SubmissionUnclearError, UserError
+from hpcdist.base.errors import ProfileError
 from hpcdist.base.polling import poll
+from hpcdist.cluster.channels import mail_of
+from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
-from hpcdist.machine.command import (
-    CommandFailedError,
-    CommandTimeoutError,
-    call_command,
-    failure_of,
-)
+from hpcdist.machine.command import CommandTimeoutError, call_command, failure_of
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.base import Allocation, JobPlace, Plan, Target
-from hpcdist.schedulers.batch import Batch, submit_anew
-from hpcdist.schedulers.hosts import (
-    FIRST_END_VARIABLE,
-    KILLED,
-    means_first_host,
-    place_on_hosts,
-    read_hosts,
-)
-from hpcdist.schedulers.lsf import request, site
-from hpcdist.schedulers.lsf.hosts import own_id, own_index
+from hpcdist.schedulers.base import Allocation, Directive, JobPlace, Plan, Target, unusable
+from hpcdist.schedulers.batch import Batch
+from hpcdist.schedulers.hosts import FIRST_END_VARIABLE, KILLED, place_on_hosts, read_hosts
+from hpcdist.schedulers.lsf import site
+from hpcdist.schedulers.lsf.hosts import own_id
 from hpcdist.schedulers.lsf.jobs import ask_jobs, ask_rows, bkill, parse_time, refused_hint
+from hpcdist.schedulers.request import (
+    asks_for_gpus,
+    cpus_per_node,
+    mem_gb_per_node,
+    time_limit_min,
+)
 from hpcdist.schedulers.requeue import Decision, RequeueRefusedError, RequeueUnclearError
 
 _OF_A_JOB = re.compile(
@@ -58,6 +63,16 @@ _LOSS_IS_KNOWN_S = 60.0
 """Time for which LSF may call a lost host ok, and give it to jobs; it was 35 s."""
 _POLL_S = 1.0
 _DOWN = re.compile(r"LSF is down|not responding|cannot connect|time ?out", re.IGNORECASE)
+
+_PER_GB = {"suffix": 1e3, "KB": 1e6, "MB": 1e3, "GB": 1.0}
+"""Unit of rusage[mem=...] -> how many are 10**9 bytes; LSF's own MB may be 5 % more."""
+_CONDITIONS = {"afterok": "done", "afterany": "ended", "afternotok": "exit"}
+_SECTIONS = ("select", "order", "span", "rusage", "same", "cu", "affinity")
+"""Of a requirement (-R), in the order in which they are written; select must be the first."""
+_ALLOWED = {*_SECTIONS} - {"span"}
+_OWN = re.compile(r"-(?:[JqPnWwrQKoeio]|nnodes|gpu|oo|eo|ti|rn|I\w*|is|Zs|pack)(?![\w-])|-[nW]\d")
+"""Options that hpcdist sends itself, or that make another job of it."""
+_SECTION = re.compile(r"(\w+)\s*\[([^\[\]]*)\]")
 
 
 class Lsf(Batch):
@@ -74,6 +89,7 @@ class Lsf(Batch):
     allocation_variable = "LSB_JOBID"
     how_to_allocate = "bsub -Is -n 8 -R span[ptile=4] bash"
     launcher_advice = "name another in the profile, such as lsf.launcher: ssh {host} {command}"
+    needed = ("bsub", "bjobs", "bkill", "bqueues")
     stuck_hint = "their hosts may be down; bkill -r JOBID takes them from LSF's list"
     # At the run limit LSF leaves a job 10 minutes, where a site does not say otherwise; where it
     # ends a job sooner, the verdict on its last attempt is written.
@@ -83,37 +99,108 @@ class Lsf(Batch):
     check = staticmethod(site.check_queue)
     list_jobs = staticmethod(ask_jobs)
     kill = staticmethod(bkill)
-    directives = staticmethod(request.directives)
     refused_hint = staticmethod(refused_hint)
     own_job_id = staticmethod(own_id)
     max_array_size = staticmethod(site.max_array_size)
     detect_site = staticmethod(site.detect_lsf)
-    examine = staticmethod(site.examine)
 
     def __init__(self) -> None:
         self._is_unclear = False
         """LSF may have heard a request that it did not answer: one more could be the run twice."""
 
-    def script_values(self, job: JobSpec, target: Target, plan: Plan) -> dict[str, Any]:  # noqa: ARG002 - the profile has it
+    def directives(self, job: JobSpec, cluster: ClusterProfile, target: Target) -> list[Directive]:
+        """Return the options of bsub, in a fixed order, ready to stand behind #BSUB.
+
+        Raises ProfileError where one that is needed is not allowed, or LSF cannot be asked for it.
+        """
+        _check(cluster)
+        nodes, slots = job.resources.nodes, cpus_per_node(job, cluster)
+        gpu, gpu_rusage = _gpu_request(job, cluster)
+        mem, mem_why = _mem(job, cluster)
+        own = {
+            "select": cluster.constraint,
+            "span": f"ptile={slots}" if nodes > 1 else "hosts=1" if slots > 1 else None,
+            "rusage": ":".join(filter(None, [mem and f"mem={mem}", gpu_rusage])),
+        }
+        why = [f"{slots} slots per host." if own["span"] else "", mem_why]
+        why += [f"GPUs per host: {gpu_rusage}."] if gpu_rusage else []
+        name, log = target.name, "%J"  # %J and %I are the job's id and index
+        if target.array_size is not None:  # from 1 on; hpcdist numbers an array's runs from 0
+            name += f"[1-{target.array_size}]"
+            name += f"%{target.max_parallel}" if target.max_parallel else ""
+            log = "%J_%I"
+        waits = " && ".join(
+            f"{_CONDITIONS[one.kind]}({job_id})"
+            for one in target.dependencies
+            for job_id in one.job_ids
+        )
+        limit_min, mail = time_limit_min(job, cluster), mail_of(cluster.notify)
+        resources, cpus = job.resources, "resources.cpus_per_gpu|cpus_per_gpu"
+        num_slots = (
+            f"Slots: {resources.gpus} GPUs per node x {slots // resources.gpus} CPUs per GPU, "
+            f"{nodes * slots} in all."
+        )
+        memory = (
+            "resources.mem_gb|mem_gb",
+            "lsf.mem_per",
+            "lsf.mem_unit",
+            "constraint",
+            "directives",
+        )
+        asked: list[tuple[str, str | None, str, tuple[str, ...]]] = [
+            ("-J", name, "The run's id, by which bjobs lists it; of a sweep with its array.", ()),
+            ("-q", cluster.partition, "", ("partition",)),
+            ("-P", cluster.account, "", ("account",)),
+            ("-n", str(nodes * slots), num_slots, ("resources.nodes", "resources.gpus", cpus)),
+            ("-R", _requirement(cluster.directives, own), " ".join(filter(None, why)), memory),
+            ("-gpu", gpu, "GPUs per host.", ("resources.gpus", "lsf.gpu", "gpu_type")),
+            (
+                *(
+                    "-W",
+                    None if limit_min is None else lsf_time(limit_min),
+                    "Time limit, as HH:MM.",
+                ),
+                ("resources.time_limit_min|time_limit_min",),
+            ),
+            ("-r", "" if job.launch.requeue else None, "", ("launch.requeue",)),
+            ("-o", f"{target.submitit_folder}/{log}_lsf.out", "LSF's own report on the job.", ()),
+            ("-N", None if mail is None else "", "", ("notify",)),
+            ("-u", mail or None, "", ("notify",)),
+            ("-w", waits or None, "Jobs that must have ended: --after, or --max-parallel.", ()),
+        ]
+        found: list[Directive] = []
+        for option, value, reason, keys in asked:
+            if value is None:
+                continue
+            is_allowed = option in cluster.lsf.options or (option == "-R" and not any(own.values()))
+            if not is_allowed and option != "-r":  # without which a job does as well
+                raise ProfileError(
+                    f"the cluster profile: lsf.options does not list {option}, which hpcdist "
+                    f"needs: {option} {value}",
+                    hint=f"add {option} to lsf.options, or leave out what asks for it",
+                )
+            if is_allowed:
+                # Without -ti what waits in vain waits for ever.
+                ends = " -ti" if option == "-w" and "-ti" in cluster.lsf.options else ""
+                flag = f"{option} " if value else option
+                found.append(Directive(flag, _quoted(value) + ends, reason, keys))
+        return found
+
+    def script_values(self, job: JobSpec, target: Target, plan: Plan) -> dict[str, Any]:
         return {"launcher": plan.cluster.lsf.launcher, "is_step": target.allocation is not None}
 
-    def submit_command(self, target: Target, script: str) -> list[str]:  # noqa: ARG002 - it is on the standard input
+    def submit_command(self, target: Target, script: str) -> list[str]:
         return ["bsub"]
 
     def parse_submitted(self, text: str) -> str | None:
         found = re.search(r"Job <(\d+)> is submitted", text)
         return found[1] if found else None
 
-    def environment(self, before: Mapping[str, str], target: Target, script: str) -> dict[str, str]:  # noqa: ARG002 - it sets none
+    def environment(self, before: Mapping[str, str], target: Target, script: str) -> dict[str, str]:
         """Return the caller's environment, which LSF gives to the job, without another job's; what
         starts at once in an allocation keeps that one's."""
         of_a_job = _OF_A_JOB if target.allocation is None else re.compile(r"HPCDIST_JOB_\w+")
-        return {
-            key: value
-            for key, value in before.items()
-            if not of_a_job.fullmatch(key)
-            and not (target.continues is not None and means_first_host(key))
-        }
+        return {key: value for key, value in before.items() if not of_a_job.fullmatch(key)}
 
     def enter(self, run: Run, host: str, command: Sequence[str], *, is_terminal: bool) -> list[str]:
         """Return battach of LSF 10.1, which starts one program without arguments in the place of a
@@ -129,15 +216,11 @@ class Lsf(Batch):
     # Jobs that are interactive.
 
     def allocation(self, environment: Mapping[str, str]) -> Allocation | None:
-        job_id = environment.get("LSB_JOBID")
-        if not job_id:
+        if not (job_id := environment.get("LSB_JOBID")):
             return None
         rows = [row for row in ask_rows([job_id]) if row.get("stat") == "RUN"]
         if not rows:
-            raise UserError(
-                f"LSB_JOBID is {job_id}, and LSF has no such job that runs",
-                hint="leave --here out, or log in anew",
-            )
+            raise unusable(self, job_id, "LSF has no such job that runs")
         hosts = read_hosts(environment.get("LSB_MCPU_HOSTS", ""))
         end_s = parse_time(rows[0].get("finish_time", ""))
         gpus = [one for one in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if one]
@@ -171,8 +254,7 @@ class Lsf(Batch):
         return Decision(sequel="requeue", cause="time_limit" if is_limit else "nothing")
 
     def requeue(self, run: Run) -> None:
-        """Call brequeue, which ends this job's processes, and queues it again; submit the run as
-        another job where LSF refuses."""
+        """Call brequeue, which ends this job's processes, and queues it again."""
         end = run.read_attempt_verdict(run.newest_attempt())
         if end is not None and end.try_elsewhere:  # the job would be given the lost host once more
             poll(
@@ -195,22 +277,112 @@ class Lsf(Batch):
         refusal = failure_of(done)
         if _DOWN.search(refusal.said):
             raise refusal
-        try:
-            submit_anew(self, run, as_element=True, change=_go_on)
-        except SubmissionUnclearError:
-            self._is_unclear = True
-            raise
-        except CommandFailedError as error:
-            if _DOWN.search(error.said):
-                raise
-            raise RequeueRefusedError(f"{refusal.message}; {error.message}") from None
+        raise RequeueRefusedError(refusal.message)
 
 
 scheduler = Lsf()
 
 
-def _go_on(script: str) -> str:
-    """Return the script without the jobs that it waited for, as one element of its array."""
-    script = re.sub(r"^#BSUB (?:-w|-ti)\b.*\n", "", script, flags=re.MULTILINE)
-    line = rf'#BSUB -J "\1[{own_index()}]"' if own_index() else r"#BSUB -J \1"
-    return re.sub(r'^#BSUB -J "?([^"\[\n]+).*$', line, script, count=1, flags=re.MULTILINE)
+def lsf_time(minutes: float) -> str:
+    """Return a duration as bsub -W reads it: HH:MM, rounded up, and never with seconds."""
+    hours, rest = divmod(math.ceil(minutes), 60)
+    return f"{hours:02d}:{rest:02d}"
+
+
+def _check(cluster: ClusterProfile) -> None:
+    for line in filter(_OWN.match, cluster.directives):
+        raise ProfileError(
+            f"the cluster profile: directives has {line}, which hpcdist sets itself",
+            hint="use the keys of the profile and the job, or --nodes, --gpus, --time, --wait",
+        )
+    if cluster.gpu_request == "gres" or cluster.qos is not None:
+        raise ProfileError(
+            "the cluster profile: gpu_request is gres, or qos is set: words of Slurm's",
+            hint="lsf.gpu says how GPUs are asked for; a service class is a directive: -sla NAME",
+        )
+    if any(sign in (cluster.constraint or "") for sign in '[]{}"\\'):
+        raise ProfileError(
+            f"the cluster profile: constraint is {cluster.constraint}, which cannot stand in "
+            "select[...]",
+            hint="write what stands between the brackets, such as: gpu32gb && model==XeonE5",
+        )
+
+
+def _quoted(value: str) -> str:
+    if '"' in value or "\\" in value:
+        raise ProfileError(
+            f"the cluster profile: {value} cannot stand in a #BSUB line",
+            hint='bsub reads it in double quotes: remove " and \\',
+        )
+    return value if re.fullmatch(r"[\w./:-]*", value) else f'"{value}"'
+
+
+def _mem(job: JobSpec, cluster: ClusterProfile) -> tuple[str | None, str]:
+    """Return the memory for one slot, host or job, as the site means it, rounded up; and how it
+    comes about."""
+    mem_gb = mem_gb_per_node(job, cluster)
+    if mem_gb is None:
+        return None, ""
+    unit, per = cluster.lsf.mem_unit, cluster.lsf.mem_per
+    nodes, slots = job.resources.nodes, cpus_per_node(job, cluster)
+    share, number = {"slot": (1 / slots, nodes * slots), "host": (1, nodes), "job": (nodes, 1)}[per]
+    # Without the rounding, the noise of a division would become a unit more.
+    amount = math.ceil(round(mem_gb * _PER_GB[unit] * share, 6))
+    why = (
+        f"Memory of {mem_gb:g} GB per node is {amount} {'MB' if unit == 'suffix' else unit} per "
+        f"{per}, {amount / _PER_GB[unit] * number:g} GB in all."
+    )
+    return f"{amount}MB" if unit == "suffix" else str(amount), why
+
+
+def _gpu_request(job: JobSpec, cluster: ClusterProfile) -> tuple[str | None, str | None]:
+    """Return the value of -gpu, and the term of rusage[...]: one of them, or none."""
+    if not asks_for_gpus(job, cluster):
+        return None, None
+    lsf, model = cluster.lsf, cluster.gpu_type
+    template = lsf.gpu_rusage or lsf.gpu
+    if model is not None and (lsf.gpu_rusage or lsf.gpu is None or "gmodel=" in lsf.gpu):
+        key = "lsf.gpu_rusage" if lsf.gpu_rusage else "lsf.gpu"
+        raise ProfileError(
+            f"the cluster profile: gpu_type is {model}, for which {key} ({template or 'null'}) "
+            "has no place",
+            hint="gpu_type becomes gmodel= of -gpu: leave gpu_type out, or lsf.gpu without "
+            "gmodel=; hosts are chosen with constraint",
+        )
+    text = template and template.replace("{gpus}", str(job.resources.gpus))
+    if lsf.gpu_rusage:
+        return None, text
+    return (f"{text}:gmodel={model}" if model else text), None
+
+
+def _requirement(directives: Iterable[str], own: Mapping[str, str | None]) -> str | None:
+    """Return the -R of the profile's directives and hpcdist's own sections as one requirement that
+    asks for all: IBM's bsub takes several -R and merges them, others refuse that. What stands in no
+    section belongs to select; of a resource in rusage hpcdist's own has the word."""
+    sections: defaultdict[str, list[str]] = defaultdict(list)
+    resources = re.findall(r"(\w+)=", own["rusage"] or "")
+    for directive in (one for one in directives if one.startswith("-R")):
+        text = directive.removeprefix("-R").strip().strip("\"'")
+        found = _SECTION.findall(text)
+        rest = _SECTION.sub(" ", text).strip()
+        for name, content in [*found, *([("select", rest)] if rest else [])]:
+            is_twice = name in sections and name not in {"select", "rusage"}
+            has_choice = name == "rusage" and "||" in content
+            if is_twice or has_choice or name not in _ALLOWED or re.search(r"[][{}\"']", content):
+                raise ProfileError(
+                    f"the cluster profile: directives has {directive}, which does not go together "
+                    "with the -R that hpcdist sends",
+                    hint='write one plain string: -R "select[...] rusage[...]", with each section '
+                    "once, and without span, which --nodes and --gpus say",
+                )
+            terms = [one for one in content.split(":") if one.partition("=")[0] not in resources]
+            sections[name] += [":".join(terms).strip()] if terms else []
+    for name, text_or_none in own.items():
+        sections[name] += [text_or_none] if text_or_none else []
+    # With a colon where possible: old engines know no comma. A duration is about its list.
+    signs = dict.fromkeys(sections, ", " if "duration=" in str(sections["rusage"]) else ":")
+    if len(sections["select"]) > 1:
+        sections["select"] = [f"({one})" for one in sections["select"]]
+    signs["select"] = " && "
+    parts = (f"{n}[{signs[n].join(sections[n])}]" for n in _SECTIONS if sections[n])
+    return " ".join(parts) or None

@@ -1,5 +1,5 @@
 """The site: its queues and hosts, as bqueues, bhosts and bparams tell. A job that could never start
-is found before it waits; a first hpcdist.yaml; the doctor's questions.
+is found before it waits; a first hpcdist.yaml.
 
 The formats are those of the command reference of IBM Spectrum LSF 10.1.
 """
@@ -9,20 +9,15 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator
 from typing import NamedTuple
 
-from hpcdist.base.errors import JobError, SchedulerError
-from hpcdist.base.text import nearest_first, number_of
+from hpcdist.base.errors import JobError
+from hpcdist.base.text import nearest_first
 from hpcdist.cluster.profile import ClusterProfile, LsfOptions
 from hpcdist.cluster.site import Partition, Site, ask
 from hpcdist.job.spec import JobSpec
-from hpcdist.machine.command import call_command
-from hpcdist.schedulers.base import Finding, failed, look_for_commands, passed
-from hpcdist.schedulers.lsf.jobs import ask_jobs
-from hpcdist.schedulers.request import check_time_limit, cpus_per_node
+from hpcdist.schedulers.request import check_time_limit, cpus_per_node, try_to_ask
 
-_TIMEOUT_S = 5.0
 _SECTION = re.compile(r"^(?:[A-Z][A-Z ]+:|SCHEDULING PARAMETERS)")
 
 
@@ -87,36 +82,27 @@ def parse_bhosts_gpu(text: str) -> Counter[str]:
 # Asking, and checking a job against the answers.
 
 
-def _ask(*argv: str) -> str:
-    """Return all that a command says; nothing where it does not answer in time."""
-    try:
-        done = call_command(argv, timeout_s=_TIMEOUT_S)
-    except SchedulerError:
-        return ""
-    return f"{done.stdout}\n{done.stderr}"
-
-
 def ask_hosts() -> dict[str, int]:
     """Return the slots of all hosts that are up; none where bhosts does not answer."""
-    return parse_hosts(_ask("bhosts", "-w"))
+    return parse_hosts(try_to_ask("bhosts", "-w"))
 
 
 def max_array_size() -> int:
     """Return MAX_JOB_ARRAY_SIZE, the highest index that an array may have; LSF's default where a
     site sets nothing, or bparams does not answer: then bsub will tell."""
-    found = re.search(r"MAX_JOB_ARRAY_SIZE\s*=\s*(\d+)", _ask("bparams", "-a"))
+    found = re.search(r"MAX_JOB_ARRAY_SIZE\s*=\s*(\d+)", try_to_ask("bparams", "-a"))
     return int(found[1]) if found else 1000
 
 
-def check_queue(job: JobSpec, cluster: ClusterProfile) -> list[str]:
+def check_queue(job: JobSpec, cluster: ClusterProfile) -> None:
     """Raise JobError for what the queue that is named can never give; what is not known, as of jobs
-    that name none, is left to bsub. Return no notes."""
+    that name none, is left to bsub."""
     if cluster.partition is None:
-        return []
+        return
     named, other = f"queue {cluster.partition}", "name another queue with --partition"
-    said = _ask("bqueues", "-l", cluster.partition)
+    said = try_to_ask("bqueues", "-l", cluster.partition)
     if "no such queue" in said.lower():
-        known = [queue.name for queue in parse_queues(_ask("bqueues", "-l"))]
+        known = [queue.name for queue in parse_queues(try_to_ask("bqueues", "-l"))]
         raise JobError(
             f"partition is {cluster.partition}, and LSF has no queue of that name",
             hint=f"queues are: {', '.join(nearest_first(cluster.partition, known))}",
@@ -132,7 +118,6 @@ def check_queue(job: JobSpec, cluster: ClusterProfile) -> list[str]:
                 f"{named} allows a job {queue.max_slots}",
                 hint=f"ask for fewer with --nodes or --gpus, or {other}",
             )
-    return []
 
 
 def detect_lsf() -> Site:
@@ -140,9 +125,9 @@ def detect_lsf() -> Site:
     queues = [one for one in parse_queues(ask("bqueues", "-l")) if one.status == "Open:Active"]
     default = re.search(r"^\s*Default Queues:\s*(\S+)", ask("bparams"), re.MULTILINE)
     hosts = parse_hosts(ask("bhosts", "-w"))
-    gpus = parse_bhosts_gpu(_ask("bhosts", "-gpu", "-w"))
+    gpus = parse_bhosts_gpu(try_to_ask("bhosts", "-gpu", "-w"))
     theirs = [name for name in hosts if gpus[name]] or [*hosts]
-    parameters = _ask("bparams", "-a")
+    parameters = try_to_ask("bparams", "-a")
     is_per_host = "=" in parameters and not re.search(
         r"RESOURCE_RESERVE_PER_TASK\s*=\s*[Yy]", parameters
     )
@@ -163,30 +148,3 @@ def detect_lsf() -> Site:
         partitions_share_nodes=True,  # mostly, and LSF's lists do not say which serve which queue
         lsf=LsfOptions(mem_per="host" if is_per_host else "slot"),
     )
-
-
-# The doctor.
-
-
-def examine() -> Iterator[Finding]:
-    """Check the commands and the daemons: the list of jobs is asked for as status does."""
-    advice = "go to a login node of the cluster, or load the site's LSF profile (profile.lsf)"
-    commands = look_for_commands(("bsub", "bjobs", "bkill", "bqueues"), advice=advice)
-    yield commands
-    if commands.state != "pass":
-        return
-    said = _ask("bqueues", "-l")
-    queues = parse_queues(said)
-    if not queues:
-        words = " ".join(said.split())[:200] or "nothing"
-        yield failed("daemons", f"bqueues lists no queue and says: {words}", "tell the site")
-        return
-    try:
-        listed = f"bjobs lists {number_of(len(ask_jobs()), 'job')} of yours"
-    except SchedulerError as error:
-        yield failed("daemons", error.message, error.hint)
-        return
-    is_open = [queue for queue in queues if queue.status == "Open:Active"]
-    version = _ask("bsub", "-V").strip().partition("\n")[0]
-    open_queues = f"{len(is_open)} of {len(queues)} queues are open"
-    yield passed("daemons", f"{version}: {open_queues}, {listed}")

@@ -11,6 +11,7 @@ time limit: the agents' own clock does. SIGTERM comes from a qdel, a qrerun and 
 what could be saved is saved, and PBS alone knows whether the job comes back.
 """
 
+# ruff: noqa: ARG002 - the protocol has the arguments
 from __future__ import annotations
 
 import getpass
@@ -21,7 +22,7 @@ import shlex
 import subprocess
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from hpcdist.base import errors, files
@@ -34,13 +35,28 @@ from hpcdist.machine.command import CommandFailedError, call_command, failure_of
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
 from hpcdist.runs.verdict import State, Verdict
-from hpcdist.schedulers.base import Allocation, Directive, Finding, JobPlace, Target
-from hpcdist.schedulers.batch import Batch, Job, submit_anew
+from hpcdist.schedulers.base import (
+    Allocation,
+    Directive,
+    JobPlace,
+    Target,
+    unusable,
+)
+from hpcdist.schedulers.batch import Batch, Job
 from hpcdist.schedulers.hosts import means_first_host, place_on_hosts
 from hpcdist.schedulers.pbs import site
 from hpcdist.schedulers.pbs.hosts import own_id, read_nodefile, successor_file
-from hpcdist.schedulers.pbs.site import parse_blocks, parse_seconds, parse_size, parse_time
-from hpcdist.schedulers.request import asks_for_gpus, cpus_per_node, mem_gb_per_node, time_limit_min
+from hpcdist.schedulers.pbs.site import parse_blocks
+from hpcdist.schedulers.request import (
+    asks_for_gpus,
+    cpus_per_node,
+    mem_gb_per_node,
+    parse_seconds,
+    parse_size,
+    parse_time,
+    time_limit_min,
+    try_to_ask,
+)
 from hpcdist.schedulers.requeue import Decision, RequeueRefusedError, RequeueUnclearError
 from hpcdist.schedulers.tasks import PLACE_VARIABLE
 
@@ -109,10 +125,11 @@ class Pbs(Batch):
     template = "pbs.sh.j2"
     warnings = ("SIGTERM",)
     patterns = ':,^%\\\n"'
+    needed = ("qsub", "qstat", "qselect", "qdel", "qalter", "pbsnodes")
     stuck_hint = "their hosts may be down; qdel -W force JOBID takes them from PBS's list"
     kill_wait_s = 10.0
 
-    def check(self, job: JobSpec, cluster: ClusterProfile) -> list[str]:
+    def check(self, job: JobSpec, cluster: ClusterProfile) -> None:
         gres = "gres" if cluster.gpu_request == "gres" else None
         foreign = {"qos": cluster.qos, "gpu_type": cluster.gpu_type, "gpu_request": gres}
         for key, value in foreign.items():
@@ -123,7 +140,6 @@ class Pbs(Batch):
                     "such as gpu_model=a100",
                 )
         site.check_site(job, cluster)
-        return []
 
     def directives(self, job: JobSpec, cluster: ClusterProfile, target: Target) -> list[Directive]:
         """Return the options of qsub, in a fixed order. Raises JobError for what PBS cannot be
@@ -176,7 +192,7 @@ class Pbs(Batch):
         found = re.fullmatch(r"(\d+)(?:\[\])?(?:\.\S+)?\s*", text)
         return found[1] if found else None
 
-    def environment(self, before: Mapping[str, str], target: Target, script: str) -> dict[str, str]:  # noqa: ARG002 - of the pair
+    def environment(self, before: Mapping[str, str], target: Target, script: str) -> dict[str, str]:
         """Write the caller's environment into a file for this user's eyes alone, which the script
         reads: PBS would show everybody (qstat -f) what it is given. Other jobs' and the host's own
         variables are left out. A job that goes on as another has the file already."""
@@ -225,10 +241,7 @@ class Pbs(Batch):
         except (CommandFailedError, OSError) as error:
             why = error.said if isinstance(error, CommandFailedError) else files.reason(error)
         if why is not None:
-            raise errors.UserError(
-                f"job {job_id}, which PBS_JOBID names, cannot be used: {why}",
-                hint="leave its shell with exit, and get another with qsub -I",
-            )
+            raise unusable(self, job_id, why)
         cpus: Counter[str] = Counter()
         for host, number in re.findall(r"([^/+]+)/\d+(?:\*(\d+))?", values["exec_host"]):
             cpus[host] += int(number or 1)
@@ -273,6 +286,8 @@ class Pbs(Batch):
 
     def requeue(self, run: Run) -> None:
         """Submit the same run as another job, by the same script."""
+        from hpcdist.schedulers.submitting import submit_anew  # which takes 0.1 s
+
         place = os.environ.get(PLACE_VARIABLE, "")
         submission = run.read_submission() or Submission()
         # Others of the array go on, too.
@@ -292,13 +307,10 @@ class Pbs(Batch):
 
     def answers(self) -> bool:
         """Return whether PBS is here: TORQUE and Grid Engine have a qsub, too."""
-        return "pbs_version" in site.try_to_ask(*self.version_command)
+        return "pbs_version" in try_to_ask(*self.version_command)
 
     def detect_site(self) -> Site:
         return site.detect_pbs()
-
-    def examine(self) -> Iterator[Finding]:
-        return site.examine()
 
 
 scheduler = Pbs()

@@ -4,24 +4,25 @@ of PBS are read. A job that PBS would take and never start is found before it wa
 from __future__ import annotations
 
 import re
-import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from hpcdist.base.errors import JobError, SchedulerError
-from hpcdist.base.text import nearest_first, number_of
+from hpcdist.base.errors import JobError
+from hpcdist.base.text import nearest_first
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Partition, Site, ask
 from hpcdist.job.spec import JobSpec
-from hpcdist.machine.command import call_command
-from hpcdist.schedulers.base import Finding, failed, look_for_commands, passed
-from hpcdist.schedulers.request import asks_for_gpus, check_time_limit, cpus_per_node
+from hpcdist.schedulers.request import (
+    Nodes,
+    check_fit,
+    check_time_limit,
+    parse_seconds,
+    parse_size,
+    try_to_ask,
+)
 
-_TIMEOUT_S = 5.0
 _ATTRIBUTE = re.compile(r"^ {4,5}([\w.]+) = (.*)$")
-_SIZE = re.compile(r"(\d+)(b|kb|mb|gb|tb)?")
-_SHIFTS = {"b": 0, "kb": 10, "mb": 20, "gb": 30, "tb": 40}
 _OTHER = "name another queue with --partition"
 _DOWN = ("down", "offline", "unknown", "stale")
 
@@ -54,26 +55,6 @@ def parse_blocks(text: str, head: str) -> dict[str, dict[str, str]]:
     return found
 
 
-def parse_time(text: str) -> float | None:
-    """Return the Unix time of Sun Nov 22 22:36:56 2026."""
-    try:
-        return time.mktime(time.strptime(text))
-    except (ValueError, OverflowError):
-        return None
-
-
-def parse_seconds(text: str) -> float | None:
-    """Return the seconds of 00:01:00."""
-    found = re.fullmatch(r"(\d+):(\d{2}):(\d{2})", text)
-    return int(found[1]) * 3600.0 + int(found[2]) * 60 + int(found[3]) if found else None
-
-
-def parse_size(text: str) -> int | None:
-    """Return the bytes of 4000mb; PBS counts by 1024."""
-    found = _SIZE.fullmatch(text)
-    return int(found[1]) << _SHIFTS[found[2] or "b"] if found else None
-
-
 def parse_nodes(text: str) -> list[Node]:
     """Return the hosts of `pbsnodes -av`."""
     by_host: defaultdict[str, list[Mapping[str, str]]] = defaultdict(list)
@@ -94,14 +75,6 @@ def limit_min(queue: Mapping[str, str]) -> float | None:
     """Return the longest time limit of a queue."""
     seconds = parse_seconds(queue["resources_max.walltime"])
     return None if seconds is None else seconds / 60
-
-
-def try_to_ask(*argv: str) -> str:
-    """Return what a command says; nothing where it does not answer in time: then qsub will tell."""
-    try:
-        return call_command(argv, timeout_s=_TIMEOUT_S).stdout
-    except SchedulerError:
-        return ""
 
 
 def ask_server() -> Mapping[str, str]:
@@ -126,16 +99,10 @@ def check_site(job: JobSpec, cluster: ClusterProfile) -> None:
             hint=f"queues are: {', '.join(nearest_first(named, list(queues)))}",
         )
     nodes = parse_nodes(try_to_ask("pbsnodes", "-av")) if queues else []
-    cpus = cpus_per_node(job, cluster)
-    gpus = job.resources.gpus if asks_for_gpus(job, cluster) else 0
-    fitting = sum(node.cpus >= cpus and node.gpus >= gpus for node in nodes)
-    if nodes and job.resources.nodes > fitting:
-        raise JobError(
-            f"resources.nodes is {job.resources.nodes}, but PBS has {number_of(fitting, 'node')} "
-            f"with the {number_of(cpus, 'CPU')} and {number_of(gpus, 'GPU')} that each needs",
-            hint="ask for fewer with --nodes or --gpus, or set gpu_request: none in the profile "
-            "where PBS counts GPUs otherwise",
-        )
+    found = [Nodes(1, node.cpus, node.gpus) for node in nodes]
+    hint = "set gpu_request: none in the profile where PBS counts GPUs otherwise"
+    if found:
+        check_fit(job, cluster, found, where="PBS", hint=hint)
 
 
 def detect_pbs() -> Site:
@@ -162,14 +129,3 @@ def detect_pbs() -> Site:
         partitions=tuple(partitions),
         partitions_share_nodes=True,
     )
-
-
-def examine() -> Iterator[Finding]:
-    """Check the commands and the server."""
-    needed = ("qsub", "qstat", "qselect", "qdel", "qalter", "pbsnodes")
-    commands = look_for_commands(needed, advice="go to a login node, or load PBS's module")
-    yield commands
-    if commands.state == "pass":
-        version = ask_server()["pbs_version"]
-        silent = failed("server", "qstat -Bf says nothing", "PBS is down; tell the site")
-        yield passed("server", f"PBS {version} answers") if version else silent

@@ -7,18 +7,25 @@ import math
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from hpcdist.base.errors import JobError, SchedulerError, UserError
+from hpcdist.base.errors import SchedulerError, UserError
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Partition, Site, ask
 from hpcdist.job.check import parse_minutes
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import CommandFailedError, run_command
-from hpcdist.schedulers.base import Finding, failed, look_for_commands, passed, warned
-from hpcdist.schedulers.request import asks_for_gpus, check_time_limit, cpus_per_node
+from hpcdist.schedulers.base import Allocation, Finding, Scheduler, failed, passed, unusable
+from hpcdist.schedulers.request import (
+    Nodes,
+    check_fit,
+    check_time_limit,
+    cpus_per_node,
+    parse_size,
+    time_limit_min,
+)
 
 MIB_PER_GB = 1e9 / 2**20
 _DEFAULT_MAX_ARRAY_SIZE = 1001
@@ -30,8 +37,6 @@ _SINFO_TIMEOUT_S = 5.0
 _CONFIG_TIMEOUT_S = 10.0
 _TIMEOUT_S = 30.0
 _GPUS = re.compile(r"(?:^|,)gpu(?::([^:(,]+))?:(\d+)(?=\(|,|$)")
-_OLDEST = (20, 11)
-_NEEDED = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 _OTHER = "name another partition with --partition"
 
 
@@ -108,45 +113,21 @@ def ask_nodes() -> list[NodeGroup]:
 
 def check_capacity(job: JobSpec, cluster: ClusterProfile, groups: Sequence[NodeGroup]) -> None:
     """Raise JobError for what the partition can never give; an unknown one is left to sbatch."""
-    wanted, nodes, gpus = cluster.partition, job.resources.nodes, job.resources.gpus
+    wanted, kind = cluster.partition, cluster.gpu_type
     theirs = [one for one in groups if (one.is_default and not wanted) or one.partition == wanted]
-    if not theirs:
-        return
-    name, number = f"partition {theirs[0].partition}", sum(one.num_nodes for one in theirs)
-    if nodes > number:
-        raise JobError(
-            f"resources.nodes is {nodes}, but {name} has {number}",
-            hint=f"ask for fewer with --nodes, or {_OTHER}",
-        )
-    cpus, most = cpus_per_node(job, cluster), max(group.cpus for group in theirs)
-    if cpus > most:
-        asked = f"resources.gpus is {gpus} per node"  # with one CPU each, the least there is
-        if cpus > gpus:
-            asked = (
-                f"resources.cpus_per_gpu is {cpus // gpus}, with {gpus} ranks {cpus} CPUs per node"
+    if theirs:
+        nodes = [
+            Nodes(
+                one.num_nodes,
+                one.cpus,
+                one.gpus.get(kind, 0) if kind else sum(one.gpus.values()),
+                one.mem_gb or math.inf,
             )
-        raise JobError(
-            f"{asked}, but the nodes of {name} have {most} CPUs at most",
-            hint=f"ask for fewer CPUs (resources.cpus_per_gpu), for fewer --gpus, or {_OTHER}",
-        )
-    kind = cluster.gpu_type
-    counts = [
-        (one.gpus.get(kind, 0) if kind else sum(one.gpus.values()), one.num_nodes) for one in theirs
-    ]
-    fitting = sum(number for found, number in counts if found >= gpus)
-    if asks_for_gpus(job, cluster) and fitting < nodes:
-        what = f"{kind} GPUs" if kind else "GPUs"
-        if (most := max(found for found, _ in counts)) == 0:
-            raise JobError(
-                f"resources.gpus is {gpus}, but the nodes of {name} have no {what}",
-                hint=f"{_OTHER}, or run on CPUs: --set launch.device=cpu",
-            )
-        raise JobError(
-            f"resources.gpus is {gpus} on {nodes} nodes, but {name} has {fitting} nodes with "
-            f"{gpus} {what} or more; the most is {most} per node",
-            hint=f"ask for fewer with --gpus and --nodes, or {_OTHER}",
-        )
-    check_time_limit(job, cluster, theirs[0].limit_min, queue=name, other=_OTHER)
+            for one in theirs
+        ]
+        name = f"partition {theirs[0].partition}"
+        check_fit(job, cluster, nodes, where=name, hint=_OTHER)
+        check_time_limit(job, cluster, theirs[0].limit_min, queue=name, other=_OTHER)
 
 
 # A first hpcdist.yaml.
@@ -252,36 +233,6 @@ def slurm_time(minutes: float) -> str:
 # The doctor's questions.
 
 
-def examine() -> Iterator[Finding]:
-    """Check the commands, their version, the controller and accounting, as far as they work."""
-    load = "go to a login node of the cluster, or load the site's Slurm module"
-    commands = look_for_commands(_NEEDED, advice=load)
-    yield commands
-    if commands.state == "FAIL":
-        return
-    version = _asked("version", ["sbatch", "--version"], advice=load)
-    number = re.search(r"(\d+)\.(\d+)", version.detail)
-    if version.state == "pass" and number and (int(number[1]), int(number[2])) < _OLDEST:
-        said = f"{version.detail}, and hpcdist needs 20.11 or newer"
-        version = failed("version", said, "ask the site for a newer one")
-    yield version
-    controller = _asked(
-        "controller",
-        ["squeue", "--noheader", "--me"],
-        ["scontrol", "ping"],
-        advice="Slurm's controller is down or cannot be reached from here; see `scontrol ping`, "
-        "and tell the site if it lasts",
-    )
-    yield controller
-    if controller.state == "pass":
-        asked = ["sacct", "--noheader", "--allocations", "--format=JobID", "--starttime=now"]
-        books = _asked("accounting", asked, advice="")
-        why = "nothing to do: of jobs that Slurm has forgotten, the run directory tells the end"
-        is_open = books.state == "pass"
-        answers = passed("accounting", "sacct answers")
-        yield answers if is_open else warned("accounting", books.detail, why)
-
-
 def try_script(script: str, environment: Mapping[str, str]) -> Finding:
     """Ask sbatch --test-only about a script."""
     with tempfile.NamedTemporaryFile("w", prefix="hpcdist-", suffix=".sh") as file:
@@ -302,14 +253,83 @@ def try_script(script: str, environment: Mapping[str, str]) -> Finding:
     return passed("directives", _flat(done.stderr or done.stdout) or "sbatch accepts them")
 
 
-def _asked(name: str, *commands: Sequence[str], advice: str) -> Finding:
-    """Return the finding on commands that must succeed, with what the last of them says."""
-    try:
-        said = [run_command(argv, timeout_s=_TIMEOUT_S).stdout for argv in commands]
-    except SchedulerError as error:
-        return failed(name, _flat(error.message), advice)
-    return passed(name, _flat(said[-1]))
-
-
 def _flat(text: str) -> str:
     return "; ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+# The allocation of a shell (salloc), and what a step in it asks for.
+
+
+def ask_allocation(scheduler: Scheduler, environment: Mapping[str, str]) -> Allocation | None:
+    """Return the allocation of the shell with this environment; None: it is in none.
+
+    Raises UserError where it has ended, SchedulerError where Slurm does not answer.
+    """
+    job_id = environment.get("SLURM_JOB_ID")
+    if not job_id:
+        return None
+    try:
+        said = show_job(job_id)
+    except CommandFailedError as error:
+        raise unusable(scheduler, job_id, error.said) from None
+    state = job_fields(said).get("JobState", "unknown")
+    if state not in {"RUNNING", "SUSPENDED"}:
+        raise unusable(scheduler, job_id, f"its state is {state}")
+    return parse_allocation(job_id, said, environment)
+
+
+def parse_allocation(job_id: str, said: str, environment: Mapping[str, str]) -> Allocation:
+    """Read `scontrol --oneliner show job`, and what salloc and srun set for their commands."""
+    fields = job_fields(said)
+    tres = fields.get("AllocTRES") or fields.get("TRES", "")
+    found = dict(pair.split("=", 1) for pair in tres.split(",") if "=" in pair)
+    nodes = re.match(r"\d+", fields.get("NumNodes", ""))
+    num_nodes = int(nodes[0]) if nodes else 1
+    per_node = environment.get("SLURM_JOB_CPUS_PER_NODE", "")  # 4(x2),2
+    cpus = [
+        int(number)
+        for number, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", per_node)
+        for _ in range(int(times or 1))
+    ]
+    mem_bytes = parse_size(found.get("mem", ""))
+    # Not every site accounts for the GPUs that were given; then it is known what was asked for.
+    asked, asked_in_all = (_count_gpus(fields.get(f"TresPer{one}", "")) for one in ("Node", "Job"))
+    return Allocation(
+        job_id=job_id,
+        num_nodes=num_nodes,
+        cpus=cpus or [int(found.get("cpu", num_nodes)) // num_nodes] * num_nodes,
+        gpus_per_node=(
+            int(found.get("gres/gpu", 0)) // num_nodes or asked or asked_in_all // num_nodes
+        ),
+        mem_gb_per_node=None if mem_bytes is None else mem_bytes / 1e9 / num_nodes,
+    )
+
+
+def step_options(job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> list[str]:
+    """Return what srun is told beyond what it is told in a batch job: a step that names no memory
+    or GPUs takes all of the allocation's, and no other step can start beside it."""
+    options, has_gb = ["--exact"], allocation.mem_gb_per_node
+    mem_gb = job.resources.mem_gb
+    if mem_gb is None and has_gb is not None:
+        # A profile is written for whole jobs: srun would wait for ever for more than there is.
+        share = min(cpus_per_node(job, cluster) / min(allocation.cpus), 1.0)
+        mem_gb = min(cluster.mem_gb or share * has_gb, has_gb)
+    elif mem_gb is None:
+        mem_gb = cluster.mem_gb
+    if mem_gb is not None:
+        mem_mib = round(mem_gb * MIB_PER_GB, 3)
+        options.append(f"--mem={math.ceil(mem_mib) if mem_gb != has_gb else int(mem_mib)}M")
+    if allocation.gpus_per_node:
+        wants = job.launch.device != "cpu"
+        options.append(f"--gres=gpu:{job.resources.gpus}" if wants else "--gres=none")
+    limit_min = time_limit_min(job, cluster)
+    if limit_min is not None:  # a longer one than the allocation's ends with the allocation
+        options.append(f"--time={slurm_time(limit_min)}")
+    return options
+
+
+def _count_gpus(words: str) -> int:
+    """Count gres:gpu:a100:2,gres:gpu as Slurm 22 says it, or gres/gpu:a100:2,gres/gpu:1 as 24."""
+    parts = [re.split("[:/=]", word.removeprefix("gres")) for word in words.split(",")]
+    numbers = [one[-1] for one in parts if one[:2] == ["", "gpu"]]
+    return sum(int(number) if number.isdecimal() else 1 for number in numbers)

@@ -5,6 +5,7 @@ Options of sbatch are described at slurm.schedmd.com/sbatch.html; those of 20.11
 The codes of reasons: slurm.schedmd.com/job_reason_codes.html.
 """
 
+# ruff: noqa: ARG002 - the protocol has the arguments
 from __future__ import annotations
 
 import getpass
@@ -14,8 +15,7 @@ import re
 import shlex
 import shutil
 import signal
-import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +37,19 @@ from hpcdist.schedulers.base import (
     Plan,
     Target,
     former_lives,
+    warned,
 )
 from hpcdist.schedulers.batch import Batch, Job
 from hpcdist.schedulers.request import (
     asks_for_gpus,
     cpus_per_node,
     mem_gb_per_node,
+    parse_size,
+    parse_time,
     time_limit_min,
 )
 from hpcdist.schedulers.requeue import Cause, Decision
 from hpcdist.schedulers.slurm import site
-from hpcdist.schedulers.slurm.allocation import ask_allocation, step_options
 from hpcdist.schedulers.slurm.nodes import expand_nodes
 from hpcdist.schedulers.slurm.site import MIB_PER_GB, job_fields, show_job, slurm_time
 
@@ -118,11 +120,11 @@ _WHY_ENDED = {
 _TAKEN_OUT = "Slurm took it out of its array before it started (scancel)"
 _SQUEUE = ("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%T|%r|%S|%j")
 """The name comes last: it may hold what separates."""
+_ACCOUNTING = ("sacct", "--noheader", "--allocations", "--format=JobID", "--starttime=now")
 _FIELDS = (
     *("JobID", "State", "Reason", "ExitCode", "Submit", "Eligible", "Start", "End", "ElapsedRaw"),
     *("NodeList", "MaxRSS", "ConsumedEnergyRaw", "JobName"),
 )
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _NO_VALUE = 0xFFFF_FFFE
 """NO_VAL of slurm.h; as many or more stand for not known, as 0 does where nothing measures."""
 _NO_BOOKS = re.compile(r"accounting storage is disabled", re.IGNORECASE)
@@ -130,33 +132,15 @@ _NO_BOOKS = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 # Its requests.
 
 _KEPT = frozenset(("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SLURM_JWT"))
-_NEVER_SET = frozenset(
-    f"SBATCH_{name}"
-    for name in (
-        *("ARRAY_INX", "REQUEUE", "NO_REQUEUE", "WAIT", "JOB_NAME", "OUTPUT", "ERROR", "INPUT"),
-        *("OPEN_MODE", "SIGNAL", "EXPORT", "GET_USER_ENV", "IGNORE_PBS", "WAIT_ALL_NODES"),
-    )
-)
-"""They would make another job of it than the one that is tracked."""
-_ALTERNATIVES = (
-    frozenset(f"SBATCH_MEM_PER_{what}" for what in ("NODE", "CPU", "GPU")),
-    frozenset(
-        f"SBATCH_{name}"
-        for name in ("GPUS", "GPUS_PER_NODE", "GPUS_PER_SOCKET", "GPUS_PER_TASK", "GRES")
-    ),
-)
-"""Variables that contradict each other: where the script has one, none of the others counts."""
-_DIRECTIVE = re.compile(r"^#SBATCH --([a-z-]+)", re.MULTILINE)
-_VARIABLES = {
-    "array": "SBATCH_ARRAY_INX",
-    "mem": "SBATCH_MEM_PER_NODE",
-    "time": "SBATCH_TIMELIMIT",
+_SITES_OWN = {
+    **{f"--{name}=": f"SBATCH_{name.upper()}" for name in ("account", "partition", "qos")},
+    **{f"--{name}=": f"SBATCH_{name.upper()}" for name in ("reservation", "constraint")},
+    "--time=": "SBATCH_TIMELIMIT",
 }
-"""Options whose variable is not SBATCH_ with their name (slurm.schedmd.com/sbatch.html, INPUT
-ENVIRONMENT VARIABLES)."""
+"""Options -> variables by which a site or its users say what is the same for all jobs."""
 _CPUS = "resources.cpus_per_gpu|cpus_per_gpu"
-_LIMIT = "resources.time_limit_min|time_limit_min"
 _GPUS = ("resources.gpus", "gpu_request", "gpu_type")
+_LIMIT = "resources.time_limit_min|time_limit_min"
 
 
 class Slurm(Batch):
@@ -173,11 +157,11 @@ class Slurm(Batch):
     warns_in_time = True
     element = "{}_{}"
     unclear = re.compile(r"timed out|zero bytes|receive failure|reset by peer", re.IGNORECASE)
+    needed = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
     stuck_hint = "their nodes may be down; see: scontrol show job JOBID"
 
-    def check(self, job: JobSpec, cluster: ClusterProfile) -> list[str]:
+    def check(self, job: JobSpec, cluster: ClusterProfile) -> None:
         site.check_capacity(job, cluster, site.ask_nodes())
-        return []
 
     def directives(self, job: JobSpec, cluster: ClusterProfile, target: Target) -> list[Directive]:
         """Return the options of sbatch, in a fixed order."""
@@ -257,7 +241,7 @@ class Slurm(Batch):
             "output": log_pattern(target, "%t"),
         }
 
-    def submit_command(self, target: Target, script: str) -> list[str]:  # noqa: ARG002 - on stdin
+    def submit_command(self, target: Target, script: str) -> list[str]:
         return ["sbatch"]
 
     def parse_submitted(self, text: str) -> str | None:
@@ -271,17 +255,14 @@ class Slurm(Batch):
         out. Variables of a job that this shell is part of would be taken for the new job's; of an
         allocation srun finds all by its id.
         """
-        named = {
-            _VARIABLES.get(name, f"SBATCH_{name.upper().replace('-', '_')}")
-            for name in _DIRECTIVE.findall(script)
-        }
-        left_out = _NEVER_SET.union(named, *(one for one in _ALTERNATIVES if one & named))
-        kept = {
+        own = (name for key, name in _SITES_OWN.items() if f"#SBATCH {key}" not in script)
+        kept = {*_KEPT, *own}
+        found = {
             name: value
             for name, value in before.items()
-            if name not in left_out and (name in _KEPT or not name.startswith("SLURM_"))
+            if name in kept or not name.startswith(("SLURM_", "SBATCH_"))
         }
-        return kept | ({"SLURM_JOB_ID": target.allocation} if target.allocation else {})
+        return found | ({"SLURM_JOB_ID": target.allocation} if target.allocation else {})
 
     def refused_hint(self, said: str, script: str) -> str:
         return f"{super().refused_hint(said, script)}, and the cluster with sinfo"
@@ -331,9 +312,8 @@ class Slurm(Batch):
 
     max_array_size = staticmethod(site.ask_max_array_size)
     cluster_name = staticmethod(site.ask_cluster)
-    allocation = staticmethod(ask_allocation)
-    step_options = staticmethod(step_options)
-    examine = staticmethod(site.examine)
+    allocation = site.ask_allocation
+    step_options = staticmethod(site.step_options)
 
     def enter(self, run: Run, host: str, command: Sequence[str], *, is_terminal: bool) -> list[str]:
         """Return a step that shares what the job has: slurm.schedmd.com/srun.html, --overlap (from
@@ -381,11 +361,19 @@ class Slurm(Batch):
             return decision
         return with_lost_node(decision, states, expand_nodes(nodes))
 
-    def requeue(self, run: Run) -> None:  # noqa: ARG002 - the job is known by the environment
+    def requeue(self, run: Run) -> None:
         run_command(["scontrol", "requeue", self.own_job_id()], timeout_s=_OWN_JOB_TIMEOUT_S)
 
     def detect_site(self) -> Site:
         return site.detect_slurm(getpass.getuser())
+
+    def examine(self, job: JobSpec, cluster: ClusterProfile) -> Iterator[Finding]:
+        yield from super().examine(job, cluster)
+        try:
+            run_command(_ACCOUNTING, timeout_s=_TIMEOUT_S)
+        except SchedulerError as error:
+            why = "nothing to do: of jobs that Slurm has forgotten, the run directory tells the end"
+            yield warned("accounting", error.message, why)
 
     def try_script(self, script: str) -> Finding:
         target = Target(name="", folder=Path(), cwd="")
@@ -530,18 +518,9 @@ def _joules(rows: Iterable[dict[str, str]]) -> float:
     return sum(float(one) for one in texts if one.isdecimal() and 0 < int(one) < _NO_VALUE)
 
 
-def parse_size(text: str) -> int | None:
-    """Return the bytes of `1234K`; None where sacct says nothing."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)", text)
-    return int(float(found[1]) * _UNITS[found[2]]) if found else None
-
-
 def unix_time(text: str) -> float | None:
     """Return the time of 2026-11-21T13:36:39 in this machine's time zone; None for N/A."""
-    try:
-        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
-    except (ValueError, OverflowError):
-        return None
+    return parse_time(text, "%Y-%m-%dT%H:%M:%S")
 
 
 def _number(text: str | None) -> int | None:

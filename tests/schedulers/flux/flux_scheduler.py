@@ -35,6 +35,7 @@ class Flux(Batch):
     name = "flux"
     title = "Flux"
     version_command = ("flux", "version")
+    needed = ("flux",)
     template = "flux.sh.j2"
     warnings = ("SIGTERM",)
     can_requeue = False

@@ -8,7 +8,7 @@ import pytest
 from another_user import NOBODY, needs_root
 
 from hpcdist.base import files
-from hpcdist.base.errors import JobError, ProfileError, RunDirectoryError
+from hpcdist.base.errors import JobError, ProfileError
 from hpcdist.base.files import shipped_folder
 from hpcdist.cluster.load import load_profile
 from hpcdist.cluster.profile import ClusterProfile
@@ -33,47 +33,6 @@ def target(folder="/scratch/ann/my runs/RUN", **options):
 
 def directives(*words):
     return [one.line for one in scheduler.directives(*words)]
-
-
-def test_two_nodes_are_two_chunks_on_hosts_of_their_own():
-    profile = ClusterProfile(
-        scheduler="pbs",
-        partition="gpuq",
-        account="ml",
-        cpus_per_gpu=4,
-        constraint="gpu_model=a100",
-    )
-    asked = directives(job(nodes=2, gpus=2, mem_gb=40, time_limit_min=90.5), profile, target())
-    assert asked == [
-        "-N RUN",
-        "-q gpuq",
-        "-A ml",
-        "-l select=2:ncpus=8:mem=38147mb:ngpus=2:gpu_model=a100",
-        "-l place=scatter",
-        "-l walltime=1:30:30",
-        "-r y",
-        "-j oe",
-        "-o '/scratch/ann/my runs/RUN/submitit/0_pbs.out'",
-    ]
-
-
-def test_an_array_has_its_places_and_its_limit():
-    asked = directives(job(device="cpu"), ClusterProfile(), target(array_size=20, max_parallel=4))
-    assert "-l select=1:ncpus=1" in asked
-    assert "-J 0-19%4" in asked
-    assert "-o '/scratch/ann/my runs/RUN/submitit/^array_index^_pbs.out'" in asked
-
-
-def test_what_a_job_waits_for_is_one_option():
-    both = target(
-        dependencies=[
-            Dependency(kind="afterok", job_ids=["11", "12"]),
-            Dependency(kind="afterany", job_ids=["14[3]", "14[4]"]),
-            Dependency(kind="afterany", job_ids=["15"]),
-        ]
-    )
-    asked = directives(job(), ClusterProfile(), both)
-    assert "-W depend=afterok:11:12,afterany:14[]:15" in [one.replace("'", "") for one in asked]
 
 
 @pytest.mark.parametrize("job_id", ["14[]", "14[3]"])
@@ -130,12 +89,6 @@ def test_the_script_is_one_for_bash():
     assert (done.returncode, done.stderr) == (0, "")
     assert "\n#PBS -l software=x\n#PBS -W umask=022\n#PBS -m abe\n" in text
     assert "--nodes 2 --launcher 'pbs_tmrsh {host} {command}'" in text
-
-
-@pytest.mark.parametrize("sign", [":", ",", "^", "%"])
-def test_a_folder_that_pbs_would_misread_is_refused(sign):
-    with pytest.raises(RunDirectoryError, match="the path holds"):
-        script(f"/scratch/a{sign}b")
 
 
 def test_the_environment_of_the_submission_stands_in_a_private_file_that_is_checked(

@@ -152,14 +152,15 @@ def test_what_a_partition_has_is_let_through(options):
     ("options", "begin", "part"),
     [
         ({"nodes": 5}, "resources.nodes is 5", "partition main has 4"),
-        ({"gpus": 3}, "resources.gpus is 3", "the most is 2 per node"),
-        ({"gpus": 9}, "resources.gpus is 9 per node", "have 8 CPUs at most"),
-        ({"gpus": 2, "cpus_per_gpu": 5}, "resources.cpus_per_gpu is 5", "10 CPUs per node"),
-        ({"cluster": {"partition": "short"}}, "resources.gpus is 1", "have no GPUs"),
+        ({"gpus": 3}, "resources.gpus is 3", "2 at most on a node"),
+        ({"gpus": 9, "device": "cpu"}, "resources.gpus is 9, which takes 9 CPUs", "8 at most"),
+        ({"gpus": 2, "cpus_per_gpu": 5}, "resources.gpus is 2", "which takes 10 CPUs per node"),
+        ({"cluster": {"partition": "short"}}, "resources.gpus is 1", "0 at most on a node"),
+        ({"mem_gb": 1e6}, "resources.mem_gb is 1e+06", "partition main has 0 nodes"),
         (
             {"nodes": 4, "gpus": 4, "cluster": {"partition": "mixed", "gpu_type": "a100"}},
-            "resources.gpus is 4 on 4 nodes",
-            "3 nodes with 4 a100 GPUs",
+            "resources.gpus is 4",
+            "has 3 nodes with so many GPUs",
         ),
         (
             {"time_limit_min": 61, "device": "cpu", "cluster": {"partition": "short"}},
@@ -199,3 +200,10 @@ def test_variables_that_would_change_the_job_unseen_are_left_out():
         "SLURM_CONF": "/etc/slurm.conf",
         "SBATCH_ACCOUNT": "mine",
     }
+
+
+@pytest.mark.parametrize(("limit_min", "seconds"), [(None, 120), (60, 120), (4, 60), (1, 15)])
+def test_the_warning_leaves_a_short_job_three_quarters_of_its_time(limit_min, seconds):
+    job = ScriptJob(name="j", script="x.py", resources=Resources(time_limit_min=limit_min))
+    asked = scheduler.directives(job, ClusterProfile(), Target(name="x", folder=Path("x"), cwd="/"))
+    assert f"--signal=USR2@{seconds}" in [one.line for one in asked]

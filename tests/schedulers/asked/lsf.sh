@@ -1,13 +1,15 @@
 #!/bin/bash
 # hpcdist: train
 #BSUB -J RUN
-#BSUB -q gpuv100
-#BSUB -n 16
-#BSUB -R "span[ptile=8]"
+#BSUB -n 12
+#BSUB -R "span[hosts=1] rusage[mem=2709MB]"
 #BSUB -gpu "num=2:mode=exclusive_process"
 #BSUB -W 24:00
 #BSUB -r
 #BSUB -o "/scratch/ann/my runs/RUN/submitit/%J_lsf.out"
+#BSUB -N
+#BSUB -u "ann@example.org"
+#BSUB -x
 
 # LSF copies a job's output when the job has ended. This file can be read at once.
 logs='/scratch/ann/my runs/RUN/submitit'
@@ -27,6 +29,7 @@ hpcdist_failed() {
     echo "hpcdist: setup: $HPCDIST_SETUP_FAILED" >&2
 }
 trap 'case "${BASH_SOURCE[1]:-}" in "") hpcdist_failed "$?" "$LINENO" "$BASH_COMMAND" ;; esac' ERR
+module purge
 module load cuda/12.4
 source ~/venv/bin/activate
 trap - ERR
@@ -34,9 +37,10 @@ trap - ERR
 set -euo pipefail
 cd /home/ann/project
 export HF_HOME='/scratch/ann/it'"'"'s here'
+export NCCL_DEBUG=WARN
 export HPCDIST_SUBMIT_DIR=/home/ann/project
 # Libraries read these when they are loaded. Variables that are already set keep their values.
-export OMP_NUM_THREADS="${OMP_NUM_THREADS:-4}"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-6}"
 # The command after -- is started on every host of the job (LSB_MCPU_HOSTS), one agent, which forks the ranks:
 # directly on the first one, by the launcher on the others, with this directory and environment written into what it
 # starts. LSF gives its signals to the first one; its exit code is the job's.
@@ -45,7 +49,7 @@ import sys
 sys.path[:] = [folder for folder in sys.path if folder]
 from hpcdist.schedulers.lsf.hosts import main
 main()
-' --logs "$logs" --job "$job" --nodes 2 --launcher 'blaunch -z {host} {command}' -- \
+' --logs "$logs" --job "$job" --nodes 1 --launcher 'blaunch -z {host} {command}' -- \
     '/opt/my venv/bin/python' -u -c '
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]

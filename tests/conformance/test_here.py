@@ -1,0 +1,152 @@
+"""Runs in the job of a shell (bsub -Is, qsub -I), which has its two hosts already; for salloc see
+tests/slurm/test_here.py."""
+
+import json
+import os
+import shlex
+import sys
+
+import pytest
+from cluster_user import CPU, User
+from counting import COUNT, await_counting
+
+from hpcdist.runs.run import all_runs
+
+HERE = ("submit", "count.py", "--here", *CPU)
+SCRIPT = """
+cd {folder}
+n=0
+while :; do
+    while [ ! -e call-$n ]; do sleep 0.05; done
+    (
+        {python} -m hpcdist $(cat call-$n) > out-$n 2> err-$n
+        echo $? > code-$n.new && mv code-$n.new code-$n
+    ) &
+    n=$((n + 1))
+done
+"""
+
+
+class LsfShell:
+    """In a job of two hosts; calls hpcdist there, one call after the other."""
+
+    command = "bsub -Is"
+
+    def __init__(self, user):
+        self.user, self.called = user, 0
+        folder, python = shlex.quote(str(user.folder)), shlex.quote(sys.executable)
+        self.job_id = self.begin(SCRIPT.format(folder=folder, python=python))
+
+    def begin(self, script):
+        options = ("-n", "4", "-R", "span[ptile=2]", "-W", "10", "-J", "shell")
+        return self.user.cluster.submit(script, *options, cwd=self.user.folder)
+
+    def close(self):
+        """The job is there, whatever has become of the runs in it."""
+        assert self.user.cluster.job_state(self.job_id) == "RUN"
+        self.user.cluster.run("bkill", self.job_id)
+        self.user.cluster.wait_for_end(self.job_id)
+
+    def start(self, *words):
+        """Call hpcdist; returns the number of the call."""
+        number, self.called = self.called, self.called + 1
+        self.user.write("call.new", " ".join(map(str, words)))
+        (self.user.folder / "call.new").rename(self.user.folder / f"call-{number}")
+        return number
+
+    def end(self, number):
+        """Wait for a call; returns its exit code and output."""
+        code, out, err = (self.user.folder / f"{name}-{number}" for name in ("code", "out", "err"))
+        self.user.cluster.wait_for(code.exists)
+        return int(code.read_text()), out.read_text(), err.read_text()
+
+    def __call__(self, *words):
+        return self.end(self.start(*words))
+
+
+class PbsShell(LsfShell):
+    command = "qsub -I"
+
+    def begin(self, script):
+        options = ["-f", "-N", "shell", "-r", "n", "-l", "select=2:ncpus=2", "-l", "place=scatter"]
+        options += [
+            "-l",
+            "walltime=00:10:00",
+            "-j",
+            "oe",
+            "-o",
+            str(self.user.folder / "shell.out"),
+        ]
+        path = f"export PATH={shlex.quote(os.environ['PATH'])}\n"
+        words = ("qsub", *options, "--", "/bin/bash", "-c", path + script)
+        return self.user.cluster.run(*words).stdout.partition(".")[0]
+
+    def close(self):
+        assert self.user.cluster.jobs()[self.job_id]["job_state"] == "R"
+        self.user.cluster.run("qdel", self.job_id)
+
+
+@pytest.fixture(params=["lsf", "pbs"])
+def user(request):
+    if request.param == "lsf":
+        site = request.getfixturevalue("lsf_like")(kill_interval_s=60.0, limit_grace_s=60.0)
+        return User(site, request.getfixturevalue("tmp_path"))
+    folder = request.getfixturevalue("pbs_folder")
+    return User(request.getfixturevalue("pbs"), folder, options=("--scheduler", "pbs"))
+
+
+@pytest.fixture
+def shell(user):
+    user.write("count.py", COUNT)
+    shell = (PbsShell if user.options else LsfShell)(user)
+    yield shell
+    shell.close()
+
+
+def test_a_run_takes_all_hosts_of_the_job_or_some_and_ends_with_its_own_code(shell):
+    shell.user.write("gate", "")
+    code, out, err = shell(*HERE, "--json")
+    assert (code, json.loads(out)["state"]) == (0, "done"), err
+    (run,) = all_runs(shell.user.folder / "runs")
+    assert run.read_outline().resources.nodes == 2
+    submission = run.read_submission()
+    assert (submission.step, submission.job_id) == (True, shell.job_id)
+    assert 0 < run.read_spec().plan.limit_min <= 10  # what the job has left
+    code, out, err = shell(*HERE, "--nodes", 1, "--gpus", 2)
+    assert code == 0, err
+    assert "[rank 1] counted from 0" in out
+    shell.user.write("fails.py", "raise SystemExit(3)")
+    assert shell("submit", "fails.py", "--here", *CPU)[0] == 1
+    for words, said in (
+        (("--nodes", "3"), ("resources.nodes is 3", "has 2", shell.command)),
+        (("--gpus", "3"), ("takes 3 CPUs per node", "2 at most")),
+        (("--partition", "workq"), ("--here and --partition contradict each other",)),
+    ):
+        code, _, err = shell(*HERE, *words)
+        assert code == 2, err
+        assert all(text in err for text in said), err
+    assert len(all_runs(shell.user.folder / "runs")) == 3
+
+
+def test_a_run_is_seen_and_cancelled_from_another_shell_and_the_job_stays(shell):
+    command = shell.start(*HERE)
+    (run,) = shell.user.cluster.wait_for(lambda: [*all_runs(shell.user.folder / "runs")])
+    await_counting(shell.user, run)
+    (status,) = json.loads(shell("status", run.id, "--json")[1])
+    code, _, err = shell("cancel", run.id)
+    assert (status["state"], len(status["hosts"])) == ("running", 2)
+    assert code == 0, err
+    assert shell.end(command)[0] == 130
+    assert run.read_verdict().state == "cancelled"
+
+
+def test_outside_of_a_job_and_in_one_that_has_ended_it_is_refused(user):
+    user.write("count.py", COUNT)
+    refused = user(*HERE)
+    assert refused.returncode == 2
+    assert "neither SLURM_JOB_ID nor LSB_JOBID nor PBS_JOBID is set" in refused.stderr
+    variable = "PBS_JOBID" if user.options else "LSB_JOBID"
+    refused = user(*HERE, env=user.cluster.environment | {variable: "4711"})
+    assert refused.returncode == 2
+    assert f"job 4711, which {variable} names, cannot be used" in refused.stderr
+    assert not (user.folder / "runs").exists()

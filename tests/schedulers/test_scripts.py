@@ -1,0 +1,188 @@
+"""The scripts of Slurm, LSF and PBS: all options that are asked for, each with its reason, and one
+whole script of each. `asked/` has the options of all cases, and the whole scripts."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hpcdist.base.errors import RunDirectoryError
+from hpcdist.cluster.profile import LSF_OPTIONS, ClusterProfile, LsfOptions
+from hpcdist.job.spec import Launch, Resources, ScriptJob
+from hpcdist.schedulers import load_scheduler
+from hpcdist.schedulers.base import Dependency, Target
+
+ASKED = Path(__file__).parent / "asked"
+SHELLCHECK = shutil.which("shellcheck")
+
+
+def job(*, launch=None, **resources):
+    return ScriptJob(
+        name="train",
+        script="/home/ann/train.py",
+        resources=Resources(**resources),
+        launch=Launch(**(launch or {})),
+    )
+
+
+def target(**options):
+    environment = {"HPCDIST_SUBMIT_DIR": "/home/ann/project"}
+    return Target(
+        name="RUN",
+        folder=Path("/scratch/ann/my runs/RUN"),
+        cwd="/home/ann/project",
+        environment=environment,
+        **options,
+    )
+
+
+def after(**kinds):
+    dependencies = [Dependency(kind=kind, job_ids=ids.split()) for kind, ids in kinds.items()]
+    return target(array_size=20, max_parallel=4, dependencies=dependencies)
+
+
+ON_CPUS = job(nodes=2, gpus=4, launch={"device": "cpu", "requeue": False})
+LARGE = job(nodes=2, gpus=4, cpus_per_gpu=8, mem_gb=64, time_limit_min=90.5)
+SITE = {
+    "setup": ["module purge", "module load cuda/12.4", "source ~/venv/bin/activate"],
+    "environment": {"HF_HOME": "/scratch/ann/it's here", "NCCL_DEBUG": "WARN"},
+    "notify": ["mail:ann@example.org"],
+    "time_limit_min": 1440,
+    "mem_gb": 32.5,
+    "cpus_per_gpu": 6,
+}
+SLURMS = {"qos": "high", "constraint": "a100|h100"}
+OLD_LSF = {"gpu_rusage": "ngpus_excl_p={gpus}", "mem_per": "host"}
+MERGED = [
+    '-R "select[type==any] rusage[tmp=50] same[model]"',
+    "-R 'rusage[lic=1:duration=2]'",
+    "-M 6GB",
+]
+
+CASES = {
+    "slurm": {
+        "nothing-said": (job(), {}, target()),
+        "site": (job(gpus=2), {**SITE, "directives": ["--exclude=n[1-3]"]}, target()),
+        "gpus": (LARGE, {"partition": "gpu", "account": "ml-course", **SLURMS}, target()),
+        "gres": (job(gpus=2), {"gpu_request": "gres", "gpu_type": "v100"}, target()),
+        "cpus": (ON_CPUS, {}, target()),
+        "array": (job(), {"gpu_request": "none"}, after(afterok="11 12_3", afterany="14")),
+    },
+    "lsf": {
+        "nothing-said": (job(), {}, target()),
+        "site": (
+            job(gpus=2),
+            {**SITE, "lsf": {"options": [*LSF_OPTIONS, "-N", "-u"]}, "directives": ["-x"]},
+            target(),
+        ),
+        "gpus": (LARGE, {"partition": "gpuv100", "account": "ml-course"}, target()),
+        "cpus": (ON_CPUS, {}, target()),
+        "gpus-of-the-queue": (job(gpus=2), {"lsf": {"gpu": None}}, target()),
+        "rusage-gpus": (job(nodes=2, gpus=2, mem_gb=10), {"lsf": OLD_LSF}, target()),
+        "a-type-of-gpu": (job(), {"gpu_type": "A100", "constraint": "gpu40gb && !bad"}, target()),
+        "array": (
+            job(),
+            {"gpu_request": "none", "lsf": {"options": [*LSF_OPTIONS, "-ti"]}},
+            after(afterok="11 12[3]", afterany="14 JOBID-of-a_1", afternotok="15"),
+        ),
+        "merged": (LARGE, {"constraint": "gpu32gb", "directives": MERGED}, target()),
+    },
+    "pbs": {
+        "nothing-said": (job(), {}, target()),
+        "site": (job(gpus=2), {**SITE, "directives": ["-l software=x", "-W umask=022"]}, target()),
+        "gpus": (LARGE, {"partition": "gpuq", "account": "ml", "constraint": "a=1"}, target()),
+        "cpus": (ON_CPUS, {}, target()),
+        "array": (job(), {"gpu_request": "none"}, after(afterok="11", afterany="14[3] 14[4] 15")),
+    },
+}
+ALL = [(scheduler, case) for scheduler, cases in CASES.items() for case in cases]
+each = pytest.mark.parametrize(("name", "case"), ALL)
+
+
+def planned(name, case):
+    spec, values, where = CASES[name][case]
+    lsf = LsfOptions(**values.get("lsf", {}))
+    cluster = ClusterProfile(scheduler=name, python="/opt/my venv/bin/python")
+    return spec, msgspec.structs.replace(cluster, **values | {"lsf": lsf}), where
+
+
+def asked(name, case):
+    found = load_scheduler(name).directives(*planned(name, case))
+    return "".join(f"{one.line}  # {one.why} {list(one.keys)}\n" for one in found)
+
+
+def script(name, case):
+    spec, cluster, where = planned(name, case)
+    scheduler = load_scheduler(name)
+    return scheduler.render(spec, where, scheduler.plan(spec, cluster))
+
+
+@pytest.fixture(autouse=True)
+def no_scheduler(monkeypatch, tmp_path):
+    """What is rendered is the same where the scheduler is and where it is not."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+@each
+def test_the_options_are_those_that_are_written_down_each_with_its_reason(name, case):
+    written = (ASKED / f"{name}.txt").read_text().partition(f"== {case}\n")[2].partition("== ")[0]
+    assert asked(name, case) == written
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_whole_script_is_the_one_that_is_written_down(name):
+    assert script(name, "site") == (ASKED / f"{name}.sh").read_text()
+
+
+@each
+def test_the_script_is_clean(name, case, tmp_path, missing):
+    if SHELLCHECK is None:
+        missing("shellcheck is not installed")
+    (tmp_path / "script.sh").write_text(script(name, case))
+    # What is sourced is not there to be read, and a trap calls what seems unreachable.
+    words = [SHELLCHECK, "--exclude=SC1090,SC1091,SC2317", tmp_path / "script.sh"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "signs"), [("slurm", "%\\\n"), ("lsf", '%\\\n"'), ("pbs", ':,^%\\\n"')]
+)
+def test_a_folder_that_the_scheduler_would_take_for_a_pattern_is_refused(name, signs):
+    spec, cluster, where = planned(name, "nothing-said")
+    scheduler = load_scheduler(name)
+    plan = scheduler.plan(spec, cluster)
+    for sign in signs:
+        elsewhere = msgspec.structs.replace(where, folder=Path(f"/scratch/a{sign}b/RUN"))
+        with pytest.raises(RunDirectoryError, match="pattern"):
+            scheduler.render(spec, elsewhere, plan)
+
+
+@pytest.mark.parametrize(
+    ("name", "all_three", "of_profile"),
+    [
+        (
+            "slurm",
+            {"--cpus-per-task=16", "--mem=19074M", "--time=0-00:30:00"},
+            {"--cpus-per-task=8", "--mem=9537M", "--time=0-01:00:00"},
+        ),
+        (
+            "lsf",
+            {"-n 16", '-R "span[hosts=1] rusage[mem=1250MB]"', "-W 00:30"},
+            {"-n 8", '-R "span[hosts=1] rusage[mem=1250MB]"', "-W 01:00"},
+        ),
+        (
+            "pbs",
+            {"-l select=1:ncpus=16:mem=19074mb:ngpus=2", "-l walltime=0:30:00"},
+            {"-l select=1:ncpus=8:mem=9537mb:ngpus=2", "-l walltime=1:00:00"},
+        ),
+    ],
+)
+def test_a_job_says_more_than_a_profile(name, all_three, of_profile):
+    cluster = ClusterProfile(cpus_per_gpu=4, mem_gb=10, time_limit_min=60)
+    own = job(gpus=2, cpus_per_gpu=8, mem_gb=20, time_limit_min=30)
+    for spec, expected in ((own, all_three), (job(gpus=2), of_profile)):
+        found = load_scheduler(name).directives(spec, cluster, target())
+        assert expected <= {one.line for one in found}
