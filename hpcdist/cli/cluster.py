@@ -164,15 +164,16 @@ def copy(*, name: str | None, write: bool, out: str | None, force: bool) -> None
 
     It is printed, or written with --write or --out.
     """
-    from hpcdist.cluster.load import description, shipped_file, shipped_names
+    from hpcdist.cluster.load import shipped_file, shipped_files
 
     if name is not None:
         text = shipped_file(name)
         _give(text, _place(write=write, out=out, force=force))
     elif write or out is not None:
-        raise click.UsageError(f"name the file to write: {', '.join(shipped_names())}")
+        raise click.UsageError(f"name the file to write: {', '.join(shipped_files())}")
     else:
-        rows = [(shipped, description(shipped)) for shipped in shipped_names()]
+        first_lines = {name: text.splitlines()[0] for name, text in shipped_files().items()}
+        rows = [(name, line.removeprefix("#").strip()) for name, line in first_lines.items()]
         print_columns(("NAME", "FOR"), rows)
 
 

@@ -24,7 +24,7 @@ from hpcdist.cli.printing import note
 from hpcdist.runs.run import all_runs, runs_folder, slug
 
 if TYPE_CHECKING:
-    from hpcdist.cluster.host import Host
+    from hpcdist.cluster.profile import Host
     from hpcdist.remote.ssh import Connection, Where
     from hpcdist.runs.snapshot import SnapshotPlan
 
@@ -189,7 +189,7 @@ def _clusters(ctx: click.Context) -> list[str | None]:
 
 def _host_of_cluster(name: str | None) -> str | None:
     """Return the host that jobs of a profile are submitted from; None: this machine."""
-    from hpcdist.cluster.host import parse_host
+    from hpcdist.cluster.profile import parse_host
     from hpcdist.cluster.load import load_profile, require_trusted_host
     from hpcdist.runs.remote import known_hosts
     from hpcdist.schedulers import host_of
@@ -206,7 +206,7 @@ def _host_of_cluster(name: str | None) -> str | None:
 
 def _parsed(text: str, origin: str = "--host") -> Host:
     """Return a host that the user has named, here or in a file of their own, and remember it."""
-    from hpcdist.cluster.host import parse_host
+    from hpcdist.cluster.profile import parse_host
     from hpcdist.runs.remote import remember_host
 
     host = parse_host(text, origin=origin)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpcdist.base.errors import SchedulerError, UserError
 from hpcdist.base.text import one_line
-from hpcdist.cluster.host import Host, parse_host
+from hpcdist.cluster.profile import Host, parse_host
 from hpcdist.runs.remote import FILE, Remote, known_hosts
 from hpcdist.runs.run import Run
 
