@@ -205,8 +205,7 @@ def _of_run(word: str, runs: Path) -> list[Meaning]:
 def _explain_job(options: JobOptions) -> list[dict[str, Any]]:
     """Explain the scripts of a job, once for runs whose scripts are alike."""
     from hpcdist.cli.submit import plan, settle_afters
-    from hpcdist.submission.explained import explain_script
-    from hpcdist.submission.layout import scripts_by_point
+    from hpcdist.submission.layout import planned_scripts
     from hpcdist.submission.plan import shape_of
 
     try:
@@ -215,9 +214,10 @@ def _explain_job(options: JobOptions) -> list[dict[str, Any]]:
         note(f"{error.message}: this is what --local does")
         planned = plan(replace(options, local=True, scheduler=None))
     dependencies = settle_afters(options, planned) if planned.has_queue else []
-    scripts = scripts_by_point(planned, options.runs, dependencies)
+    jobs = planned_scripts(planned, options.runs, dependencies)
+    scripts = {index: script for script, points in jobs for index in points}
     alike: dict[str, list[int]] = {}
-    for index, run in enumerate(planned.runs):
+    for index, run in enumerate(planned.plans):
         job = run.loaded.job
         key = f"{planned.points[index].cluster} {shape_of(job)} {job.container}"
         alike.setdefault(key, []).append(index)
@@ -225,15 +225,14 @@ def _explain_job(options: JobOptions) -> list[dict[str, Any]]:
         {
             "runs": list(dict.fromkeys(planned.points[index].label for index in same)),
             "num_runs": len(same),
-            "lines": explain_script(planned.runs[same[0]], scripts[same[0]]),
-            "numbers": planned.runs[same[0]].explain(options.runs),
+            "lines": planned.plans[same[0]].explain(scripts[same[0]], options.runs),
         }
         for same in alike.values()
     ]
 
 
 def _print_scripts(described: Iterable[dict[str, Any]]) -> None:
-    from hpcdist.submission.explained import shown_origins
+    from hpcdist.job.check import show
 
     total = sum(each["num_runs"] for each in described)
     for number, each in enumerate(described):
@@ -242,13 +241,11 @@ def _print_scripts(described: Iterable[dict[str, Any]]) -> None:
         if total > 1:
             print_wrapped(f"{each['num_runs']} of {total} runs: {', '.join(each['runs'])}")
         for explained in each["lines"]:
-            for line in explained.lines:
-                print(one_line(line))
-            print_wrapped(one_line(explained.what), first=_INDENT, indent=len(_INDENT))
-            if origins := "; ".join(shown_origins(explained.origins)):
-                first = f"{_INDENT}from "
-                print_wrapped(one_line(origins), first=first, indent=len(first))
-        if each["numbers"]:
-            print("\nIts numbers:")
-        for text in each["numbers"]:
-            print_wrapped(one_line(text), first=_INDENT, indent=len(_INDENT))
+            print(one_line(explained["line"]))
+            origins = [
+                f"{one['key']}={show(one['value'])} ({one['origin']})" for one in explained["keys"]
+            ]
+            for before, text in (("", explained["why"]), ("from ", "; ".join(origins))):
+                if text:
+                    first = f"{_INDENT}{before}"
+                    print_wrapped(one_line(text), first=first, indent=len(first))

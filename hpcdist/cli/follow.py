@@ -21,7 +21,8 @@ from hpcdist.runs.run import Run, name_to_type
 
 if TYPE_CHECKING:
     from hpcdist.runs.verdict import Verdict
-    from hpcdist.submission.local import LocalSweep, PointEnd
+    from hpcdist.submission.local import PointEnd
+    from hpcdist.submission.submit import Submission
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HURRY_S = 0.5
@@ -193,7 +194,7 @@ def wait_for_sweep(runs: Sequence[Run], path: Path, interrupts: Interrupts) -> i
     return exit_code_of_all(verdicts.values())
 
 
-def run_points(local: LocalSweep, interrupts: Interrupts, *, as_json: bool) -> int:
+def run_points(submission: Submission, interrupts: Interrupts, *, as_json: bool) -> int:
     """Run the points of a sweep that are for this machine, and return the exit code.
 
     A run at a time is shown as `submit --local` shows it; of several at once only beginnings and
@@ -202,12 +203,12 @@ def run_points(local: LocalSweep, interrupts: Interrupts, *, as_json: bool) -> i
     from hpcdist.monitor.follow import follow
     from hpcdist.monitor.logs import Screen
     from hpcdist.monitor.states import exit_code_of_all
-    from hpcdist.submission.local import Follower
+    from hpcdist.submission.local import LocalSweep
 
-    points, name = local.planned.points, local.places.id
-    is_one_by_one = (local.planned.max_parallel or 1) == 1
+    points, name = submission.planned.points, submission.id
+    is_one_by_one = (submission.planned.max_parallel or 1) == 1
 
-    class Shown(Follower):
+    class Shown(LocalSweep):
         def end(self, running: Sequence[Run], why: BaseException) -> None:
             interrupts.end(running, getattr(why, "signal", signal.SIGTERM))
 
@@ -218,7 +219,7 @@ def run_points(local: LocalSweep, interrupts: Interrupts, *, as_json: bool) -> i
 
         def ended(self, end: PointEnd) -> None:
             if end.run is not None and end.verdict is not None:
-                _say_end(Run(end.run), end.verdict)
+                _say_end(end.run, end.verdict)
             else:
                 label = one_line(points[end.index].label)
                 say(f"the run for {label} could not be started: {one_line(end.error or '')}")
@@ -231,7 +232,7 @@ def run_points(local: LocalSweep, interrupts: Interrupts, *, as_json: bool) -> i
                 return {index: follow(run, screen, check=interrupts.check)}
 
     try:
-        ends = local.run_points(Shown(interrupts.check))
+        ends = Shown(submission, interrupts.check).run_points()
     except Interrupted:
         say(f"sweep {name} interrupted; its runs here are cancelled or were not started")
         return EXIT_INTERRUPTED

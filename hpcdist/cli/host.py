@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -181,16 +180,16 @@ def _clusters(ctx: click.Context) -> list[str | None]:
 
     with suppress(JobError):  # it is told later
         axes = parse_sweeps(ctx.params.get("sweeps") or ())
-        for axis in chain.from_iterable(axis.keys for axis in axes):
-            if axis.key == CLUSTER:
-                return [str(flag.text or flag.value) for flag in axis.flags]
+        for axis in axes:
+            if CLUSTER in axis[0]:
+                return [str(step[CLUSTER].text or step[CLUSTER].value) for step in axis]
     return [ctx.params.get("cluster")]
 
 
 def _host_of_cluster(name: str | None) -> str | None:
     """Return the host that jobs of a profile are submitted from; None: this machine."""
-    from hpcdist.cluster.profile import parse_host
     from hpcdist.cluster.load import load_profile, require_trusted_host
+    from hpcdist.cluster.profile import parse_host
     from hpcdist.runs.remote import known_hosts
     from hpcdist.schedulers import host_of
 

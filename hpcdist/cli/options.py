@@ -355,13 +355,12 @@ def sweep_points(options: JobOptions) -> list[Point]:
                 f"{comparison.name} compares jobs already: submit it without --sweep, or "
                 "sweep one of them"
             )
-        for axis in axes:
-            if axis.beside:
-                raise click.UsageError(
-                    f"--sweep {axis.name}:{axis.beside[0].name}: keys that change together are for "
-                    f"plain jobs; {comparison.name} sweeps each key by itself"
-                )
-        values = {axis.name: [flag.value for flag in axis.flags] for axis in axes}
+        if joined := [":".join(axis[0]) for axis in axes if len(axis[0]) > 1]:
+            raise click.UsageError(
+                f"--sweep {joined[0]}: keys that change together are for plain jobs; "
+                f"{comparison.name} sweeps each key by itself"
+            )
+        values = {key: [step[key].value for step in axis] for axis in axes for key in axis[0]}
         comparison = comparison.swept(values)
     return points.variant_points(comparison, given, num_repeats=options.repeat or comparison.repeat)
 

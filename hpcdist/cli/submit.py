@@ -41,7 +41,6 @@ from hpcdist.submission.once import submitted_before
 if TYPE_CHECKING:
     from hpcdist.job import LoadedJob
     from hpcdist.schedulers.base import Dependency
-    from hpcdist.submission.local import LocalSweep
     from hpcdist.submission.plan import PlannedRun, PlannedSubmission
     from hpcdist.submission.points import Point
     from hpcdist.submission.submit import Submission
@@ -102,8 +101,6 @@ def submit(*, options: JobOptions, wait: bool, detach: bool, here: bool, as_json
         if not planned.has_queue and options.summary_after and not (follows or planned.is_sweep):
             raise click.UsageError("--summary-after on this machine needs --local or --wait")
         dependencies = settle_afters(options, planned)
-        if options.summary_after:
-            planned.only_scheduler("--summary-after")
         if options.after:
             planned = planned.now()  # this machine may look otherwise after the waiting
         planned.prepare()  # may be interrupted
@@ -174,8 +171,7 @@ def settle_afters(options: JobOptions, planned: PlannedSubmission) -> list[Depen
         return []
     from hpcdist.submission.dependencies import find_afters, settle
 
-    scheduler = planned.only_scheduler("--after")
-    return settle(find_afters(options.runs, options.after), scheduler, note=note)
+    return settle(find_afters(options.runs, options.after), planned.scheduler, note=note)
 
 
 def _submit_here(options: JobOptions, *, as_json: bool) -> int:
@@ -218,7 +214,7 @@ def _submit(
     )
     note(*submitted.messages)
     if submitted.summary_job_id is not None:
-        file = submitted.places.path / "summary.txt"
+        file = submitted.path / "summary.txt"
         note(f"job {submitted.summary_job_id} will write {file}")
     return submitted
 
@@ -234,23 +230,21 @@ def _submit_sweep(
 ) -> int:
     """Submit a sweep, run the points that are for this machine, and wait where the user wants
     to."""
-    from hpcdist.submission import local as here
+    from hpcdist.submission.submit import Submission
 
     submitted: Submission | None = None
     interrupts.defer()
     if planned.has_queue:
-        submitted = _submit(planned, options, interrupts, dependencies)
-        local = here.LocalSweep(submitted)
+        places = submitted = _submit(planned, options, interrupts, dependencies)
     else:
-        local = here.LocalSweep.begin(planned, options.runs)
-    places = local.places
+        places = Submission(planned, options.runs)
     if not as_json:
         print(places.id, flush=True)
         if submitted is not None:
             _print_sweep(planned, submitted)
     code: int | None = None
     if planned.points_here():
-        code = run_points(local, interrupts, as_json=as_json)
+        code = run_points(places, interrupts, as_json=as_json)
     begun = [run for run in places.runs if run.path.exists()]
     if submitted is not None and wait and code != EXIT_INTERRUPTED:
         waited = wait_for_sweep(begun, places.path, interrupts)
@@ -261,20 +255,19 @@ def _submit_sweep(
     elif has_ended and code == EXIT_DONE and not as_json:
         name_summary(places.path)
     if as_json:
-        print_json(_describe_sweep(local, submitted) | {"exit_code": code})
+        print_json(_describe_sweep(places) | {"exit_code": code})
     if submitted is not None and not wait:
         interrupts.check()
     return code or EXIT_DONE
 
 
-def _describe_sweep(local: LocalSweep, submitted: Submission | None) -> dict[str, Any]:
+def _describe_sweep(places: Submission) -> dict[str, Any]:
     """Return what --json prints of a sweep."""
-    places = local.places
-    jobs = [] if submitted is None else submitted.jobs
+    jobs = zip(places.jobs, places.job_ids, strict=True)
     return {
         "sweep": places.id,
         "path": str(places.path),
-        "scheduler": local.planned.schedulers,
+        "scheduler": places.planned.scheduler.name,
         "runs": [
             {
                 "run": run.id if run.path.exists() else None,
@@ -284,10 +277,10 @@ def _describe_sweep(local: LocalSweep, submitted: Submission | None) -> dict[str
                 "job_id": run.read_job_id(),
                 "verdict": msgspec.to_builtins(run.read_verdict()),
             }
-            for run, point in zip(places.runs, local.planned.points, strict=True)
+            for run, point in zip(places.runs, places.planned.points, strict=True)
         ],
-        "jobs": [{"name": job.name, "job_id": job.job_id} for job in jobs],
-        "summary_job_id": None if submitted is None else submitted.summary_job_id,
+        "jobs": [{"name": job.target.name, "job_id": job_id} for job, job_id in jobs],
+        "summary_job_id": places.summary_job_id,
     }
 
 
@@ -296,7 +289,7 @@ def _print_sweep(planned: PlannedSubmission, submitted: Submission) -> None:
     pairs = zip(submitted.runs, planned.points, strict=True)
     listed = [(run, point) for run, point in pairs if point.index not in here]
     num_jobs = len(submitted.jobs)
-    queues = dict.fromkeys(run.scheduler.name for run in planned.runs if run.scheduler.has_queue)
+    queues = dict.fromkeys(run.scheduler.name for run in planned.plans if run.scheduler.has_queue)
     jobs = number_of(num_jobs, "job")
     say(f"{len(listed)} runs submitted to {', '.join(queues)}, as {jobs}:")
     rows = [
@@ -312,7 +305,7 @@ def _print_sweep(planned: PlannedSubmission, submitted: Submission) -> None:
             "each other, because the limit applies to all of them together"
         )
     for verb in ("status", "summary", "cancel"):
-        say(f"  hpcdist {verb} {name_to_type(submitted.places.path)}")
+        say(f"  hpcdist {verb} {name_to_type(submitted.path)}")
 
 
 def _report_earlier(submitted: Sequence[Run], *, wait: bool, as_json: bool) -> int:

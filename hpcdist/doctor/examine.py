@@ -61,7 +61,7 @@ def _with_job(request: Request, *, has_failed: bool) -> Iterator[Finding]:
     try:
         planned = plan_run(request.loaded, scheduler=request.scheduler, cluster=request.cluster)
         check = "job"
-        (script,) = planned_scripts(PlannedSubmission.of_run(planned), request.runs)
+        ((script, _),) = planned_scripts(PlannedSubmission.of_run(planned), request.runs)
         accepted = planned.scheduler.try_script(script)
         yield accepted
         if has_failed or accepted.state == "FAIL":

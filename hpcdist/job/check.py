@@ -143,7 +143,8 @@ def _hint(
 def _quotes_hint(wanted: inspect.Type, value: Any) -> str | None:
     """YAML reads 4, 007 and true as numbers and booleans: quotes make them text."""
     parts = wanted.types if isinstance(wanted, inspect.UnionType) else (wanted,)
-    if isinstance(value, bool | int | float) and any(isinstance(p, inspect.StrType) for p in parts):
+    types = [part.type if isinstance(part, inspect.Metadata) else part for part in parts]
+    if isinstance(value, bool | int | float) and any(isinstance(t, inspect.StrType) for t in types):
         return "write the value in quotes, to make it text"
     if isinstance(value, list) and isinstance(wanted, inspect.ListType):
         bare = [item for item in value if _quotes_hint(wanted.item_type, item)]

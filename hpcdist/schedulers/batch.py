@@ -21,7 +21,6 @@ import time
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -283,6 +282,8 @@ class Batch(Commands):
         runs: Sequence[Run],
         script: str,
     ) -> list[str]:
+        from concurrent.futures import ThreadPoolExecutor
+
         # The cluster's name is asked for while the scheduler makes the caller wait anyway.
         with ThreadPoolExecutor(1) as background:
             cluster = background.submit(self.cluster_name)

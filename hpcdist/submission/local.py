@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -15,7 +14,6 @@ from hpcdist.runs.run import Run, delete_folder
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers import load_scheduler
 from hpcdist.submission.layout import Job
-from hpcdist.submission.plan import PlannedSubmission
 from hpcdist.submission.submit import Submission
 
 
@@ -23,19 +21,21 @@ class PointEnd(msgspec.Struct, frozen=True, kw_only=True):
     """The end of one point."""
 
     index: int
-    run: Path | None = None
-    """Its run directory; None where it could not be started."""
+    run: Run | None = None
+    """None where it could not be started."""
     verdict: Verdict | None = None
     error: str | None = None
     """Why it could not be started."""
 
 
-class Follower:
-    """Waits for the first end of several runs on this machine; shows nothing unless overridden."""
+class LocalSweep:
+    """Starts the runs of a sweep; a run's directory is made when it starts. A subclass shows what
+    happens."""
 
-    def __init__(self, check: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, submission: Submission, check: Callable[[], None] = lambda: None) -> None:
         """`check` may raise, which ends the sweep."""
-        self._check = check
+        self._submission, self._check = submission, check
+        self.planned = submission.planned
 
     def started(self, index: int, run: Run) -> None:
         """Show that a point has started."""
@@ -61,29 +61,13 @@ class Follower:
             wait_until_gone(run)
         return {index: verdicts[run.id] for index, run in ended.items()}
 
-
-class LocalSweep:
-    """Starts the runs of a sweep; a run's directory is made when it starts."""
-
-    def __init__(self, submission: Submission) -> None:
-        self._submission = submission
-        self.planned = submission.planned
-        self.places = submission.places
-        self.started: list[Run] = []
-
-    @classmethod
-    def begin(cls, planned: PlannedSubmission, runs: Path) -> LocalSweep:
-        """Make the sweep's folder in `runs`, and copy the code into it."""
-        return cls(Submission(planned, runs))
-
-    def run_points(self, follower: Follower) -> list[PointEnd]:
+    def run_points(self) -> list[PointEnd]:
         """Run the points, so many at one time as the sweep's max_parallel says, or one.
 
         A point that fails does not stop the others. Once somebody cancels the sweep no more are
-        started, and those are not among the ends. An exception that `follower` raises ends what
-        runs, and starts no more.
+        started, and those are not among the ends. An exception ends what runs, and starts no more.
         """
-        sweep, waiting = self.places.sweep, self.planned.points_here()
+        sweep, waiting = self.planned.sweep, self.planned.points_here()
         running: dict[int, Run] = {}
         gpus: dict[int, set[str]] = {}  # they may not look busy yet
         ends: dict[int, PointEnd] = {}
@@ -92,38 +76,36 @@ class LocalSweep:
                 if sweep is not None and sweep.cancel_file.exists():
                     waiting.clear()
                 while waiting and len(running) < (self.planned.max_parallel or 1):
-                    index, run = waiting[0], self.places.runs[waiting[0]]
+                    index, run = waiting[0], self._submission.runs[waiting[0]]
                     try:
                         gpus[index] = self._start(index, set().union(*gpus.values()))
                     except HpcdistError as error:
                         if running:  # perhaps for want of what the others hold
                             break
                         ends[index] = PointEnd(index=index, error=error.message)
-                        follower.ended(ends[index])
+                        self.ended(ends[index])
                     else:
                         running[index] = run
-                        follower.started(index, run)
+                        self.started(index, run)
                     del waiting[0]
-                for index, verdict in (follower.wait(running) if running else {}).items():
-                    path = running.pop(index).path
-                    ends[index] = PointEnd(index=index, run=path, verdict=verdict)
+                for index, verdict in (self.wait(running) if running else {}).items():
+                    ends[index] = PointEnd(index=index, run=running.pop(index), verdict=verdict)
                     del gpus[index]
-                    follower.ended(ends[index])
+                    self.ended(ends[index])
         except BaseException as error:
             if running:
-                follower.end([*running.values()], error)
+                self.end([*running.values()], error)
             raise
         return [ends[index] for index in sorted(ends)]
 
     def _start(self, index: int, busy_gpus: set[str]) -> set[str]:
         """Start one point; return its GPUs, which are others than the busy ones."""
-        planned, run = self.planned.runs[index].now(busy_gpus), self.places.runs[index]
-        job = Job(target=planned.target(run), points=[index])
+        planned, run = self.planned.plans[index].now(busy_gpus), self._submission.runs[index]
+        job = Job(planned=planned, target=planned.target(run), points=[index])
         try:
-            self._submission.make_runs(job, planned)
-            self._submission.hand_over(job, planned)
+            self._submission.make_runs(job)
+            self._submission.hand_over(job)
         except BaseException:
             delete_folder(run.path)
             raise
-        self.started.append(run)
         return {uuid for node in planned.plan.launch.nodes for uuid in node.gpus or []}

@@ -6,10 +6,13 @@ Nothing here has an effect: every mistake at any point is found before anything 
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -23,10 +26,15 @@ from hpcdist.machine.containers import InContainer
 from hpcdist.runs.run import Run
 from hpcdist.runs.sweep import Sweep
 from hpcdist.schedulers import detect_scheduler, load_scheduler
-from hpcdist.schedulers.base import Allocation, Dependency, Plan, Scheduler, Target
+from hpcdist.schedulers.base import Allocation, Dependency, Directive, Plan, Scheduler, Target
 from hpcdist.submission.container import in_container, settle_container
 from hpcdist.submission.points import Point
-from hpcdist.submission.workspace import SnapshotRequest, Workspace, plan_workspace
+from hpcdist.submission.workspace import (
+    PLACEHOLDER_ID,
+    SnapshotRequest,
+    Workspace,
+    plan_workspace,
+)
 from hpcdist.workloads import load_workload
 
 
@@ -86,13 +94,52 @@ class PlannedRun:
             step_options=self.plan.step_options,
         )
 
-    def explain(self, runs: Path) -> list[str]:
-        """Return what images find, a line each."""
-        lines = []
+    def explain(self, script: str, runs: Path) -> list[dict[str, Any]]:
+        """Return the lines of the script, but for empty ones; each option, and what the profile has
+        in it, with what it is for and the keys that it comes from. At the end, what an image
+        sees."""
+        from hpcdist.cluster.profile import profile_keys
+        from hpcdist.job.keys import job_keys
+
+        profile, target = self.cluster.profile, self.target(Run(runs / PLACEHOLDER_ID))
+        meanings = {key.path: key.meaning for key in [*profile_keys(), *job_keys()]}
+        setup = "\n".join(profile.setup).split("\n")
+        known = [
+            *(Directive(one.strip(), keys=["setup"]) for one in setup),
+            *(Directive(one, keys=["directives"]) for one in profile.directives),
+            *(Directive(f"export {name}=", keys=["environment"]) for name in profile.environment),
+            *self.scheduler.directives(self.loaded.job, profile, target),
+        ]
+        lines: list[dict[str, Any]] = []
+        for line in filter(str.strip, script.splitlines()):
+            text = re.sub(r"^#[A-Z]+ ", "", line.strip())
+            one = next((one for one in known if one.option and text.startswith(one.option)), None)
+            keys = [self._origin(key.split("|")) for key in one.keys] if one else []
+            why = (one.why or meanings[keys[0]["key"]]) if one else ""
+            lines.append({"line": line, "why": why, "keys": keys})
         if (container := self.container_in(runs)) is not None:
-            lines.append(f"container: {container.image}, started by {container.runtime}")
-            lines += [f"seen inside: {mount}" for mount in container.mounts]
+            seen = ", ".join(map(str, container.mounts))
+            why = f"The ranks are started in it by {container.runtime}, and see {seen}."
+            lines.append({"line": f"container: {container.image}", "why": why, "keys": []})
         return lines
+
+    def _origin(self, keys: Sequence[str]) -> dict[str, Any]:
+        """Return the first of the keys that is set, with its value and where that comes from: a
+        flag, a file or `default`; where none is set, the last."""
+        found: dict[str, Any] = {}
+        for key in keys:
+            section, inner, _ = key.partition(".")
+            if inner and hasattr(self.loaded.job, section):
+                value, origin = attrgetter(key)(self.loaded.job), self.loaded.origin_of(key)
+            else:
+                value, origin = attrgetter(key)(self.cluster.profile), self.cluster.origins[section]
+                if origin in self.cluster.files:
+                    origin = f"{origin}, cluster {self.cluster.name}"
+            shown = msgspec.to_builtins(value)
+            found = {"key": key, "value": shown, "origin": origin or "default"}
+            if value is not None:
+                break
+        return found
 
     def container_in(self, runs: Path) -> InContainer | None:
         """Return how the ranks are started in an image, with the runs in a folder."""
@@ -111,6 +158,26 @@ class PlannedRun:
             load_workload(job).check_device(plan.launch.device)
         return replace(self, plan=plan)
 
+    def planned_for(self, loaded: LoadedJob) -> PlannedRun:
+        """Return the plan of another job of this profile and code."""
+        with _located(loaded):
+            load_workload(loaded.job).check()
+            loaded, notes = settle_container(loaded, self.cluster, self.scheduler)
+            plan = self.plan
+            if shape_of(loaded.job) != shape_of(self.loaded.job):
+                plan = self.scheduler.plan(loaded.job, self.cluster.profile)
+            load_workload(loaded.job).check_device(plan.launch.device)
+        return replace(self, loaded=loaded, plan=plan, container_notes=notes)
+
+    def with_seed_of(self, repeat: int) -> PlannedRun:
+        """Return the plan with a seed of its own, without which a repeat would not show what chance
+        does to an accuracy."""
+        job = self.loaded.job
+        if not repeat or not isinstance(job, TrainingJob):
+            return self
+        train = msgspec.structs.replace(job.train, seed=(job.train.seed + repeat) % 2**32)
+        return replace(self, loaded=self.loaded.with_job(train=train))
+
     def prepare(self) -> None:
         """Do what comes before any submission, such as a download, which may take long; what jobs
         would not find is for themselves to do."""
@@ -120,28 +187,11 @@ class PlannedRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
-    """The run directories of a submission, made or not."""
-
-    path: Path
-    """The run's, or the sweep's."""
-    runs: list[Run]
-    """One per point."""
-    sweep: Sweep | None
-    """None: the run is by itself."""
-
-    @property
-    def id(self) -> str:
-        """The name by which the user calls the submission."""
-        return self.path.name
-
-
-@dataclass(frozen=True, kw_only=True)
 class PlannedSubmission:
     """All runs of one submission, and how each would run; a single run has one point."""
 
     points: list[Point]
-    runs: list[PlannedRun]
+    plans: list[PlannedRun]
     """One per point."""
     max_parallel: int | None = None
     """So many runs at one time; None: locally one, else as many as there is room for."""
@@ -149,27 +199,42 @@ class PlannedSubmission:
     """Name of the comparison whose variants the points are."""
     is_sweep: bool = True
     """The runs belong to a sweep, which has a folder of its own."""
+    path: Path = Path("RUN")
+    """The run's folder, or the sweep's, made or not; its name is that of the submission."""
 
     @classmethod
     def of_run(cls, planned: PlannedRun) -> PlannedSubmission:
         """Return the submission of one run by itself."""
-        return cls(points=[Point(index=0, flags={})], runs=[planned], is_sweep=False)
+        return cls(points=[Point(index=0, flags={})], plans=[planned], is_sweep=False)
+
+    def at(self, path: Path) -> PlannedSubmission:
+        """Return the plan with its folder, and its code's copy in it: all scripts are final then,
+        but for the ids of jobs that they wait for."""
+        plans = [replace(one, workspace=one.workspace.placed(path)) for one in self.plans]
+        return replace(self, plans=plans, path=path)
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    @property
+    def sweep(self) -> Sweep | None:
+        return Sweep(self.path) if self.is_sweep else None
+
+    @property
+    def runs(self) -> list[Run]:
+        """The run directories, made or not, one per point."""
+        number = range(len(self.points))
+        return [self.sweep.run(i, len(number)) for i in number] if self.sweep else [Run(self.path)]
 
     @property
     def scheduler(self) -> Scheduler:
         """The scheduler of all runs."""
-        return self.runs[0].scheduler
-
-    @property
-    def schedulers(self) -> str:
-        return self.scheduler.name
+        return self.plans[0].scheduler
 
     @property
     def has_queue(self) -> bool:
         return self.scheduler.has_queue
-
-    def only_scheduler(self, option: str) -> Scheduler:  # noqa: ARG002
-        return self.scheduler
 
     def points_here(self) -> list[int]:
         """Return the points of a sweep that run on this machine, one after the other."""
@@ -177,35 +242,22 @@ class PlannedSubmission:
 
     @property
     def name(self) -> str:
-        return self.comparison or self.runs[0].loaded.job.name
+        return self.comparison or self.plans[0].loaded.job.name
 
     @property
     def notes(self) -> list[str]:
         """Return what the user should know, each sentence once."""
-        return list(dict.fromkeys(note for run in self.runs for note in run.notes))
-
-    def places(self, path: Path) -> Places:
-        """Return the run directories, where `path` is the run's or the sweep's folder."""
-        if not self.is_sweep:
-            return Places(path=path, runs=[Run(path)], sweep=None)
-        sweep = Sweep(path)
-        runs = [sweep.run(index, len(self.points)) for index in range(len(self.points))]
-        return Places(path=path, runs=runs, sweep=sweep)
+        return list(dict.fromkeys(note for one in self.plans for note in one.notes))
 
     def prepare(self) -> None:
         """Do what comes before any submission, once for runs that are the same."""
-        for run in {id(run): run for run in self.runs}.values():
-            run.prepare()
-
-    def placed(self, path: Path) -> PlannedSubmission:
-        """Return the plan with its code copied into the run's or the sweep's folder."""
-        runs = [replace(run, workspace=run.workspace.placed(path)) for run in self.runs]
-        return replace(self, runs=runs)
+        for one in {id(one): one for one in self.plans}.values():
+            one.prepare()
 
     def now(self) -> PlannedSubmission:
         """Return the plan for this machine as it is at present, if the runs are for it."""
-        runs = [run.now() if run.scheduler.runs_here else run for run in self.runs]
-        return replace(self, runs=runs)
+        plans = [one.now() if one.scheduler.runs_here else one for one in self.plans]
+        return replace(self, plans=plans)
 
 
 def plan_run(
@@ -229,7 +281,9 @@ def plan_run(
     if allocation is not None:
         launch = msgspec.structs.replace(loaded.job.launch, requeue=False)
         loaded = loaded.with_job(launch=launch)
-    _check_channels(cluster, chosen)
+    for kind, reference in map(parse_channel, cluster.profile.notify):
+        if kind == "apprise":
+            _check_apprise(reference, chosen)
     with _located(loaded):
         load_workload(loaded.job).check()
         loaded, container_notes = settle_container(loaded, cluster, chosen)
@@ -238,39 +292,35 @@ def plan_run(
         else:
             plan = chosen.plan_step(loaded.job, cluster.profile, allocation)
         load_workload(loaded.job).check_device(plan.launch.device)
-    if workspace is None:
-        workspace = plan_workspace(
-            loaded.job,
-            snapshot or SnapshotRequest(),
-            # What starts while its user looks on needs none: there is no queue to wait in.
-            by_default=allocation is None and not chosen.runs_here,
-            only_there=None if chosen.shares_files else chosen.title,
-        )
     return PlannedRun(
         loaded=loaded,
         scheduler=chosen,
         cluster=cluster,
         plan=plan,
-        workspace=workspace,
+        workspace=workspace
+        or plan_workspace(
+            loaded.job,
+            snapshot or SnapshotRequest(),
+            # What starts while its user looks on needs none: there is no queue to wait in.
+            by_default=allocation is None and not chosen.runs_here,
+            only_there=None if chosen.shares_files else chosen.title,
+        ),
         container_notes=container_notes,
     )
 
 
-def _check_channels(cluster: LoadedProfile, scheduler: Scheduler) -> None:
+def _check_apprise(reference: str, scheduler: Scheduler) -> None:
     """Raise UserError for a channel that could not tell anything."""
-    for kind, reference in map(parse_channel, cluster.profile.notify):
-        if kind != "apprise":
-            continue
-        if not scheduler.shares_files:
-            raise UserError(
-                f"notify: apprise needs a variable or a file of yours, and the nodes of "
-                f"{scheduler.title} have neither",
-                hint="leave it out, or name a command that the nodes have",
-            )
-        read_address(reference)
-        if importlib.util.find_spec("apprise") is None:
-            hint = "install it: pip install 'hpcdist[notify]'"
-            raise UserError("notify: the package apprise is not there", hint=hint)
+    if not scheduler.shares_files:
+        raise UserError(
+            f"notify: apprise needs a variable or a file of yours, and the nodes of "
+            f"{scheduler.title} have neither",
+            hint="leave it out, or name a command that the nodes have",
+        )
+    read_address(reference)
+    if importlib.util.find_spec("apprise") is None:
+        hint = "install it: pip install 'hpcdist[notify]'"
+        raise UserError("notify: the package apprise is not there", hint=hint)
 
 
 def plan_points(
@@ -278,58 +328,33 @@ def plan_points(
     *,
     load: Callable[[Point], LoadedJob],
     plan: Callable[[LoadedJob, Point], PlannedRun],
-    max_parallel: int | None = None,
-    comparison: str | None = None,
-    is_sweep: bool = True,
     same_seed: bool = False,
+    **more: Any,
 ) -> PlannedSubmission:
-    """Load and plan every point: once for its repeats, the scheduler's plan once for every shape,
-    and what depends on the code once for all. Repeats have seeds of their own, without which they
-    would not show what chance does to an accuracy; not with `same_seed`.
+    """Load and plan every point: once for its repeats, and the scheduler's plan once for every
+    shape. Repeats have seeds of their own, but not with `same_seed`.
 
-    Raises UserError or SchedulerError, as `load` and `plan` do, and UserError for profiles of
-    several schedulers: a submission is handed over to one.
+    `more` are fields of the PlannedSubmission. Raises UserError or SchedulerError, as `load` and
+    `plan` do, and UserError for profiles of several schedulers: a submission is handed over to one.
     """
     by_values: dict[tuple[str, ...], PlannedRun] = {}
-    by_shape: dict[tuple[str, ...], PlannedRun] = {}
-    runs: list[PlannedRun] = []
+    alike: dict[tuple[str, ...], PlannedRun] = {}
+    plans: list[PlannedRun] = []
     for point in points:
         values = (point.job or "", *(flag.name for flag in point.flags.values()))
         if values not in by_values:
             loaded = load(point)
-            job = loaded.job
-            script = job.script if isinstance(job, ScriptJob) else ""
-            code = (point.cluster or "", job.workload, script)
-            shape = (*code, shape_of(job))
-            if same := by_shape.get(shape) or by_shape.get(code):
-                with _located(loaded):
-                    load_workload(job).check()
-                    loaded, notes = settle_container(loaded, same.cluster, same.scheduler)
-                    of_plan = same.plan
-                    if shape_of(job) != shape_of(same.loaded.job):
-                        of_plan = same.scheduler.plan(loaded.job, same.cluster.profile)
-                    load_workload(job).check_device(of_plan.launch.device)
-                planned = replace(same, loaded=loaded, plan=of_plan, container_notes=notes)
-            else:
-                planned = plan(loaded, point)
-            by_values[values] = by_shape[shape] = by_shape[code] = planned
-        planned = by_values[values]
-        job = planned.loaded.job
-        if point.repeat and isinstance(job, TrainingJob) and not same_seed:
-            seed = (job.train.seed + point.repeat) % 2**32
-            train = msgspec.structs.replace(job.train, seed=seed)
-            planned = replace(planned, loaded=planned.loaded.with_job(train=train))
-        runs.append(planned)
-    if len(names := dict.fromkeys(run.scheduler.name for run in runs)) > 1:
+            script = loaded.job.script if isinstance(loaded.job, ScriptJob) else ""
+            code = (point.cluster or "", loaded.job.workload, script)
+            shape = (*code, shape_of(loaded.job))
+            same = alike.get(shape) or alike.get(code)
+            planned = same.planned_for(loaded) if same else plan(loaded, point)
+            by_values[values] = alike[shape] = alike[code] = planned
+        plans.append(by_values[values].with_seed_of(0 if same_seed else point.repeat))
+    if len(names := dict.fromkeys(one.scheduler.name for one in plans)) > 1:
         hint = "submit a sweep for each of them"
         raise UserError(f"the sweep is for {' and '.join(names)}, must be for one", hint=hint)
-    return PlannedSubmission(
-        points=list(points),
-        runs=runs,
-        max_parallel=max_parallel,
-        comparison=comparison,
-        is_sweep=is_sweep,
-    )
+    return PlannedSubmission(points=list(points), plans=plans, **more)
 
 
 def shape_of(job: JobSpec) -> str:

@@ -46,7 +46,7 @@ BEHIND = ("#SBATCH", "#BSUB", "#PBS")
 
 
 @pytest.mark.parametrize("scheduler", ["slurm", "lsf", "pbs", "azure", "local"])
-def test_every_line_of_a_script_is_told_and_every_directive_by_itself(hpcdist, scheduler):
+def test_every_line_of_a_script_is_told_and_every_directive_with_its_reason(hpcdist, scheduler):
     hpcdist.write("hpcdist.yaml", PROFILES)
     place = ("--local",) if scheduler == "local" else ("--cluster", scheduler)
     options = ("ddp", *place, "--nodes", "2", "--gpus", "2", "--time", "90")
@@ -54,13 +54,9 @@ def test_every_line_of_a_script_is_told_and_every_directive_by_itself(hpcdist, s
     done = hpcdist("explain", *options, "--json")
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)
-    told = [line for part in found["lines"] for line in part["lines"]]
-    comments = [line for line in script if line.strip().startswith("# ")]
-    kept = [line for line in script if line.strip() and line not in comments[1:]]
-    assert told == kept
+    assert [part["line"] for part in found["lines"]] == [line for line in script if line.strip()]
     for part in found["lines"]:
-        assert part["what"]
-        assert len(part["lines"]) == 1 or not part["lines"][1].startswith(BEHIND), part
+        assert part["why"] or not part["line"].startswith(BEHIND), part
 
 
 def test_a_line_names_the_flag_the_file_or_the_default_that_it_comes_from(hpcdist):
@@ -70,7 +66,7 @@ def test_a_line_names_the_flag_the_file_or_the_default_that_it_comes_from(hpcdis
     done = hpcdist("explain", "j", "--cluster", "slurm", "--nodes", "2", "--json")
     (found,) = json.loads(done.stdout)
     origins = {
-        part["lines"][0]: [(one["key"], one["value"], one["origin"]) for one in part["origins"]]
+        part["line"].strip(): [(one["key"], one["value"], one["origin"]) for one in part["keys"]]
         for part in found["lines"]
     }
     assert origins["#SBATCH --nodes=2"] == [("resources.nodes", 2, "--nodes")]
@@ -94,7 +90,7 @@ def test_numbers_of_directives_are_told_with_where_they_come_from(hpcdist):
     hpcdist.write("hpcdist.yaml", "clusters: {c: {scheduler: slurm, cpus_per_gpu: 4}}\n")
     options = ("ddp", "--nodes", "2", "--gpus", "2", "--time", "90", "--set", "resources.mem_gb=64")
     (found,) = json.loads(hpcdist("explain", *options, "--json").stdout)
-    told = {part["lines"][0]: part["what"] for part in found["lines"]}
+    told = {part["line"]: part["why"] for part in found["lines"]}
     assert "2 GPUs per node x 4 CPUs per GPU, 16 in all" in told["#SBATCH --cpus-per-task=8"]
     assert told["#SBATCH --mem=61036M"].startswith("64 GB per node")
 
@@ -124,8 +120,8 @@ def test_runs_of_a_sweep_in_different_images_share_an_array_and_each_image_is_ex
     sets = ["--set", "container.runtime=podman", "--sweep", f"container.image={image}:1,{image}:2"]
     options = ("check", "--scheduler", "slurm", *sets, "--repeat", 2)
     explained = json.loads(hpcdist("explain", *options, "--json").stdout)
-    told = [line for each in explained for line in each["numbers"] if "container: " in line]
-    assert [line.split()[1].rstrip(",") for line in told] == [f"{image}:1", f"{image}:2"]
+    told = [part["line"] for each in explained for part in each["lines"][-1:]]
+    assert told == [f"container: {image}:1", f"container: {image}:2"]
     lines = [line.strip(" \\") for line in hpcdist("render", *options).stdout.splitlines()]
     assert [line for line in lines if "--array" in line] == ["#SBATCH --array=0-3"]
 

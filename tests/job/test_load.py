@@ -196,17 +196,18 @@ def test_a_flag_and_a_set_that_contradict_each_other_are_refused():
             "line 2, column 1: the key 'workload' appears twice",
         ),
         ("1: 2\n", "the key 1 is not text"),
-        ("a: &a [*a]\n", "more than 10,000 keys and values"),
+        ("a: &a [*a]\n", "100 aliases, or one in what has an anchor"),
         ("a: " + "[" * 100_000, "nested more than 50 levels deep"),
         ("a: !!bool maybe\n", "not valid YAML: 'maybe'"),
         ("train:\n  epochs 3\n  lr: 1\n", "line 2: there is no colon after epochs"),
         ("a: !!python/object/apply:os.system [true]\n", "could not determine a constructor"),
-        (BOMB, "more than 10,000 keys and values, with those that aliases repeat"),
-        (KEY_BOMB, "more than 10,000 keys and values, with those that aliases repeat"),
-        ("".join(f"k{n}: 1\n" for n in range(9_000)), "more than 10,000 keys and values"),
+        (BOMB, "100 aliases, or one in what has an anchor"),
+        (KEY_BOMB, "100 aliases, or one in what has an anchor"),
+        ("epochs 3\nworkload: train\n", "line 1: there is no colon after epochs"),
+        ("workload: train\nepochs 3\n", "line 2: there is no colon after epochs"),
         (
             f"a: &a {'x' * 100_000}\nb: [{'*a, ' * 9_000}]\n",
-            "more than 10,000 keys and values, with those that aliases repeat",
+            "100 aliases, or one in what has an anchor",
         ),
         ("a: " + "[" * 60_000, "nested more than 50 levels deep"),
         ("k: " + "x" * 300_000, "cannot be read: it has 300 kB, and no more than 256 kB are read"),
@@ -220,7 +221,7 @@ def test_a_flag_and_a_set_that_contradict_each_other_are_refused():
         ("workload: train\nresources: {nodes: null}\n", "resources.nodes is null, must be"),
         ("workload: train\nresources: 5\n", "resources is 5, must be a section with keys"),
     ],
-    ids=range(26),
+    ids=range(27),
 )
 def test_a_broken_job_file_is_refused(tmp_path, content, message):
     error = error_of(write(tmp_path / "a.yaml", content))

@@ -362,12 +362,12 @@ def test_the_spec_the_script_and_render_name_the_snapshot(tree, runs):
     planned = plan_run(
         loaded(tree), scheduler="local", snapshot=SnapshotRequest(wanted=True, runs=runs)
     )
-    (script,) = planned_scripts(PlannedSubmission.of_run(planned), runs)
+    ((script, _),) = planned_scripts(PlannedSubmission.of_run(planned), runs)
     assert not runs.exists()
     assert f"\ncd {runs}/RUN/code" in script
     assert f"\nexport HPCDIST_SUBMIT_DIR={tree}\n" in script
     run = Run.create(runs, "x")
-    (placed,) = PlannedSubmission.of_run(planned).placed(run.path).runs
+    (placed,) = PlannedSubmission.of_run(planned).at(run.path).plans
     write_spec(run, placed)
     spec = run.read_spec()
     folder = run.path / "code"
