@@ -184,7 +184,7 @@ def submit(
     """Submit a job, as `hpcdist submit` does, and return at once.
 
     Args:
-        job: name of a job, path of a job file, path of a Python script (or of a folder or zip file
+        job: name of a job, path of a job file, path of a Python script (or of a folder
             with a `__main__.py`), or a function, which is called in every rank: see
             `SubmittedRun.result`.
         args: arguments of a script, which are texts, or of a function, which are anything that can
@@ -423,7 +423,7 @@ def _dependencies(after: _After, scheduler: Scheduler, folder: Path) -> list[Dep
 
 def _run_points(local: Submission) -> None:
     """Run the points of a sweep that are for this machine."""
-    from hpcdist.submission.local import LocalSweep
+    from hpcdist.submission.submit import LocalSweep
 
     for end in LocalSweep(local).run_points():
         if end.error is not None:

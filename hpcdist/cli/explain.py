@@ -139,9 +139,7 @@ def _of_keys(word: str) -> list[Meaning]:
     """Explain a key by its whole name, or by its last part; a section with the names of its
     keys."""
     from hpcdist.cluster.profile import profile_keys
-    from hpcdist.job.check import annotation_at
-    from hpcdist.job.keys import example_of, job_keys
-    from hpcdist.job.spec import JOB_TYPES
+    from hpcdist.job.keys import job_keys
 
     keys = [*job_keys(), *profile_keys()]
     whole = [key for key in keys if key.path == word]
@@ -154,9 +152,6 @@ def _of_keys(word: str) -> list[Meaning]:
         facts |= {"unit": key.unit} if key.unit else {}
         if key.workloads:
             facts["workloads"] = ", ".join(key.workloads)
-            annotation = annotation_at(JOB_TYPES[key.workloads[0]], tuple(key.path.split(".")))
-            if example := example_of(key.path, annotation):
-                facts["example"] = f"--set {key.path}={example}"
         facts["see"] = "docs/job-keys.md" if key.workloads else "docs/cluster-profiles.md"
         kind = f"a {'section' if key.value == 'section' else 'key'} of "
         kind += "a job file" if key.workloads else "hpcdist.yaml"
@@ -205,8 +200,7 @@ def _of_run(word: str, runs: Path) -> list[Meaning]:
 def _explain_job(options: JobOptions) -> list[dict[str, Any]]:
     """Explain the scripts of a job, once for runs whose scripts are alike."""
     from hpcdist.cli.submit import plan, settle_afters
-    from hpcdist.submission.layout import planned_scripts
-    from hpcdist.submission.plan import shape_of
+    from hpcdist.submission.plan import planned_scripts, shape_of
 
     try:
         planned = plan(options)

@@ -21,8 +21,7 @@ from hpcdist.runs.run import Run, name_to_type
 
 if TYPE_CHECKING:
     from hpcdist.runs.verdict import Verdict
-    from hpcdist.submission.local import PointEnd
-    from hpcdist.submission.submit import Submission
+    from hpcdist.submission.submit import PointEnd, Submission
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HURRY_S = 0.5
@@ -203,7 +202,7 @@ def run_points(submission: Submission, interrupts: Interrupts, *, as_json: bool)
     from hpcdist.monitor.follow import follow
     from hpcdist.monitor.logs import Screen
     from hpcdist.monitor.states import exit_code_of_all
-    from hpcdist.submission.local import LocalSweep
+    from hpcdist.submission.submit import LocalSweep
 
     points, name = submission.planned.points, submission.id
     is_one_by_one = (submission.planned.max_parallel or 1) == 1

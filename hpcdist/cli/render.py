@@ -27,7 +27,7 @@ def render(*, options: JobOptions, as_json: bool) -> None:
     \b
     hpcdist render ddp --nodes 2 --gpus 2 --local
     """
-    from hpcdist.submission.layout import planned_scripts
+    from hpcdist.submission.plan import planned_scripts
 
     planned = plan(options)
     # Without a queue the command itself would wait.

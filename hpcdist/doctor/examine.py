@@ -20,8 +20,7 @@ from hpcdist.doctor.trial import Request, collect, run_trial
 from hpcdist.runs.run import delete_folder, how_to_close, refused_doors
 from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.base import Finding, failed, passed, skipped, warned
-from hpcdist.submission.layout import planned_scripts
-from hpcdist.submission.plan import PlannedSubmission, plan_run
+from hpcdist.submission.plan import PlannedSubmission, plan_run, planned_scripts
 
 _LOCAL_KINDS = frozenset(
     ("tmpfs", "ramfs", "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "overlay", "f2fs")

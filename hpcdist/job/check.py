@@ -232,10 +232,8 @@ def _number_words(wanted: Any) -> str:
     if wanted.ge is not None and at_most is not None:
         return f"{noun} from {wanted.ge} to {at_most}"
     bounds = {">=": wanted.ge, ">": wanted.gt, "<=": at_most, "<": wanted.lt}
-    told = [
-        _BOUNDS[sign].format(f"{bound:.15g}") for sign, bound in bounds.items() if bound is not None
-    ]
-    return ", ".join([noun, *told])
+    given = [_BOUNDS[sign].format(f"{at:.15g}") for sign, at in bounds.items() if at is not None]
+    return ", ".join([noun, *given])
 
 
 _NOUNS: dict[type[inspect.Type], str] = {

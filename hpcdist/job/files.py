@@ -1,7 +1,7 @@
 """Find what a job's name or path means, and the code that it runs, without running any of it.
 
 A name means ./jobs/NAME.yaml, then the jobs that ship with hpcdist; a path means a job file
-(.yaml, .yml), or else a Python script, which may be a folder or a zip file with a `__main__.py`.
+(.yaml, .yml), or else a Python script, which may be a folder with a `__main__.py`.
 Where a name is that of a job and of a script without a suffix, it means the job: ./NAME is the
 script. A module is found by its name as `python -m` would, a program as execvp does.
 """
@@ -23,7 +23,7 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
 from hpcdist.base.files import shipped_folder
-from hpcdist.base.text import nearest, nearest_first, show_bytes
+from hpcdist.base.text import nearest, nearest_first
 
 LOCAL_JOBS = Path("jobs")
 YAML_SUFFIX = ".yaml"
@@ -35,9 +35,21 @@ NameKind = Literal["job", "module", "program"]
 """A name is that of a job or a path, of a module (after -m), or of a program (--no-python)."""
 
 _KINDS: dict[str, Literal["yaml", "script"]] = {".yaml": "yaml", ".yml": "yaml", ".py": "script"}
-_MOST_UNPACKED_BYTES = 10 * MOST_SOURCE_BYTES
 _MAIN, _MAIN_FILE = "__main__", "__main__.py"
-_NO_SCRIPTS = (".sh", ".bash", ".json", ".ipynb", ".toml", ".cfg", ".ini", ".txt", ".md", ".csv")
+_ARCHIVES = (".zip", ".pyz", ".tar", ".tgz", ".gz")
+_NO_SCRIPTS = (
+    *_ARCHIVES,
+    ".sh",
+    ".bash",
+    ".json",
+    ".ipynb",
+    ".toml",
+    ".cfg",
+    ".ini",
+    ".txt",
+    ".md",
+    ".csv",
+)
 """Suffixes of files that can by chance be read as Python, and are none."""
 _CORRECT = "correct the script; nothing was started"
 
@@ -154,39 +166,23 @@ def read_bytes(path: str, shown: str, *, most_bytes: int) -> bytes:
 
 
 def find_main(path: str) -> ModuleSpec | None:
-    """Return `__main__` of a folder or zip file, or ModuleNotFoundError; None for other files."""
-    for hook in sys.path_hooks:
-        try:
-            finder = hook(path)
-        except ImportError:
-            continue
-        if invalidate := getattr(finder, "invalidate_caches", None):
-            invalidate()  # zip files are looked into once per process
-        spec = finder.find_spec(_MAIN)
-        if spec is None or not (spec.origin or "").endswith((SUFFIX, ".pyc")):
-            message = f"there is no module {_MAIN} in {path}"
-            raise ModuleNotFoundError(message, name=_MAIN, path=path)
-        return spec
-    return None
+    """Return `__main__` of a folder, or ModuleNotFoundError; None for other files."""
+    if not os.path.isdir(path):
+        return None
+    PathFinder.invalidate_caches()
+    spec = PathFinder.find_spec(_MAIN, [path])
+    if spec is None or not (spec.origin or "").endswith((SUFFIX, ".pyc")):
+        raise ModuleNotFoundError(f"there is no module {_MAIN} in {path}", name=_MAIN, path=path)
+    return spec
 
 
 def check_script(path: str, shown: str) -> None:
     """Raise JobError unless `python PATH` would run without syntax errors."""
     try:
-        _check_archive(path)
         main = find_main(path)
-    except SyntaxError as error:
-        raise _wrong_source(error, f"{shown}/{_MAIN_FILE}", _CORRECT) from None
     except ModuleNotFoundError:
-        kind = "folder" if os.path.isdir(path) else "zip file"
-        raise JobError(
-            f"{shown} is a {kind} without a {_MAIN_FILE}, and cannot be run",
-            hint=f"give a job's name, a job file (.yaml), a Python script (.py), or a folder or "
-            f"zip file with a {_MAIN_FILE}",
-        ) from None
-    except Exception as error:  # noqa: BLE001 - bytes of an archive may mean anything
-        message = f"{shown} is a damaged zip file, or a too large one: {error}"
-        raise JobError(message, hint="make it anew, or give a script in a folder") from None
+        hint = "give a job's name, a job file (.yaml), a Python script (.py), or a folder with one"
+        raise JobError(f"{shown} is a folder without a {_MAIN_FILE}", hint=hint) from None
     if main is not None:
         _check_module(main, os.path.join(shown, os.path.basename(main.origin or "")))
         return
@@ -196,6 +192,8 @@ def check_script(path: str, shown: str) -> None:
     if suffix in _NO_SCRIPTS:
         if suffix == ".ipynb":
             other = f"make a script of it: jupyter nbconvert --to script {shown}"
+        if suffix in _ARCHIVES:
+            other = f"unpack it: a folder with a {_MAIN_FILE} can be run"
         raise JobError(
             f"{shown} does not have the name of a Python script",
             hint=f"job files end in .yaml, scripts in .py or have no suffix; {other}",
@@ -204,21 +202,6 @@ def check_script(path: str, shown: str) -> None:
         raise JobError(f"{shown} is not a Python script, but binary", hint=other)
     hint = _CORRECT if suffix == SUFFIX else f"correct the script; or, if it is not one, {other}"
     _check_source(read_bytes(path, shown, most_bytes=MOST_SOURCE_BYTES), path, shown, hint)
-
-
-def _check_archive(path: str) -> None:
-    """Read the Python files of a zip file, before zipimport compiles what is in it; raises what
-    they raise that are damaged, or ValueError where they are too large."""
-    from zipfile import ZipFile, is_zipfile
-
-    if os.path.isfile(path) and is_zipfile(path):  # a pipe would block its reader
-        with ZipFile(path) as archive:
-            sources = [info for info in archive.infolist() if info.filename.endswith(SUFFIX)]
-            if sum(info.file_size for info in sources) > _MOST_UNPACKED_BYTES:
-                limit = show_bytes(_MOST_UNPACKED_BYTES)
-                raise ValueError(f"it unpacks to more than {limit} of Python files")
-            for source in sources:
-                archive.read(source)
 
 
 def _begin_of(path: str) -> bytes | None:

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-from zipfile import ZIP_DEFLATED, ZipFile
 
 import msgspec
 import pytest
@@ -230,15 +229,6 @@ def test_a_broken_job_file_is_refused(tmp_path, content, message):
     assert error.hint
 
 
-def test_a_zip_file_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked(monkeypatch):
-    monkeypatch.setattr("hpcdist.job.files._MOST_UNPACKED_BYTES", 1000)
-    with ZipFile("packed", "w", ZIP_DEFLATED) as archive:
-        archive.writestr("__main__.py", "#" * 1001)
-    error = error_of("packed")
-    assert error.message.endswith("it unpacks to more than 1 kB of Python files")
-    assert "give a script in a folder" in error.hint
-
-
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [
@@ -249,9 +239,7 @@ def test_a_zip_file_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked(m
         ("folder", "folder is a folder without a __main__.py", "give a job's name"),
         ("folder.py", "folder.py is a folder without a __main__.py", "give a job's name"),
         ("folder.yaml", "folder.yaml is a directory, must be a file", "give a job file"),
-        ("zipped", "zipped is a zip file without a __main__.py", "zip file with a __main__.py"),
-        ("wrong.zip", "wrong.zip/__main__.py: line 1: ", "correct the script"),
-        ("torn.zip", "torn.zip is a damaged zip file", "make it anew"),
+        ("app.pyz", "app.pyz does not have the name of a Python script", "unpack it: a folder"),
         ("notes.txt", "notes.txt does not have the name of a Python script", "end in .yaml"),
         ("a.ipynb", "a.ipynb does not have the name", "nbconvert --to script a.ipynb"),
         (
@@ -274,12 +262,7 @@ def test_what_is_no_job_is_refused(tmp_path, name, message, hint):
     write(tmp_path / "a.ipynb", "{}")
     write(tmp_path / "run.sh", "a=1")
     write(tmp_path / "run", "#!/bin/sh\necho hello\n")
-    with ZipFile(tmp_path / "zipped", "w") as archive:
-        archive.writestr("main.py", "")
-    with ZipFile(tmp_path / "wrong.zip", "w") as archive:
-        archive.writestr("__main__.py", "x = = 1")
-    torn = (tmp_path / "wrong.zip").read_bytes().replace(b"x = = 1", b"x = 321", 1)
-    (tmp_path / "torn.zip").write_bytes(torn)
+    write(tmp_path / "app.pyz", "")
     error = error_of(name)
     assert message in error.message
     assert hint in error.hint

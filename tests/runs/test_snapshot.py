@@ -14,8 +14,7 @@ from hpcdist.job import LoadedJob, load_job
 from hpcdist.runs.run import Run, make_unique_folder
 from hpcdist.runs.snapshot import NoWorkTreeError, copy_code, plan_snapshot, read_contents
 from hpcdist.runs.spec import RunSpec, UsedSnapshot
-from hpcdist.submission.layout import planned_scripts
-from hpcdist.submission.plan import PlannedSubmission, plan_run
+from hpcdist.submission.plan import PlannedSubmission, plan_run, planned_scripts
 from hpcdist.submission.submit import write_spec
 from hpcdist.submission.workspace import LIMIT_VARIABLE, SnapshotRequest, plan_workspace
 

@@ -9,8 +9,7 @@ import pytest
 
 from hpcdist.job import load_job
 from hpcdist.schedulers import submitting
-from hpcdist.submission.layout import planned_scripts
-from hpcdist.submission.plan import PlannedSubmission, plan_run
+from hpcdist.submission.plan import PlannedSubmission, plan_run, planned_scripts
 from hpcdist.submission.submit import submit
 
 COMMANDS = {

@@ -21,8 +21,7 @@ from hpcdist.runs.snapshot import plan_snapshot
 from hpcdist.schedulers import local
 from hpcdist.submission import plan
 from hpcdist.submission import submit as submission
-from hpcdist.submission.layout import lay_out, planned_scripts
-from hpcdist.submission.plan import PlannedSubmission, plan_run
+from hpcdist.submission.plan import PlannedSubmission, lay_out, plan_run, planned_scripts
 from hpcdist.submission.points import Point
 
 

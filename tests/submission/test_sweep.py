@@ -13,7 +13,7 @@ from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.slurm.site import ask_max_array_size
 from hpcdist.schedulers.slurm.slurm import parse_books
 from hpcdist.submission.dependencies import parse_after
-from hpcdist.submission.layout import group_points
+from hpcdist.submission.plan import group_points
 from hpcdist.submission.points import (
     axes_from_values,
     check_given_once,
