@@ -226,8 +226,6 @@ def _explain_job(options: JobOptions) -> list[dict[str, Any]]:
 
 
 def _print_scripts(described: Iterable[dict[str, Any]]) -> None:
-    from hpcdist.job.check import show
-
     total = sum(each["num_runs"] for each in described)
     for number, each in enumerate(described):
         if number:
@@ -236,10 +234,5 @@ def _print_scripts(described: Iterable[dict[str, Any]]) -> None:
             print_wrapped(f"{each['num_runs']} of {total} runs: {', '.join(each['runs'])}")
         for explained in each["lines"]:
             print(one_line(explained["line"]))
-            origins = [
-                f"{one['key']}={show(one['value'])} ({one['origin']})" for one in explained["keys"]
-            ]
-            for before, text in (("", explained["why"]), ("from ", "; ".join(origins))):
-                if text:
-                    first = f"{_INDENT}{before}"
-                    print_wrapped(one_line(text), first=first, indent=len(first))
+            if text := " ".join([explained["why"], *(f"[{key}]" for key in explained["keys"])]):
+                print_wrapped(one_line(text), first=_INDENT, indent=len(_INDENT))

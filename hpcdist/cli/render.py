@@ -21,8 +21,7 @@ def render(*, options: JobOptions, as_json: bool) -> None:
     Only the script is printed on stdout, byte for byte as it would be submitted. In it, RUN stands
     for the id that the run would get. Nothing is executed or written. If there are several scripts,
     as for a sweep, each follows a line with its number, and JOBID-of-NAME stands for the id of the
-    job of that name. `hpcdist explain` with the same options says what each line does, and where it
-    comes from.
+    job of that name. `hpcdist explain` with the same options says what each option does.
 
     \b
     hpcdist render ddp --nodes 2 --gpus 2 --local

@@ -269,12 +269,11 @@ def find_module(name: str, shown: str) -> str:
             where = " or ".join(map(os.path.relpath, folders or ())) or (
                 "the working directory or where Python looks for packages"
             )
-            near = nearest(part, _modules_in(folders or ["."]))
-            hint = (
-                f"did you mean {f'{around}.{near}'.lstrip('.')}?"
-                if near
-                else (f"the working directory is {os.getcwd()}")
-            )
+            hint = f"the working directory is {os.getcwd()}"
+            if near := nearest(part, _modules_in(folders or ["."])):
+                hint = f"did you mean {f'{around}.{near}'.lstrip('.')}?"
+            if shutil.which(name):
+                hint = f"name the module alone, without {name}: hpcdist starts Python itself"
             raise JobError(f"{shown}: there is no module {found} in {where}", hint=hint)
         folders = spec.submodule_search_locations
     if folders is not None and (spec := _ask_finders(f"{name}.{_MAIN}", folders)) is None:

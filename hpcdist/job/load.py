@@ -12,6 +12,7 @@ replaces the file's.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,21 +65,12 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
     """Flags and --set, each as key=value."""
     origins: dict[str, str] = {}
     """Keys that were given outside of the job file -> what messages call the flag."""
-    file_keys: list[str] = []
-    """Keys that stand in the job file."""
     notes: list[str] = []
     """Notes for the user on the meaning of the name."""
 
     def with_job(self, **changes: Any) -> LoadedJob:
         """Return the same with other sections of the job."""
         return msgspec.structs.replace(self, job=msgspec.structs.replace(self.job, **changes))
-
-    def origin_of(self, key: str) -> str | None:
-        """Return where the value of a key comes from: a flag, or the job file; None: it is the
-        default."""
-        origin = self.place_of(key)
-        is_in_file = any(f"{key}.".startswith(f"{one}.") for one in self.file_keys)
-        return origin if origin != self.source or is_in_file else None
 
     def place_of(self, key: str) -> str:
         """Return the flag that gave a key, or a part of it, or else the source."""
@@ -125,19 +117,33 @@ def load_job(
             f"{file.shown} compares several jobs, and is not one itself",
             hint=f"run all of them with: hpcdist submit {file.shown}",
         )
-    file_keys, defaults = dotted_keys(values), defaults or {}
-    loaded = _checked(values, given, file.shown, FILE_JOB_TYPES, defaults)
+    defaults = defaults or {}
+    try:
+        loaded = _checked(values, given, file.shown, FILE_JOB_TYPES, defaults)
+    except JobError as error:
+        raise _with_line(error, file) from None
     if isinstance(loaded.job, ScriptJob) and loaded.job.accelerate is not None:
         config, sizes = _read_accelerate(loaded.job.accelerate, file, loaded)
         loaded = _checked(values, given, file.shown, FILE_JOB_TYPES, {**sizes, **defaults})
         loaded = loaded.with_job(accelerate_config=config)
     job = _finish(loaded, file, list(script_args))
-    return msgspec.structs.replace(loaded, job=job, file_keys=file_keys, notes=list(file.notes))
+    return msgspec.structs.replace(loaded, job=job, notes=list(file.notes))
 
 
 def load_values(values: Mapping[str, Any], *, source: str, flags: Mapping[str, Flag]) -> LoadedJob:
     """Return the job of these keys, which are in no file; messages call them `source`."""
     return _checked(dict(values), _merge_flags(flags, []), source, JOB_TYPES, {})
+
+
+def _with_line(error: JobError, file: JobFile) -> JobError:
+    """Return an error with the line of a key that has no colon, which YAML takes for text."""
+    word = re.match(r"there is no colon after (\w+)", error.hint or "")
+    if word is None or file.kind != "yaml":
+        return error
+    lines = file.path.read_text("utf-8-sig", "replace").splitlines()
+    found = [number for number, line in enumerate(lines, 1) if line.split()[:1] == [word[1]]]
+    where = f"{file.shown}: line {found[0]}: " if found else f"{file.shown}: "
+    return JobError(error.message.replace(f"{file.shown}: ", where, 1), hint=error.hint)
 
 
 def locate(loaded: LoadedJob, error: JobError) -> JobError:
@@ -166,15 +172,6 @@ def parse_override(text: str) -> tuple[str, Flag]:
         hint = "for example --set train.lr=0.01"
         raise JobError(f"--set {text}: must be key.path=value", hint=hint)
     return key, parse_flag(f"--set {text}", value)
-
-
-def dotted_keys(values: Mapping[str, Any], before: str = "") -> list[str]:
-    """Return the keys of nested sections by their dotted names."""
-    names: list[str] = []
-    for key, value in values.items():
-        is_section = isinstance(value, dict) and value
-        names += dotted_keys(value, f"{before}{key}.") if is_section else [f"{before}{key}"]
-    return names
 
 
 def _origin(source: str, flag_names: Mapping[str, str], key: str) -> str:

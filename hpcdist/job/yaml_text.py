@@ -30,7 +30,8 @@ _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may have co
 
 
 class YamlError(ValueError):
-    """Text that is not one strict YAML document; the message says where."""
+    """Text that is not one strict YAML document; the message says where, and a second argument what
+    to do, where that is known."""
 
 
 class _Loader(_Base):  # type: ignore[misc] # it is one of two
@@ -81,8 +82,10 @@ def parse_yaml(text: str) -> Any:
         # What has no colon is seen in its line, or in the next.
         first = max(mark.line, 1)
         for line, found in enumerate(text.splitlines()[first - 1 : mark.line + 1], first):
-            if word := re.fullmatch(r"\s*([\w.]+) +[^\s:#][^:#]*", found):
-                raise YamlError(f"line {line}: there is no colon after {word[1]}") from None
+            if word := re.fullmatch(r"\s*([\w.]+) +([^\s:#][^:#]*)", found):
+                hint = f"write {word[1]}: {word[2]}"
+                message = f"line {line}: there is no colon after {word[1]}"
+                raise YamlError(message, hint) from None
         raise YamlError(f"line {mark.line + 1}, column {mark.column + 1}: {problem}") from None
     except (yaml.YAMLError, ValueError, KeyError) as error:  # KeyError: `!!bool maybe`
         raise YamlError(" ".join(str(error).split())) from None
@@ -113,8 +116,9 @@ def parse_keys(content: bytes, shown: str, *, hint: str) -> dict[str, Any] | Non
         problem = f"is not UTF-8 text: byte {error.start} is 0x{content[error.start]:02x}"
         raise JobError(f"{shown} {problem}", hint="save the file as UTF-8") from None
     except YamlError as error:
-        hint = "check the indentation and the quotes there"
-        raise JobError(f"{shown}: not valid YAML: {error}", hint=hint) from None
+        message, *hints = error.args
+        hint = (*hints, "check the indentation and the quotes there")[0]
+        raise JobError(f"{shown}: not valid YAML: {message}", hint=hint) from None
     if values is not None and not isinstance(values, dict):
         kind = type(values).__name__
         raise JobError(f"{shown}: the file holds a {kind}, must be keys with values", hint=hint)

@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -107,43 +106,29 @@ class PlannedRun:
 
         profile, target = self.cluster.profile, self.target(Run(runs / PLACEHOLDER_ID))
         meanings = {key.path: key.meaning for key in [*profile_keys(), *job_keys()]}
-        setup = "\n".join(profile.setup).split("\n")
         known = [
-            *(Directive(one.strip(), keys=["setup"]) for one in setup),
+            *(
+                Directive(line, keys=["setup"])
+                for text in profile.setup
+                for line in text.split("\n")
+            ),
             *(Directive(one, keys=["directives"]) for one in profile.directives),
             *(Directive(f"export {name}=", keys=["environment"]) for name in profile.environment),
             *self.scheduler.directives(self.loaded.job, profile, target),
         ]
-        lines: list[dict[str, Any]] = []
+        lines = []
         for line in filter(str.strip, script.splitlines()):
             text = re.sub(r"^#[A-Z]+ ", "", line.strip())
             one = next((one for one in known if one.option and text.startswith(one.option)), None)
-            keys = [self._origin(key.split("|")) for key in one.keys] if one else []
-            why = (one.why or meanings[keys[0]["key"]]) if one else ""
+            keys = "|".join(one.keys).split("|") if one and one.keys else []
+            why = (one.why or meanings[keys[0]]) if one else ""
             lines.append({"line": line, "why": why, "keys": keys})
         if (container := self.container_in(runs)) is not None:
             seen = ", ".join(map(str, container.mounts))
             why = f"The ranks are started in it by {container.runtime}, and see {seen}."
-            lines.append({"line": f"container: {container.image}", "why": why, "keys": []})
+            keys = ["container.image"]
+            lines.append({"line": f"container: {container.image}", "why": why, "keys": keys})
         return lines
-
-    def _origin(self, keys: Sequence[str]) -> dict[str, Any]:
-        """Return the first of the keys that is set, with its value and where that comes from: a
-        flag, a file or `default`; where none is set, the last."""
-        found: dict[str, Any] = {}
-        for key in keys:
-            section, inner, _ = key.partition(".")
-            if inner and hasattr(self.loaded.job, section):
-                value, origin = attrgetter(key)(self.loaded.job), self.loaded.origin_of(key)
-            else:
-                value, origin = attrgetter(key)(self.cluster.profile), self.cluster.origins[section]
-                if origin in self.cluster.files:
-                    origin = f"{origin}, cluster {self.cluster.name}"
-            shown = msgspec.to_builtins(value)
-            found = {"key": key, "value": shown, "origin": origin or "default"}
-            if value is not None:
-                break
-        return found
 
     def container_in(self, runs: Path) -> InContainer | None:
         """Return how the ranks are started in an image, with the runs in a folder."""

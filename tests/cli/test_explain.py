@@ -55,31 +55,16 @@ def test_every_line_of_a_script_is_told_and_every_directive_with_its_reason(hpcd
         assert part["why"] or not part["line"].startswith(BEHIND), part
 
 
-def test_a_line_names_the_flag_the_file_or_the_default_that_it_comes_from(hpcdist):
+def test_a_line_names_the_keys_that_it_comes_from(hpcdist):
     hpcdist.write("hpcdist.yaml", PROFILES)
-    job = "name: j\nworkload: train\nresources: {mem_gb: 32}\nlaunch: {requeue: false}\n"
-    hpcdist.write("jobs/j.yaml", job)
-    done = hpcdist("explain", "j", "--cluster", "slurm", "--nodes", "2", "--json")
+    done = hpcdist("explain", "ddp", "--cluster", "slurm", "--nodes", "2", "--json")
     (found,) = json.loads(done.stdout)
-    origins = {
-        part["line"].strip(): [(one["key"], one["value"], one["origin"]) for one in part["keys"]]
-        for part in found["lines"]
-    }
-    assert origins["#SBATCH --nodes=2"] == [("resources.nodes", 2, "--nodes")]
-    assert origins["#SBATCH --cpus-per-task=4"] == [
-        ("resources.gpus", 1, "default"),
-        ("cpus_per_gpu", 4, "hpcdist.yaml, cluster slurm"),
-    ]
-    assert origins["#SBATCH --mem=30518M"] == [("resources.mem_gb", 32.0, "jobs/j.yaml")]
-    assert origins["#SBATCH --no-requeue"] == [("launch.requeue", False, "jobs/j.yaml")]
-    assert origins["#SBATCH --exclusive"][0][0] == "directives"
-    assert origins["module load cuda"] == [
-        (
-            "setup",
-            ["module load cuda", "source venv/bin/activate"],
-            "hpcdist.yaml, cluster slurm",
-        )
-    ]
+    keys = {part["line"].strip(): part["keys"] for part in found["lines"]}
+    assert keys["#SBATCH --nodes=2"] == ["resources.nodes"]
+    assert "cpus_per_gpu" in keys["#SBATCH --cpus-per-task=4"]
+    assert keys["#SBATCH --mem=59605M"][0] == "resources.mem_gb"
+    assert keys["#SBATCH --exclusive"] == ["directives"]
+    assert keys["module load cuda"] == ["setup"]
 
 
 def test_numbers_of_directives_are_told_with_where_they_come_from(hpcdist):

@@ -204,6 +204,7 @@ def test_a_flag_and_a_set_that_contradict_each_other_are_refused():
         (KEY_BOMB, "100 aliases, or one in what has an anchor"),
         ("epochs 3\nworkload: train\n", "line 1: there is no colon after epochs"),
         ("workload: train\nepochs 3\n", "line 2: there is no colon after epochs"),
+        ("workload: train\ntrain:\n  epochs 3\n", 'a.yaml: line 3: train is "epochs 3", must be'),
         (
             f"a: &a {'x' * 100_000}\nb: [{'*a, ' * 9_000}]\n",
             "100 aliases, or one in what has an anchor",
@@ -220,7 +221,7 @@ def test_a_flag_and_a_set_that_contradict_each_other_are_refused():
         ("workload: train\nresources: {nodes: null}\n", "resources.nodes is null, must be"),
         ("workload: train\nresources: 5\n", "resources is 5, must be a section with keys"),
     ],
-    ids=range(27),
+    ids=range(28),
 )
 def test_a_broken_job_file_is_refused(tmp_path, content, message):
     error = error_of(write(tmp_path / "a.yaml", content))
