@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -106,8 +107,6 @@ class SealedFile:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._digest = hashlib.sha256()
-        from concurrent.futures import ThreadPoolExecutor
-
         self._beside = ThreadPoolExecutor(1)
 
     def write(self, data: bytes | memoryview) -> int:
