@@ -12,19 +12,13 @@ from hpcdist.base.files import shipped_folder
 from hpcdist.base.text import one_line
 from hpcdist.cli.follow import Interrupts
 from hpcdist.cli.host import HostCommand
-from hpcdist.cli.options import (
-    JobOptions,
-    cluster_from_options,
-    json_option,
-    load_from_options,
-    options_of_job,
-)
+from hpcdist.cli.options import PLACE_OPTIONS, JobOptions, job_options, json_option
 from hpcdist.cli.printing import note, print_json, print_wrapped
 from hpcdist.cluster.channels import NONE
 
 
 @click.command(cls=HostCommand)
-@options_of_job(str(shipped_folder("jobs") / "check.yaml"))
+@job_options(*PLACE_OPTIONS, job_name=str(shipped_folder("jobs") / "check.yaml"))
 @click.option("--no-job", is_flag=True, help="Submit nothing: check what can be seen from here.")
 @click.option(
     "--timeout",
@@ -54,9 +48,9 @@ def doctor(*, options: JobOptions, no_job: bool, timeout_min: float, as_json: bo
     from hpcdist.schedulers import detect_scheduler
     from hpcdist.schedulers.base import Finding
 
-    loaded = load_from_options(options, defaults={"resources.nodes": 2})
+    loaded = options.load(defaults={"resources.nodes": 2})
     # Who checks waits for it, and need not be told.
-    scheduler, cluster = cluster_from_options(replace(options, notify=(NONE,)))
+    scheduler, cluster = replace(options, notify=(NONE,)).choose_cluster()
     interrupts = Interrupts()
     request = Request(
         loaded=loaded,

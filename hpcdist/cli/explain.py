@@ -15,7 +15,7 @@ import msgspec
 from hpcdist.base.errors import EXIT_CODES, NoSchedulerError, RunNotFoundError, UserError
 from hpcdist.base.text import one_line
 from hpcdist.cli.host import JobCommand
-from hpcdist.cli.options import JobOptions, job_options, json_option
+from hpcdist.cli.options import JOB_OPTIONS, JobOptions, job_options, json_option
 from hpcdist.cli.printing import note, print_json, print_wrapped
 
 _INDENT = "    "
@@ -43,7 +43,7 @@ class _ExplainCommand(JobCommand):
 
 
 @click.command(cls=_ExplainCommand)
-@job_options(metavar="WHAT")
+@job_options(*JOB_OPTIONS, metavar="WHAT")
 @json_option
 def explain(*, options: JobOptions, as_json: bool) -> None:
     """Say what WHAT means: a job with the options of submit, a key, an exit code, a verdict, a

@@ -19,7 +19,7 @@ import click
 
 from hpcdist.base import served
 from hpcdist.base.errors import HpcdistError, JobError, ProfileError, RunNotFoundError, UserError
-from hpcdist.cli.options import HOST, grouped, named_runs
+from hpcdist.cli.options import HOST, named_runs, write_in_groups
 from hpcdist.cli.printing import note
 from hpcdist.runs.run import all_runs, runs_folder, slug
 
@@ -87,7 +87,7 @@ class JobCommand(HostCommand):
     """A verb that is about a job, whose help has its many options in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        grouped(ctx, self, formatter)
+        write_in_groups(ctx, self, formatter)
 
 
 def _given_names(ctx: click.Context, key: str) -> Sequence[str]:
