@@ -16,10 +16,9 @@ from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, UserError
 from hpcdist.base.text import number_of, one_line
 from hpcdist.cli.follow import Interrupted, Interrupts
 from hpcdist.cli.options import ONE_RUN_OPTIONS, Choice, JobOptions, job_options, json_option
-from hpcdist.cli.printing import note, print_columns, print_json, print_wrapped, say
+from hpcdist.cli.printing import print_columns, print_json, print_wrapped, say
 from hpcdist.cluster.channels import NONE
 from hpcdist.drill.drill import NAMES, Cost, Request, conduct
-from hpcdist.machine.command import announce_waits
 
 if TYPE_CHECKING:
     from hpcdist.submission.plan import PlannedRun
@@ -71,7 +70,6 @@ def drill(
     from hpcdist.submission.plan import plan_run
     from hpcdist.submission.workspace import SnapshotRequest
 
-    announce_waits(note)
     loaded = options.load()
     scheduler, profile = replace(options, notify=(NONE,)).choose_cluster()
     if (host := host_of(profile.profile)) is not None:

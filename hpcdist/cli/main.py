@@ -132,8 +132,10 @@ def hpcdist() -> None:
     A RUN is a run's id, the beginning of one, or `last`. Where several runs may be named, the id
     of a sweep names all of its runs.
     """
-    from hpcdist.cli.printing import show_progress
+    from hpcdist.cli.printing import note, show_progress
+    from hpcdist.machine.command import announce_waits
 
+    announce_waits(note)
     show_progress()
 
 

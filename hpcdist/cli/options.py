@@ -82,6 +82,8 @@ detach_option = click.option(
     "--detach", is_flag=True, help="Return at once; a run on this machine goes on by itself."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+about_runs = with_options(host_option, runs_option, json_option)
+"""The options of a verb that is about runs, wherever they are."""
 run_argument = click.argument("run_name", metavar="RUN")
 run_arguments = click.argument("run_names", metavar="[RUN]...", nargs=-1)
 

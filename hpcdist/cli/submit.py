@@ -18,7 +18,6 @@ from hpcdist.cli.follow import Interrupts, follow_run
 from hpcdist.cli.host import JobCommand
 from hpcdist.cli.options import JOB_OPTIONS, JobOptions, detach_option, job_options, json_option
 from hpcdist.cli.printing import note, print_columns, print_json, say
-from hpcdist.machine.command import announce_waits
 from hpcdist.runs.run import Run, name_to_type
 from hpcdist.submission.once import submitted_before
 
@@ -72,7 +71,6 @@ def submit(*, options: JobOptions, wait: bool, detach: bool, here: bool, as_json
     Ctrl-C ends a run that was started with --local or --here; with --detach it goes on by itself.
     A run on a cluster continues; `hpcdist cancel` ends it.
     """
-    announce_waits(note)
     interrupts = Interrupts()
     if (earlier := submitted_before(options.runs)) is not None:
         with interrupts.handled():
