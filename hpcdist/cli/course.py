@@ -117,7 +117,8 @@ def course(*, exercise: str | None, out: str | None) -> None:
         used = [(str(folder / name), uses.get(name, "used by both")) for name in new]
         print_columns(("FILE", "USE"), used)
     command = chosen.command.format(script=chosen.script)
-    print(f"its page: docs/course/{number}-{chosen.name}.md")
+    page = f"course/{number}-{chosen.name}"
+    print(f"its page: docs/{page}.md, in the built site {page}.html")
     print(f"begin with: cd {shlex.quote(str(folder))} && {command}")
 
 
