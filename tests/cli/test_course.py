@@ -5,7 +5,6 @@ what they import.
 """
 
 import importlib.util
-import json
 import re
 import shlex
 import shutil
