@@ -15,18 +15,10 @@ import click
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, UserError
 from hpcdist.base.text import number_of, one_line
 from hpcdist.cli.follow import Interrupted, Interrupts
-from hpcdist.cli.options import (
-    Choice,
-    JobOptions,
-    cluster_from_options,
-    json_option,
-    load_from_options,
-    options_of_one_run,
-)
-from hpcdist.cli.printing import note, print_columns, print_json, print_wrapped, say
+from hpcdist.cli.options import ONE_RUN_OPTIONS, Choice, JobOptions, job_options, json_option
+from hpcdist.cli.printing import print_columns, print_json, print_wrapped, say
 from hpcdist.cluster.channels import NONE
 from hpcdist.drill.drill import NAMES, Cost, Request, conduct
-from hpcdist.machine.command import announce_waits
 
 if TYPE_CHECKING:
     from hpcdist.submission.plan import PlannedRun
@@ -36,7 +28,7 @@ _FOLDER = ".drills"
 
 
 @click.command()
-@options_of_one_run
+@job_options(*ONE_RUN_OPTIONS)
 @click.option(
     "--only", "names", type=Choice(NAMES), multiple=True, help="Try this; may be repeated."
 )
@@ -78,9 +70,8 @@ def drill(
     from hpcdist.submission.plan import plan_run
     from hpcdist.submission.workspace import SnapshotRequest
 
-    announce_waits(note)
-    loaded = load_from_options(options)
-    scheduler, profile = cluster_from_options(replace(options, notify=(NONE,)))
+    loaded = options.load()
+    scheduler, profile = replace(options, notify=(NONE,)).choose_cluster()
     if (host := host_of(profile.profile)) is not None:
         raise UserError(
             f"the profile {profile.name} submits at {host}, and a drill watches its runs here",
@@ -93,7 +84,7 @@ def drill(
     def plan(keys: Sequence[str]) -> PlannedRun:
         # What the drill runs in is a copy already.
         snapshot = SnapshotRequest(wanted=False if is_own_code else None, runs=options.runs)
-        changed = load_from_options(_changed(options, keys, here=here))
+        changed = _changed(options, keys, here=here).load()
         return plan_run(changed, scheduler=scheduler, cluster=profile, snapshot=snapshot)
 
     interrupts = Interrupts()

@@ -132,8 +132,10 @@ def hpcdist() -> None:
     A RUN is a run's id, the beginning of one, or `last`. Where several runs may be named, the id
     of a sweep names all of its runs.
     """
-    from hpcdist.cli.printing import show_progress
+    from hpcdist.cli.printing import note, show_progress
+    from hpcdist.machine.command import announce_waits
 
+    announce_waits(note)
     show_progress()
 
 
@@ -202,7 +204,9 @@ def _usage(error: click.UsageError, given: Sequence[str]) -> tuple[str, str]:
         near = _near_option(option, error.possibilities or (), given)
         message = f"No such option {option!r}"
         hint = f"did you mean {near}? {hint}" if near else hint
-        hint += f"; options of a script go after --, as in: -- {option}"
+        params = error.ctx.command.params if error.ctx is not None else ()
+        if any(param.name == "script_args" for param in params):
+            hint += f"; options of a script go after --, as in: -- {option}"
     return message, hint
 
 

@@ -8,11 +8,15 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+import msgspec
+
 from hpcdist.base import files, progress
+from hpcdist.base.errors import UserError
 from hpcdist.base.text import one_line
 
 if TYPE_CHECKING:
@@ -27,8 +31,23 @@ _BETWEEN_S = 0.1
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON value on stdout."""
-    sys.stdout.write(files.to_json(value))
+    """Print a value as JSON on stdout: structs are objects, paths are text."""
+    sys.stdout.write(files.to_json(msgspec.to_builtins(value, enc_hook=str)))
+
+
+def print_fact(name: str, text: str) -> None:
+    """Print what a name is, after it; on a terminal, further lines of the text are below it."""
+    print_wrapped(one_line(text), first=name, indent=len(name))
+
+
+@contextmanager
+def writing(path: Path, *, hint: str) -> Iterator[None]:
+    """Raise UserError with this hint where a file or a folder cannot be written in this block."""
+    try:
+        yield
+    except OSError as error:
+        message = f"{error.filename or path} cannot be written: {error.strerror or error}"
+        raise UserError(message, hint=hint) from None
 
 
 def print_columns(
@@ -117,6 +136,10 @@ class StatusLine:
             self._drawn_s = now_s
             StatusLine._shown = text[: shutil.get_terminal_size().columns - 1]
             print(StatusLine._shown, end="", file=sys.stderr, flush=True)
+
+    def show_wait(self, what: str) -> Callable[[float], None]:
+        """Return what shows the seconds that something has been waited for."""
+        return lambda waited_s: self.show(f"{what}: {waited_s:.0f} s")
 
     @staticmethod
     def clear() -> None:

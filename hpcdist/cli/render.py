@@ -7,13 +7,13 @@ import sys
 import click
 
 from hpcdist.cli.host import JobCommand
-from hpcdist.cli.options import JobOptions, job_options, json_option
+from hpcdist.cli.options import JOB_OPTIONS, JobOptions, job_options, json_option
 from hpcdist.cli.printing import print_json
 from hpcdist.cli.submit import plan, settle_afters
 
 
 @click.command(cls=JobCommand)
-@job_options()
+@job_options(*JOB_OPTIONS)
 @json_option
 def render(*, options: JobOptions, as_json: bool) -> None:
     """Print the script that `hpcdist submit` with these options would give to the scheduler.

@@ -20,7 +20,6 @@ from hpcdist.cli.options import (
 )
 from hpcdist.cli.printing import note, say
 from hpcdist.cli.submit import report_run
-from hpcdist.machine.command import announce_waits
 from hpcdist.runs.run import find_run
 
 
@@ -68,7 +67,6 @@ def resume(
     from hpcdist.schedulers import load_scheduler, runs_here
     from hpcdist.submission import resume as resuming
 
-    announce_waits(note)
     run = find_run(runs, run_name)
     flags = flags_of(time_limit, overrides)
     ended = resuming.look_at(run)

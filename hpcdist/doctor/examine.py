@@ -112,12 +112,9 @@ def examine_folder(runs: Path, *, is_shared: bool) -> Finding:
         return failed(name, f"{runs} is not private: {listed}", how_to_close(refused[0]))
     try:
         runs.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
-        probe = Path(tempfile.mkdtemp(prefix=".doctor-", dir=runs))
-        try:
-            (probe / "file").write_bytes(b"x" * 4096)
-            mode = stat.S_IMODE(probe.stat().st_mode)
-        finally:
-            shutil.rmtree(probe)
+        with tempfile.TemporaryDirectory(prefix=".doctor-", dir=runs) as probe:
+            Path(probe, "file").write_bytes(b"x" * 4096)
+            mode = stat.S_IMODE(os.stat(probe).st_mode)
         free = shutil.disk_usage(runs).free
     except OSError as error:
         advice = "name a folder that you can write, with --runs or HPCDIST_RUNS"
@@ -146,15 +143,9 @@ def _judge_folder(runs: Path, mode: int, free: int, *, is_shared: bool) -> Findi
 
 def file_system(path: Path, mounts: str | None = None) -> tuple[str, str]:
     """Return the kind and mount point of the file system with a path, from /proc/mounts."""
-    text = Path("/proc/mounts").read_text() if mounts is None else mounts
-    resolved = os.path.realpath(path)
-    best = ("unknown", "/")
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) < 3:
-            continue
-        mount = words[1].replace("\\040", " ")
-        holds = resolved == mount or resolved.startswith(mount.rstrip("/") + "/")
-        if holds and len(mount) >= len(best[1]):
-            best = (words[2], mount)
-    return best
+    place = Path(os.path.realpath(path))
+    lines = (Path("/proc/mounts").read_text() if mounts is None else mounts).splitlines()
+    entries = [words for line in lines if len(words := line.split()) > 2]
+    kinds = {Path(words[1].replace("\\040", " ")): words[2] for words in entries}
+    found = ((kinds[at], str(at)) for at in (place, *place.parents) if at in kinds)
+    return next(found, ("unknown", "/"))

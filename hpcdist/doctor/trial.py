@@ -122,14 +122,13 @@ def run_trial(planned: PlannedRun, request: Request) -> tuple[Run, Verdict]:
 
 
 def collect(run: Run, verdict: Verdict, scheduler_says: str) -> Evidence:
-    spec = run.read_spec() or RunSpec()
-    size = spec.outline.resources
-    num_nodes = size.nodes or 1
+    spec, folder = run.read_spec() or RunSpec(), run.submitit_folder
+    num_nodes = spec.outline.resources.nodes or 1
     events = [event for _, _, path in run.event_files() for event in read_events(path)]
     return Evidence(
         run_id=run.id,
         num_nodes=num_nodes,
-        ranks_per_node=size.gpus or 1,
+        ranks_per_node=spec.outline.resources.gpus or 1,
         versions=spec.versions,
         verdict=verdict,
         nodes=seen_nodes(run),
@@ -139,16 +138,10 @@ def collect(run: Run, verdict: Verdict, scheduler_says: str) -> Evidence:
         logs={
             node: last_lines(path, _LAST_LINES)
             for node in range(num_nodes)
-            for path in run.submitit_folder.glob(f"*_{node}_log.out")
+            for path in folder.glob(f"*_{node}_log.out")
         },
-        ended=frozenset(
-            node for node in range(num_nodes) if (run.submitit_folder / f"{node}.ended").exists()
-        ),
-        notes=[
-            note
-            for path in sorted(run.submitit_folder.glob("*.notes"))
-            for note in read_notes(path)[0]
-        ],
+        ended=frozenset(node for node in range(num_nodes) if (folder / f"{node}.ended").exists()),
+        notes=[note for path in sorted(folder.glob("*.notes")) for note in read_notes(path)[0]],
         scheduler_says=scheduler_says,
         container=spec.container,
     )

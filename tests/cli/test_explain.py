@@ -140,7 +140,10 @@ def test_a_verdict_is_found_by_the_usual_names(capsys, word):
 
 @pytest.mark.parametrize(
     "word",
-    ["memory", "barrier", "DistributedSampler", "sigkill", "rendezvous", "epoch", "NCCL"],
+    [
+        *("memory", "barrier", "DistributedSampler", "sigkill", "rendezvous", "epoch", "NCCL"),
+        *("USUSP", "TERM_RUNLIMIT", "LSB_MCPU_HOSTS"),
+    ],
 )
 def test_words_of_the_field_come_before_runs_of_such_a_name(capsys, tmp_path, word):
     Run.create(tmp_path, word.lower())
@@ -152,6 +155,7 @@ def test_words_of_the_field_come_before_runs_of_such_a_name(capsys, tmp_path, wo
     [
         ("hnag", "did you mean hang? "),
         ("train.acumulate", "did you mean train.accumulate? "),
+        ("notes", "did you mean nodes? "),
         ("nonsense", "jobs are listed by"),
     ],
 )
