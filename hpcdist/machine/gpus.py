@@ -28,6 +28,7 @@ from hpcdist.base import files
 from hpcdist.base.errors import JobError
 from hpcdist.machine.process import kernel_text
 
+LIBRARY = "libnvidia-ml.so.1"
 KFD = Path("/sys/class/kfd/kfd")
 DRM = Path("/sys/class/drm")
 DEVICE = Path("/dev/kfd")
@@ -57,19 +58,12 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         return not self.holders and self.used_bytes < _IDLE_MEMORY_BYTES
 
 
-def has_library() -> bool:
-    """Return whether there is NVIDIA's library: the module alone takes as long as 20 others."""
-    try:
-        ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return False
-    return True
-
-
 @contextlib.contextmanager
 def nvml() -> Iterator[Any]:
     """Give the module of NVML, with its library open; None without a driver."""
-    if not has_library():
+    try:
+        ctypes.CDLL(LIBRARY)  # importing pynvml takes as long as twenty other modules
+    except OSError:
         yield None
         return
     import pynvml
