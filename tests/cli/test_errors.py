@@ -70,7 +70,7 @@ def assert_refused(done, exit_code, message, hint=""):
         (["submit", "ddp", "--local", "--cluster", "x"], 2, "--cluster x is for a cluster", ""),
         (["submit", "t.py", "--local", "--qos", "x"], 2, "--qos x is for a cluster", ""),
         (["submit", "ddp", "--cluster", "x"], 2, "no cluster called 'x'", "cluster detect"),
-        (["submit", "ddp", "--partition", "a b"], 2, '--partition: partition is "a b"', "name"),
+        (["submit", "ddp", "--partition", "a b"], 2, '--partition: partition is "a b"', "--partition"),
         (["cluster", "detect"], 3, "no scheduler was found", "login node"),
         (["cluster", "detect", "--scheduler", "lsf"], 3, "bqueues cannot be run", "login"),
         (["cluster", "detect", "--write", "--out", "x"], 2, "contradict each other", ""),
@@ -162,10 +162,8 @@ def test_a_bomb_of_aliases_is_refused_in_plain_words(hpcdist, name, arguments):
     hpcdist.write(name, BOMB)
     done = hpcdist(*arguments)
     assert done.returncode == (0 if arguments == ["jobs"] else 2)
-    assert (
-        f"{name}: not valid YAML: it has more than 10,000 keys and values, with those that aliases "
-        "repeat" in done.stdout + done.stderr
-    )
+    said = f"{name}: not valid YAML: it has over 100 aliases, or one in what has an anchor"
+    assert said in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", ["jobs/pipe.yaml", "hpcdist.yaml", "pipe.py"])
