@@ -18,7 +18,7 @@ SSH_PACKAGES := openssh-server openssh-client rsync
 # The container runtime that needs no rights, in which the tests start agents.
 CONTAINER_PACKAGES := charliecloud-runtime
 
-.PHONY: demo test quick perf docs foreign disturbed lint package release fuzz constraints clean slurm browser container ssh
+.PHONY: demo test quick floor mutants perf docs foreign disturbed lint package release fuzz constraints clean slurm browser container ssh
 
 demo: $(VENV)/installed
 	$(BIN)/hpcdist submit ddp --nodes 2 --gpus 2 --local
@@ -34,6 +34,17 @@ QUICK := base bench/dataload bench/inference cluster data doctor drill job machi
 quick: $(VENV)/test-installed
 	$(PYTEST) --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder $(QUICK:%=tests/%) \
 		--ignore=tests/summary/test_browser.py $(PYTEST_ARGS)
+
+# The quick tests with the oldest versions that setup.cfg allows, in an environment of their own.
+floor:
+	mkdir -p build
+	$(PYTHON) .ci/floor.py > build/floor.txt
+	$(MAKE) quick VENV=.venv-floor CONSTRAINTS=build/floor.txt
+
+# Faults put into hpcdist one by one: prints how many of them the tests find. In a clean work tree, which it changes meanwhile.
+MUTANTS ?= 60
+mutants: $(VENV)/test-installed
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/mutants.py --number $(MUTANTS) $(if $(MUTANTS_SEED),--seed $(MUTANTS_SEED))
 
 # Each benchmark of perf/ that a machine without GPUs can run, once and small: that it runs, and no figure to report.
 perf: $(VENV)/test-installed slurm
@@ -60,7 +71,7 @@ lint: $(VENV)/dev-installed
 
 # The documentation as a site, build/site/index.html. Broken links, and pages that no menu names, fail it.
 docs: $(VENV)/docs-installed
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # The wheel and the sdist: what they hold, that a run starts from them, and that all that is installed fits together.
 package: $(VENV)/test-installed
@@ -127,4 +138,4 @@ $(VENV)/dev-installed: $(VENV)/python-made setup.cfg pyproject.toml
 	@touch $@ $(VENV)/installed $(VENV)/test-installed
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) .venv-floor build dist *.egg-info

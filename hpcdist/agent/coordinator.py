@@ -147,10 +147,15 @@ class Attempt:
     def failures(self) -> list[RankEnd]:
         return [end for end in self.ends.values() if failure.is_failure(end)]
 
-    def is_explained(self) -> bool:
-        """Return True where the ends so far say how the attempt ended."""
+    def is_explained(self, lost: int) -> bool:
+        """Return True where the ends so far say how the attempt ended, and not the loss of this
+        node's agent: a SIGKILL that nobody explains came to its ranks and to the agent alike."""
         if failures := self.failures():
-            return not all(failure.is_victim(end) for end in failures)
+            return not all(
+                failure.is_victim(end)
+                or (end.node == lost and end.signal == "SIGKILL" and not end.report.out_of_memory)
+                for end in failures
+            )
         return len(self.ends) == self.node.world_size
 
     def order_end(self, notice: failure.Notice | None) -> messages.End:
@@ -297,7 +302,7 @@ class Coordinator:
     def _on_lost(self, node: int, reason: str) -> None:
         if self.stage is Stage.FINISHED or (facts := self.members.pop(node, None)) is None:
             return
-        if self.attempt.decided is None and not self.attempt.is_explained():
+        if self.attempt.decided is None and not self.attempt.is_explained(node):
             sentence = f"the agent of {facts.name} was lost: {reason}"
             if self._notice is not None and self._notice.signal == "SIGINT":
                 # LSF's kill reaches the agents of other hosts too, in an order of its own.

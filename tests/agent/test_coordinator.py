@@ -286,6 +286,26 @@ def test_an_agent_that_is_lost_afterwards_does_not_hide_the_failure():
     assert (cluster.verdict.kind, cluster.verdict.first.rank) == ("signal", 0)
 
 
+def test_an_agent_whose_ranks_were_killed_just_before_it_is_the_cause_and_not_they():
+    """As where srun has all processes of a step killed on a healthy node."""
+    cluster = Cluster(ranks=2)
+    cluster.run()
+    cluster.end(killed(2, 1), victim(0))
+    cluster.wait(1)
+    cluster.lose(1)
+    cluster.end(victim(1))
+    cluster.gone(0)
+    assert (cluster.verdict.kind, cluster.verdict.node) == ("agent_lost", 1)
+
+    cluster = Cluster(ranks=2)
+    cluster.run()
+    cluster.end(killed(2, 1, out_of_memory=True))
+    cluster.wait(1)
+    cluster.lose(1)
+    cluster.gone(0)
+    assert cluster.verdict.kind == "out_of_memory"
+
+
 def test_an_agent_that_is_lost_after_all_ended_well_does_not_spoil_the_run():
     cluster = Cluster()
     cluster.run()

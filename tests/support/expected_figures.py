@@ -101,7 +101,7 @@ def _notes_on_windows(history: History) -> list[str]:
         return []
     whose = " and ".join([*([", ".join(ranks[:-1])] if ranks[1:] else []), ranks[-1]])
     changed = f"the events of rank{'s' if ranks[1:] else ''} {whose} are not as they were written"
-    told = f"(windows of steps: {sum(missing.values())} missing)"
+    told = f"({sum(missing.values())} windows of steps out of order, there twice or missing)"
     return [f"{changed} {told}; each window counts once, in its order"]
 
 
