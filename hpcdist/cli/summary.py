@@ -147,13 +147,23 @@ def summary(
     With --against, the exit code is 1 if a figure is slower by more than the threshold and this is
     not chance, or if the runs for it failed.
     """
-    from hpcdist.summary import print_summary
+    from hpcdist.monitor.states import run_accounting, run_states
+    from hpcdist.summary import print_summary, summarize
+    from hpcdist.summary.read.search import search_named
     from hpcdist.summary.writing import write_comparisons
 
+    def read(names: tuple[str, ...], *, asks_accounting: bool = False) -> Summary:
+        found = search_named(runs, names)
+        return summarize(
+            [*found.runs, *found.foreign],
+            functools.partial(run_states, warn=note),
+            accounting=functools.partial(run_accounting, warn=note) if asks_accounting else None,
+            uses_kept=not no_cache,
+            goal=goal,
+            compares_disturbed=with_disturbed,
+        )
+
     wanted = {form: file for form in _NAMES if (file := files_by_form[form]) is not None}
-    read = functools.partial(
-        _summarize, runs=runs, goal=goal, uses_kept=not no_cache, with_disturbed=with_disturbed
-    )
     if against is not None:
         others = {**wanted, "plot": plot, "goal": goal}
         if given := [name.replace("_", "-") for name, value in others.items() if value]:
@@ -184,11 +194,10 @@ def summary(
     print_summary(result, details=details)
     if not result.comparisons:
         return EXIT_DONE
+    path = result.runs[0].path if result.runs else None
     try:
-        path = result.runs[0].path if result.runs else None
-        folder = Path(path).parent if path else runs
-        for picture in write_comparisons(result, folder):
-            note(f"the picture is in {picture}")
+        pictures = write_comparisons(result, Path(path).parent if path else runs)
+        note(*(f"the picture is in {picture}" for picture in pictures))
     except OSError as error:
         note(f"the picture cannot be written: {error.strerror}")
     return EXIT_DONE
@@ -229,30 +238,6 @@ def _write(result: Summary, wanted: Mapping[str, str], plot: str | None) -> None
         write_output(Path(file), texts[form](), what=_NAMES[form])
         if form == "html":
             note(f"the page is in {Path(file).absolute()}")
-
-
-def _summarize(
-    names: tuple[str, ...],
-    *,
-    runs: Path,
-    goal: Goal | None,
-    uses_kept: bool,
-    with_disturbed: bool,
-    asks_accounting: bool = False,
-) -> Summary:
-    from hpcdist.monitor.states import run_accounting, run_states
-    from hpcdist.summary import summarize
-    from hpcdist.summary.read.search import search_named
-
-    found = search_named(runs, names)
-    return summarize(
-        [*found.runs, *found.foreign],
-        functools.partial(run_states, warn=note),
-        accounting=functools.partial(run_accounting, warn=note) if asks_accounting else None,
-        uses_kept=uses_kept,
-        goal=goal,
-        compares_disturbed=with_disturbed,
-    )
 
 
 def _compare(
