@@ -122,11 +122,11 @@ def hpcdist() -> None:
     A RUN is a run's id, the beginning of one, or `last`. Where several runs may be named, the id
     of a sweep names all of its runs.
     """
-    from hpcdist.cli.printing import note, show_progress
+    from hpcdist.cli.printing import note
     from hpcdist.machine.command import announce_waits
 
     announce_waits(note)
-    show_progress()
+    progress.show()
 
 
 _OF_OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT)
@@ -225,7 +225,7 @@ def _near_option(option: str, known: Sequence[str], arguments: Sequence[str]) ->
 
 
 def _report(message: str, hint: str, exit_code: int, *, as_json: bool = False) -> int:
-    progress.end()
+    progress.StatusLine.clear()
     if as_json:
         import json
 
