@@ -93,9 +93,9 @@ def _room(stream: TextIO) -> int | None:
 
 
 def note(*texts: str) -> None:
-    """Print what the user should know, on stderr, each text on a line of its own."""
+    """Print what the user should know, on stderr, each text on lines of its own."""
     for text in texts:
-        print(f"note: {one_line(text)}", file=sys.stderr)
+        print_wrapped(one_line(text), first="note: ", indent=6, is_error=True)
 
 
 def say(text: str) -> None:
