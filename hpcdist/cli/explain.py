@@ -72,7 +72,8 @@ def explain(*, options: JobOptions, as_json: bool) -> None:
     for one in found:
         print(f"{one_line(one.name)}: {one.kind}")
         for text in one.text:
-            print_fact(_INDENT, text)
+            bullet = "- " if text.startswith("- ") else ""
+            print_fact(f"{_INDENT}{bullet}", text.removeprefix(bullet))
         width = max(map(len, one.facts), default=0) + 2
         for name, value in one.facts.items():
             print_fact(f"{_INDENT}{name.ljust(width)}", value)

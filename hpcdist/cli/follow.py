@@ -146,19 +146,16 @@ def follow_run(
 
 def describe_end(run: Run, exit_code: int | None = None) -> dict[str, Any]:
     """Return what --json prints of a run: as it ended, or as it is now."""
-    import msgspec
-
     from hpcdist.monitor.states import run_states
 
-    verdict = run.read_verdict()
     return {
         "run": run.id,
-        "path": str(run.path),
+        "path": run.path,
         "scheduler": run.read_scheduler(),
         "job_id": run.read_job_id(),
         "state": run_states([run])[run.id],
         "exit_code": exit_code,
-        "verdict": msgspec.to_builtins(verdict),
+        "verdict": run.read_verdict(),
     }
 
 

@@ -78,8 +78,11 @@ runs_option = click.option(
     callback=lambda _context, _option, value: runs_folder(value),
     help="Folder of the runs. [default: HPCDIST_RUNS, else ./runs]",
 )
-detach_option = click.option(
-    "--detach", is_flag=True, help="Return at once; a run on this machine goes on by itself."
+how_to_follow = with_options(
+    click.option("--wait", is_flag=True, help="Follow the run, and end with its exit code."),
+    click.option(
+        "--detach", is_flag=True, help="Return at once; a run on this machine goes on by itself."
+    ),
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 about_runs = with_options(host_option, runs_option, json_option)
@@ -364,6 +367,8 @@ _OPTIONS: dict[str, tuple[_Decorator, ...]] = {
 JOB_OPTIONS = tuple(chain.from_iterable(_OPTIONS.values()))
 PLACE_OPTIONS = (_OPTIONS["What to run"][0], *_OPTIONS["Size"][:3], *_OPTIONS["Where"])
 """Options of a verb that submits a job once: a key of it, its size and its place."""
+RESUME_OPTIONS = (PLACE_OPTIONS[0], _OPTIONS["Size"][2], _OPTIONS["Where"][2])
+"""--set, --time and --partition."""
 ONE_RUN_OPTIONS = tuple(
     option
     for option in (*_OPTIONS["What to run"][:3], *PLACE_OPTIONS[1:])

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import msgspec
 
-from hpcdist.base import files, progress
+from hpcdist.base import files
 from hpcdist.base.errors import UserError
 from hpcdist.base.text import one_line
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _GAP = 2
 _LEAST_LAST = 24
 """Characters that the last column has beside the others; with fewer it follows below."""
 _INDENT = "    "
-_SHOWN_AFTER_S = 1.0
-_BETWEEN_S = 0.1
 
 
 def print_json(value: Any) -> None:
@@ -100,9 +93,9 @@ def _room(stream: TextIO) -> int | None:
 
 
 def note(*texts: str) -> None:
-    """Print what the user should know, on stderr, each text on a line of its own."""
+    """Print what the user should know, on stderr, each text on lines of its own."""
     for text in texts:
-        print(f"note: {one_line(text)}", file=sys.stderr)
+        print_wrapped(one_line(text), first="note: ", indent=6, is_error=True)
 
 
 def say(text: str) -> None:
@@ -110,56 +103,6 @@ def say(text: str) -> None:
     interrupted."""
     with suppress(OSError):
         print(one_line(text), file=sys.stderr, flush=True)
-
-
-class StatusLine:
-    """A line on the terminal that says how far some work is, once that takes more than a second."""
-
-    _shown = ""
-    """The line that is on the terminal."""
-
-    def __init__(self) -> None:
-        self._is_on = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._begun_s = self._drawn_s = time.monotonic()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.clear()
-
-    def show(self, text: str) -> None:
-        now_s = time.monotonic()
-        is_soon = now_s - self._begun_s < _SHOWN_AFTER_S or now_s - self._drawn_s < _BETWEEN_S
-        if self._is_on and not is_soon:
-            self.clear()
-            self._drawn_s = now_s
-            StatusLine._shown = text[: shutil.get_terminal_size().columns - 1]
-            print(StatusLine._shown, end="", file=sys.stderr, flush=True)
-
-    def show_wait(self, what: str) -> Callable[[float], None]:
-        """Return what shows the seconds that something has been waited for."""
-        return lambda waited_s: self.show(f"{what}: {waited_s:.0f} s")
-
-    @staticmethod
-    def clear() -> None:
-        if StatusLine._shown:
-            print(f"\r{' ' * len(StatusLine._shown)}\r", end="", file=sys.stderr, flush=True)
-            StatusLine._shown = ""
-
-
-def show_progress() -> None:
-    """Have long work shown on stderr, where that is a terminal."""
-    if sys.stderr.isatty():
-        progress.show_by(_progress, end=StatusLine.clear)
-
-
-@contextmanager
-def _progress(what: str, total: int) -> Iterator[progress.Advance]:
-    """Show how much is done. It is drawn by who works: a thread would be in the way of forks."""
-    num_done = itertools.count(1)
-    with StatusLine() as line:
-        yield lambda: line.show(f"{what}: {next(num_done):,}" + (f" of {total:,}" if total else ""))
 
 
 def local_time(time_s: float | None) -> str:

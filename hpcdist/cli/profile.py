@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED
+from hpcdist.base.progress import StatusLine
 from hpcdist.base.text import (
     column_decimals,
     format_number,
@@ -23,7 +24,7 @@ from hpcdist.base.text import (
 )
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import about_runs, parse_ranks, run_argument
-from hpcdist.cli.printing import StatusLine, note, print_columns, print_json, print_wrapped
+from hpcdist.cli.printing import note, print_columns, print_json, print_wrapped
 from hpcdist.runs.run import Run, find_run
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ import click
 from msgspec import structs
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED
+from hpcdist.base.progress import StatusLine
 from hpcdist.base.text import UNDEFINED, format_ranges, one_line
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import about_runs, parse_ranks, run_argument
-from hpcdist.cli.printing import StatusLine, note, print_columns, print_json, print_wrapped
+from hpcdist.cli.printing import note, print_columns, print_json, print_wrapped
 from hpcdist.runs.run import find_run
 
 if TYPE_CHECKING:

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_INTERRUPTED, SchedulerError
 from hpcdist.base.text import number_of, one_line
 from hpcdist.cli import follow
 from hpcdist.cli.follow import Interrupts, follow_run
 from hpcdist.cli.host import JobCommand
-from hpcdist.cli.options import JOB_OPTIONS, JobOptions, detach_option, job_options, json_option
+from hpcdist.cli.options import JOB_OPTIONS, JobOptions, how_to_follow, job_options, json_option
 from hpcdist.cli.printing import note, print_columns, print_json, say
 from hpcdist.runs.run import Run, name_to_type
 from hpcdist.submission.once import submitted_before
@@ -34,8 +33,7 @@ _LISTED_POINTS = 40
 
 @click.command(cls=JobCommand)
 @job_options(*JOB_OPTIONS)
-@click.option("--wait", is_flag=True, help="Follow the run, and end with its exit code.")
-@detach_option
+@how_to_follow
 @click.option(
     "--here",
     is_flag=True,
@@ -47,23 +45,19 @@ def submit(*, options: JobOptions, wait: bool, detach: bool, here: bool, as_json
     with a __main__.py; with -m, a module; with --no-python, any program.
 
     \b
-    hpcdist submit ddp --nodes 2 --gpus 2 --local
-        2 simulated nodes with 2 ranks each on this machine, followed to the end
-    hpcdist submit ddp --nodes 2 --gpus 2
-        the same on the cluster; returns at once; --wait follows it
-    hpcdist submit ddp --here --gpus 2
-        the same in the allocation of this shell (salloc, qsub -I), at once,
-        on all its nodes if neither the job nor --nodes says how many
-    hpcdist submit ddp --local --set train.lr=0.01 --set model.name=resnet18
-        any key of the job file, changed for this run
-    hpcdist submit train.py --nodes 2 --gpus 4 -- --lr 0.1
-        a script as torchrun would run it; what follows -- is for the script
-    hpcdist submit -m package.train --nodes 2 --gpus 4 -- --lr 0.1
-        a module, as torchrun -m would run it
-    hpcdist submit --no-python ./program --nodes 2 --gpus 4 -- --lr 0.1
-        a program in any language, as torchrun --no-python would execute it
+    hpcdist submit ddp --gpus 2                    on the cluster; returns at once
+    hpcdist submit ddp --gpus 2 --wait             ... and follows it to its end
+    hpcdist submit ddp --nodes 2 --gpus 2 --local  here, 2 simulated nodes
+    hpcdist submit ddp --here                      in the allocation of this shell
+    hpcdist submit ddp --set train.lr=0.01         any key of the job, changed
     hpcdist submit ddp --sweep "nodes=1,2 train.lr=0.1,0.01" --repeat 3
-        12 runs: each combination three times; they have a common id
+        12 runs
+    hpcdist submit train.py --gpus 4 -- --lr 0.1   a script, as for torchrun
+    hpcdist submit -m package.train -- --lr 0.1    a module
+    hpcdist submit --no-python ./program -- -n 3   a program in any language
+
+    With --here, a run is on all nodes of the allocation if neither the job nor --nodes says how
+    many.
 
     On a cluster, a script runs from a copy of the git work tree, including changes that are not
     committed, so what you edit after submitting does not change queued jobs.
@@ -226,23 +220,18 @@ def _see_sweep(
 def _describe_sweep(submission: Submission) -> dict[str, Any]:
     """Return what --json prints of a sweep."""
     planned = submission.planned
-    pairs = zip(submission.runs, planned.points, strict=True)
     jobs = zip(submission.jobs, submission.job_ids, strict=True)
+    described = []
+    for run, point in zip(submission.runs, planned.points, strict=True):
+        begun = run if run.path.exists() else None
+        told: dict[str, Any] = {"run": begun and run.id, "path": begun and run.path}
+        told |= {"point": point.values, "repeat": point.repeat, "job_id": run.read_job_id()}
+        described.append(told | {"verdict": run.read_verdict()})
     return {
         "sweep": submission.id,
-        "path": str(submission.path),
+        "path": submission.path,
         "scheduler": planned.scheduler.name,
-        "runs": [
-            {
-                "run": run.id if run.path.exists() else None,
-                "path": str(run.path) if run.path.exists() else None,
-                "point": point.values,
-                "repeat": point.repeat,
-                "job_id": run.read_job_id(),
-                "verdict": msgspec.to_builtins(run.read_verdict()),
-            }
-            for run, point in pairs
-        ],
+        "runs": described,
         "jobs": [{"name": job.target.name, "job_id": job_id} for job, job_id in jobs],
         "summary_job_id": submission.summary_job_id,
     }

@@ -42,9 +42,8 @@ def examine(request: Request) -> Iterator[Finding]:
         yield finding
     yield _profile(request.cluster)
     was_there = request.runs.exists()
-    folder = examine_folder(
-        request.runs, is_shared=not scheduler.runs_here and scheduler.shares_files
-    )
+    is_shared = not scheduler.runs_here and scheduler.shares_files
+    folder = examine_folder(request.runs, is_shared=is_shared)
     yield folder
     try:
         if not has_failed:
@@ -63,19 +62,17 @@ def _with_job(request: Request, *, has_failed: bool) -> Iterator[Finding]:
         ((script, _),) = planned_scripts(PlannedSubmission.of_run(planned), request.runs)
         accepted = planned.scheduler.try_script(script)
         yield accepted
-        if has_failed or accepted.state == "FAIL":
-            yield skipped("job", "not submitted: it could not run")
-            return
-        if not request.with_job:
-            yield skipped("job", "not submitted: --no-job")
+        has_failed = has_failed or accepted.state == "FAIL"
+        if has_failed or not request.with_job:
+            why = "it could not run" if has_failed else "--no-job"
+            yield skipped("job", f"not submitted: {why}")
             return
         run, verdict = run_trial(planned, request)
     except HpcdistError as error:
         yield failed(check, error.message, error.hint or "see what the scheduler says")
         return
-    evidence = collect(run, verdict, planned.scheduler.explain_end(run))
     found = judge(
-        evidence,
+        collect(run, verdict, planned.scheduler.explain_end(run)),
         planned.plan.cluster,
         asks_for_gpus=planned.plan.asks_for_gpus,
         launcher_advice=planned.scheduler.launcher_advice,

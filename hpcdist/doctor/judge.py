@@ -60,13 +60,9 @@ def judge(
     ]
     for name, finding in checks.items():
         is_explained = any(one.state == "FAIL" for one in found)
-        unproven = failed(name, _reason(evidence), _ADVICE.get(name, ""))
+        unproven = failed(name, evidence.reason, _ADVICE.get(name, ""))
         found.append(finding or (skipped(name, "not reached") if is_explained else unproven))
     return found
-
-
-def _reason(evidence: Evidence) -> str:
-    return "; ".join(filter(None, (evidence.verdict.message, evidence.scheduler_says)))
 
 
 def _unlaunched(evidence: Evidence) -> list[Note]:
@@ -103,7 +99,7 @@ def _folder(evidence: Evidence) -> Finding | None:
         return passed(name, f"{evidence.all_nodes} read it, and what they wrote is here")
     if _unlaunched(evidence) and not blind:
         return None
-    why = blind[missing[0]].said if missing[0] in blind else _reason(evidence)
+    why = blind[missing[0]].said if missing[0] in blind else evidence.reason
     return failed(
         name,
         f"nothing that node {', '.join(map(str, missing))} wrote is here: {why}",
@@ -134,10 +130,10 @@ def _container(evidence: Evidence) -> Finding | None:
     name, used = "container", evidence.container
     if used is None:
         return skipped(name, "the job is in no image")
-    if len(evidence.places) < evidence.num_nodes * evidence.ranks_per_node:
-        return failed(name, _reason(evidence), "see docs/containers.md for what an image must have")
-    cudas = (place["cuda"] for place in evidence.places if "cuda" in place)
-    torch, driver = next(((one["torch"], one["driver"]) for one in cudas), (None, None))
+    if len(evidence.places) < evidence.num_ranks:
+        return failed(name, evidence.reason, "see docs/containers.md for what an image must have")
+    cudas = [place["cuda"] for place in evidence.places if "cuda" in place]
+    torch, driver = (cudas[0]["torch"], cudas[0]["driver"]) if cudas else (None, None)
     if torch and driver and int(torch.partition(".")[0]) > int(driver.partition(".")[0]):
         return failed(
             name,
@@ -154,7 +150,7 @@ def _interpreter(evidence: Evidence) -> Finding | None:
     silent = set(_silent_nodes(evidence))
     for node in evidence.logs.keys() - agents - evidence.ended - silent:
         lines = [line.strip() for line in evidence.logs[node] if not _OF_LAUNCHER.match(line)]
-        last = next(filter(None, reversed(lines)), _reason(evidence))
+        last = next(filter(None, reversed(lines)), evidence.reason)
         return failed(
             name,
             f"it does not start on node {node}: {last}",
@@ -216,7 +212,7 @@ def _interface(evidence: Evidence, cluster: ClusterProfile) -> Finding | None:
         ipaddress.ip_address(one).is_loopback for one in offers
     )
     if NO_INTERFACE in evidence.verdict.message or (offers and is_out_of_reach):
-        return failed(name, _reason(evidence), _ADVICE[name])
+        return failed(name, evidence.reason, _ADVICE[name])
     chosen = list(dict.fromkeys(seen.interface for seen in reached))
     if chosen and evidence.places:
         is_given = cluster.interface in chosen
@@ -238,7 +234,7 @@ def _port(evidence: Evidence) -> Finding | None:
 
 
 def _collective(evidence: Evidence) -> Finding | None:
-    ranks = evidence.num_nodes * evidence.ranks_per_node
+    ranks = evidence.num_ranks
     if evidence.verdict.state != "done" or len(evidence.collectives) < ranks:
         return None
     times = evidence.collectives[0]

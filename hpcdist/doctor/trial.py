@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from hpcdist.base.errors import HpcdistError, SchedulerError
-from hpcdist.base.polling import poll
+from hpcdist.base.errors import SchedulerError
 from hpcdist.base.terminal_lines import last_lines
 from hpcdist.base.text import number_of
 from hpcdist.cluster.load import LoadedProfile
 from hpcdist.job import LoadedJob
 from hpcdist.monitor.progress import NodeSeen, seen_nodes, waiting_sentence
-from hpcdist.monitor.states import OPEN_STATES, EndWatch
+from hpcdist.monitor.states import EndWatch, wait_until_gone
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec, UsedContainer
@@ -27,8 +25,6 @@ from hpcdist.submission.plan import PlannedRun, PlannedSubmission
 from hpcdist.submission.submit import submit
 
 _POLL_S = 0.2
-_GONE_POLL_S = 1.0
-_GONE_LIMIT_S = 60.0
 _LAST_LINES = 200
 
 
@@ -76,9 +72,18 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """The image that the job ran in."""
 
     @property
+    def num_ranks(self) -> int:
+        return self.num_nodes * self.ranks_per_node
+
+    @property
     def all_nodes(self) -> str:
         """The nodes in words: `2 nodes`."""
         return number_of(self.num_nodes, "node")
+
+    @property
+    def reason(self) -> str:
+        """Why the job ended, in words."""
+        return "; ".join(filter(None, (self.verdict.message, self.scheduler_says)))
 
 
 def run_trial(planned: PlannedRun, request: Request) -> tuple[Run, Verdict]:
@@ -98,16 +103,10 @@ def run_trial(planned: PlannedRun, request: Request) -> tuple[Run, Verdict]:
             said = waiting
             request.say(f"the job is pending: {waiting}")
 
-    def is_gone() -> bool | None:
-        with suppress(HpcdistError):
-            state = planned.scheduler.conditions([run])[run.id].state
-            return None if state in OPEN_STATES else True
-        return True
-
     try:
         verdicts = end.wait(check=tell, interval_s=_POLL_S, limit_s=request.timeout_s)
         if run.id in verdicts:
-            poll(is_gone, interval_s=_GONE_POLL_S, limit_s=_GONE_LIMIT_S)
+            wait_until_gone(run, with_job=True)
     except BaseException:
         planned.scheduler.cancel([run])
         raise
