@@ -70,7 +70,7 @@ def assert_refused(done, exit_code, message, hint=""):
         (["submit", "ddp", "--local", "--cluster", "x"], 2, "--cluster x is for a cluster", ""),
         (["submit", "t.py", "--local", "--qos", "x"], 2, "--qos x is for a cluster", ""),
         (["submit", "ddp", "--cluster", "x"], 2, "no cluster called 'x'", "cluster detect"),
-        (["submit", "ddp", "--partition", "a b"], 2, '--partition: partition is "a b"', "--partition"),
+        (["submit", "ddp", "--partition", "a b"], 2, 'partition is "a b"', "correct --partition"),
         (["cluster", "detect"], 3, "no scheduler was found", "login node"),
         (["cluster", "detect", "--scheduler", "lsf"], 3, "bqueues cannot be run", "login"),
         (["cluster", "detect", "--write", "--out", "x"], 2, "contradict each other", ""),
