@@ -6,7 +6,6 @@ Containers and schedulers set limits by cgroups, whose files are others in versi
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -37,8 +36,8 @@ def own_cgroups(controller: str, membership: str | None, root: Path) -> list[Pat
 
 def free_bytes() -> int:
     """Return the memory that this process could still get, of its machine and of its cgroups."""
-    left, found = memory_left(), re.search(r"MemAvailable: +(\d+)", kernel_text("/proc/meminfo"))
-    available = int(found[1]) * 1024 if found else 0
+    left, told = memory_left(), kernel_text("/proc/meminfo").partition("MemAvailable:")[2].split()
+    available = int(told[0]) * 1024 if told else 0
     return available if left is None else min(left, available)
 
 
