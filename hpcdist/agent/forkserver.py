@@ -348,7 +348,7 @@ def fork_store(listener: socket.socket, address: str) -> int:
         )
         try:
             store = open_store()
-        except NotImplementedError:  # libuv takes no socket that listens already: torch 2.6
+        except NotImplementedError:  # libuv takes no socket that listens already: torch 2.7
             store = open_store(use_libuv=False)
         while store is not None:
             signal.pause()

@@ -16,7 +16,7 @@ import msgspec
 from hpcdist.runs.requests import Collectives, GroupRecord, Operation
 
 _VARIABLE, _RECORDED_OPERATIONS = "TORCH_FR_BUFFER_SIZE", 2000
-"""The number of operations that the recorder keeps; torch 2.6 and 2.7 do not know the variable."""
+"""The number of operations that the recorder keeps; torch 2.7 does not know the variable."""
 
 C10D = "torch.distributed.distributed_c10d"
 _DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")

@@ -32,7 +32,7 @@ _MOST_BYTES = 1 << 17
 """Size of a packet: less than what a socket takes at once."""
 _QUESTION_BYTES = 8
 _MAKES_GROUP = "_new_process_group_helper"
-"""Called for each process group, by this name within its module (torch 2.6 to 2.15)."""
+"""Called for each process group, by this name within its module (torch 2.7 to 2.15)."""
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True, tag="account"):

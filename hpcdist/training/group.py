@@ -30,5 +30,8 @@ def process_group(
         backend=backend, timeout=timeout, device_id=device if backend == "nccl" else None
     )
     yield True
-    # Only after success: after an error, closing the group can wait for ranks that are gone.
-    dist.destroy_process_group()
+    # Only after success: after an error, closing the group can wait for ranks that are gone. The
+    # process ends soon, and gloo's group need not be closed: the destructor of torch 2.7 holds
+    # Python's lock while it waits for a thread that may wait for that lock.
+    if backend == "nccl":
+        dist.destroy_process_group()

@@ -29,7 +29,7 @@ _PEER_IS_GONE = re.compile(
     re.IGNORECASE,
 )
 """Messages of gloo, NCCL and the store where a peer is gone (ProcessGroupGloo, ProcessGroupNCCL and
-TCPStore of torch 2.6 to 2.15)."""
+TCPStore of torch 2.7 to 2.15)."""
 _TORCH_NETWORK_ERRORS = ("DistBackendError", "DistNetworkError", "DistStoreError")
 
 
