@@ -62,7 +62,7 @@ def test_a_line_names_the_keys_that_it_comes_from(hpcdist):
     keys = {part["line"].strip(): part["keys"] for part in found["lines"]}
     assert keys["#SBATCH --nodes=2"] == ["resources.nodes"]
     assert "cpus_per_gpu" in keys["#SBATCH --cpus-per-task=4"]
-    assert keys["#SBATCH --mem=59605M"][0] == "resources.mem_gb"
+    assert keys["#SBATCH --mem=61036M"][0] == "resources.mem_gb"
     assert keys["#SBATCH --exclusive"] == ["directives"]
     assert keys["module load cuda"] == ["setup"]
 
