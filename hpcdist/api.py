@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from hpcdist.job import Flag, LoadedJob
     from hpcdist.job.files import NameKind
     from hpcdist.schedulers.base import Dependency, Scheduler
-    from hpcdist.submission.local import LocalSweep
     from hpcdist.submission.plan import PlannedRun
     from hpcdist.submission.points import Point
+    from hpcdist.submission.submit import Submission
     from hpcdist.summary import RunSummary
 
 __all__ = ["RunFailedError", "SubmittedRun", "load", "submit", "sweep"]
@@ -184,7 +184,7 @@ def submit(
     """Submit a job, as `hpcdist submit` does, and return at once.
 
     Args:
-        job: name of a job, path of a job file, path of a Python script (or of a folder or zip file
+        job: name of a job, path of a job file, path of a Python script (or of a folder
             with a `__main__.py`), or a function, which is called in every rank: see
             `SubmittedRun.result`.
         args: arguments of a script, which are texts, or of a function, which are anything that can
@@ -281,7 +281,6 @@ def sweep(
 
     """
     from hpcdist.job import load_job
-    from hpcdist.submission.local import LocalSweep
     from hpcdist.submission.plan import plan_points, plan_run
     from hpcdist.submission.points import (
         CLUSTER,
@@ -289,6 +288,7 @@ def sweep(
         check_given_once,
         make_points,
     )
+    from hpcdist.submission.submit import Submission
     from hpcdist.submission.submit import submit as submit_runs
     from hpcdist.submission.workspace import SnapshotRequest
 
@@ -322,23 +322,20 @@ def sweep(
     )
     dependencies: list[Dependency] = []
     if after:
-        dependencies = _dependencies(after, planned.only_scheduler("after"), folder)
+        dependencies = _dependencies(after, planned.scheduler, folder)
     planned.prepare()
     if not planned.has_queue:
         from hpcdist.summary.writing import write_summary
 
-        local = LocalSweep.begin(planned, folder)
+        local = Submission(planned, folder)
         _run_points(local)
+        runs_here = [run for run in local.runs if run.path.exists()]
         if summary_after:
-            write_summary(local.started, local.places.path)
-        return [SubmittedRun(run) for run in local.places.runs if run.path.exists()]
-    if summary_after:
-        planned.only_scheduler("summary_after")
+            write_summary(runs_here, local.path)
+        return [SubmittedRun(run) for run in runs_here]
     submitted = submit_runs(
         planned, runs=folder, dependencies=dependencies, summary_after=summary_after
     )
-    if planned.points_here():
-        _run_points(LocalSweep(submitted))
     return [SubmittedRun(run) for run in submitted.runs]
 
 
@@ -424,11 +421,11 @@ def _dependencies(after: _After, scheduler: Scheduler, folder: Path) -> list[Dep
     return settle(find_afters(folder, names), scheduler)
 
 
-def _run_points(local: LocalSweep) -> None:
+def _run_points(local: Submission) -> None:
     """Run the points of a sweep that are for this machine."""
-    from hpcdist.submission.local import Follower
+    from hpcdist.submission.submit import LocalSweep
 
-    for end in local.run_points(Follower()):
+    for end in LocalSweep(local).run_points():
         if end.error is not None:
             label = local.planned.points[end.index].label
             raise HpcdistError(f"the run for {label} could not be started: {end.error}")

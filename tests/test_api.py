@@ -72,7 +72,7 @@ def test_a_wrong_cluster_is_a_profile_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ProfileError, match="no cluster called 'jura'"):
         hpcdist.submit("ddp", cluster="jura")
-    with pytest.raises(ProfileError, match="partition: partition is 3, must be text"):
+    with pytest.raises(ProfileError, match="partition: partition is 3, must be one word"):
         hpcdist.submit("ddp", partition=3)
     with pytest.raises(ProfileError, match="qos x is for a cluster"):
         hpcdist.submit("ddp", scheduler="local", qos="x")

@@ -40,6 +40,7 @@ from hpcdist.machine.process import (
     let_trace,
     send_signal,
 )
+from hpcdist.rank import recorder as _recorder  # noqa: F401 - once, for all ranks
 from hpcdist.rank.board import ProgressBoard, make_memory
 from hpcdist.rank.context import RankOrder
 from hpcdist.workloads import load_workload

@@ -1,46 +1,74 @@
-"""How much of some long work is done: the rooms say it as they work, the command line shows it."""
+"""How much of some long work is done, as a line on the terminal: a command that wants it calls
+`show`, and the rooms that work call `track`."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 T = TypeVar("T")
 
-Advance: TypeAlias = Callable[[], None]
-"""Says that one more is done."""
-Show: TypeAlias = Callable[[str, int], AbstractContextManager[Advance]]
-"""Shows some work, in a word or two, of so many parts."""
+_SHOWN_AFTER_S = 1.0
+_BETWEEN_S = 0.1
+_is_wanted = False
 
 
-def _nothing() -> None:
-    pass
+def show() -> None:
+    """Have all long work of this process shown."""
+    global _is_wanted  # noqa: PLW0603 - there is one terminal per process
+    _is_wanted = True
 
 
-def _show_nothing(_what: str, _total: int) -> AbstractContextManager[Advance]:
-    return nullcontext(_nothing)
+class StatusLine:
+    """A line on the terminal that says how far some work is, once that takes more than a second. It
+    is drawn by who works: a thread would be in the way of forks."""
 
+    _shown = ""
+    """The line that is on the terminal."""
 
-_show: Show = _show_nothing
-_end: Callable[[], None] = _nothing
+    def __init__(self) -> None:
+        is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._is_on = _is_wanted and is_terminal
+        self._begun_s = self._drawn_s = time.monotonic()
 
+    def __enter__(self) -> Self:
+        return self
 
-def show_by(show: Show, *, end: Callable[[], None]) -> None:
-    """Have all work of this process shown; `end` takes away what is shown of work that was left."""
-    global _show, _end
-    _show, _end = show, end
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
+    def show(self, text: str) -> None:
+        now_s = time.monotonic()
+        is_soon = now_s - self._begun_s < _SHOWN_AFTER_S or now_s - self._drawn_s < _BETWEEN_S
+        if self._is_on and not is_soon:
+            self.clear()
+            self._drawn_s = now_s
+            StatusLine._shown = text[: shutil.get_terminal_size().columns - 1]
+            print(StatusLine._shown, end="", file=sys.stderr, flush=True)
 
-def end() -> None:
-    """Take away what is shown, also in the middle of work: an error is to be seen."""
-    _end()
+    def show_wait(self, what: str) -> Callable[[float], None]:
+        """Return what shows the seconds that something has been waited for."""
+        return lambda waited_s: self.show(f"{what}: {waited_s:.0f} s")
+
+    @staticmethod
+    def clear() -> None:
+        """Take away what is shown, also in the middle of work: an error is to be seen."""
+        if StatusLine._shown:
+            print(f"\r{' ' * len(StatusLine._shown)}\r", end="", file=sys.stderr, flush=True)
+            StatusLine._shown = ""
 
 
 def track(items: Iterable[T], what: str, *, total: int | None = None) -> Iterator[T]:
     """Yield the items, and show how many of them are done; `total` where they have no length."""
     number = len(items) if total is None and isinstance(items, Collection) else total or 0
-    with _show(what, number) as advance:
-        for item in items:
+    with StatusLine() as line:
+        for num_done, item in enumerate(items, start=1):
             yield item
-            advance()
+            line.show(f"{what}: {num_done:,}" + (f" of {number:,}" if number else ""))

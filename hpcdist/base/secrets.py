@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import translate
 from typing import Any
 
 HIDDEN = "***"
 
 _KEPT = re.compile(
-    r"^(?:"
-    r"(?:OMP|MKL|OPENBLAS|KMP|GOMP|CUDA|NCCL|GLOO|TORCH|TORCHELASTIC|PYTORCH|SLURM|LSB|LSF|LS|PBS|CONDA"
-    r"|HPCDIST)_\w+"
-    r"|PATH|LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHASHSEED|VIRTUAL_ENV|HOSTNAME|LANG|LC_ALL|TZ"
-    r"|LOADEDMODULES|MODULEPATH"
-    r")$"
+    r"(?:OMP|MKL|OPENBLAS|KMP|GOMP|CUDA|NCCL|GLOO|TORCH|TORCHELASTIC|PYTORCH|SLURM|LSB|LSF|LS|PBS"
+    r"|CONDA|HPCDIST)_\w+|PATH|LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHASHSEED|VIRTUAL_ENV"
+    r"|HOSTNAME|LANG|LC_ALL|TZ|LOADEDMODULES|MODULEPATH"
 )
 _PERHAPS_SECRET = re.compile(
-    r"token|secret|passw|passphrase|passwd|api_?key|access_?key|private|credential|auth|cookie"
-    r"|session|jwt|signature|_key$|_pwd$|(?:^|_)pat$",
+    r"auth|cookie|credential|jwt|key|pass|(?:^|_)pat$|private|pwd|secret|session|signature|token",
     re.IGNORECASE,
 )
 """Names of variables that are not worth the risk of keeping them."""
@@ -112,17 +109,19 @@ _LONGEST_KEY = 1000
 _LEAST_WORD = 6
 """Letters of a secret that is looked for in other texts; shorter ones stand in many words."""
 
-_SECRET_FILE = re.compile(
-    r"(?:^|/)(?:"
-    r"\.env(?:\.(?!(?:[\w-]+\.)*(?:example|sample|template|dist|defaults?)$)[^/]+)?"
-    r"|(?!example|sample|template)[\w-]+\.env|[._]netrc|\.pgpass|\.my\.cnf|\.pypirc|\.git-credentials"
-    r"|\.htpasswd|\.vault_pass|kaggle\.json|id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?(?:\.bak|~)?"
-    r"|\.env~|\.envrc|\.s3cfg|\.boto|\.dockercfg|\.databrickscfg|\.mylogin\.cnf|\.vault-token"
-    r"|kubeconfig|application_default_credentials\.json|client_secret_[^/]+\.json|krb5cc_[^/]+"
-    r"|\.streamlit/secrets\.toml|\.?huggingface/token|\.aws/credentials|\.docker/config\.json|\.kube/config|[^/]+\.(?:p12|pfx|kdbx|jks|ppk|keytab|keystore)"
-    r")$",
-    re.IGNORECASE,
+_FILE_NAMES = (
+    ".boto .databrickscfg .dockercfg .env .env.* .env~ .envrc .git-credentials .htpasswd .my.cnf "
+    ".mylogin.cnf .netrc .pgpass .pypirc .s3cfg .vault-token .vault_pass _netrc *.env *.jks *.kdbx "
+    "*.keystore *.keytab *.p12 *.pfx *.ppk application_default_credentials.json kaggle.json "
+    "client_secret_*.json id_dsa id_ecdsa id_ecdsa_sk id_ed25519 id_ed25519_sk id_rsa id_*.bak "
+    "id_*~ krb5cc_* kubeconfig"
 )
+_SECRET_NAMES = re.compile("|".join(map(translate, _FILE_NAMES.split())))
+_SECRET_PLACES = (
+    *("/.aws/credentials", "/.docker/config.json", "/.kube/config", "/.streamlit/secrets.toml"),
+    *("/huggingface/token", "/.huggingface/token"),
+)
+_SAMPLE = re.compile(r"(?:^|\.)(?:example|sample|template|dist|defaults?)(?:\.|$)")
 _FIXTURE = re.compile(r"(?:^|/)(?:fixtures?|test_?data|test_?certs)/")
 _KEY_FILE = re.compile(
     rb"\s*(?:-----BEGIN CERT[^\0]*?\n|Bag Attributes[^\0]*?\n)?"  # a certificate before its key
@@ -153,14 +152,17 @@ def redact(environment: Mapping[str, str]) -> dict[str, str]:
     kept = {
         name: without_passwords(value)
         for name, value in sorted(environment.items())
-        if _KEPT.match(name) and not _PERHAPS_SECRET.search(name)
+        if _KEPT.fullmatch(name) and not _PERHAPS_SECRET.search(name)
     }
     return {name: value for name, value in kept.items() if not looks_secret(name, value)}
 
 
 def is_secret_file(path: str) -> bool:
     """Return True if a file by this name usually holds passwords or keys."""
-    return bool(_SECRET_FILE.search(path)) and not is_fixture(path)
+    place = f"/{path}".lower()
+    name = place.rpartition("/")[2]
+    is_known = bool(_SECRET_NAMES.fullmatch(name)) and not _SAMPLE.search(name)
+    return (is_known or place.endswith(_SECRET_PLACES)) and not is_fixture(path)
 
 
 def is_fixture(path: str) -> bool:

@@ -13,15 +13,11 @@ percent, as repeats have, both say the same.
 
 Several comparisons that one question needs are judged together (`ratios`), so that in 95 of 100
 such families none is said to differ that does not: S. Holm, "A simple sequentially rejective
-multiple test procedure", Scand. J. Stat. 6, 1979. The smallest p of m is held against 5 % / m, the
-next one against 5 % / (m - 1), and so on until one is larger than its limit; this and the rest do
-not differ. The interval of each ratio has the confidence that it was judged with: it never is
-narrower than the 95 % interval, and leaves out 1 exactly where the two differ.
+multiple test procedure", Scand. J. Stat. 6, 1979. The interval of each ratio has the confidence
+that it was judged with: it leaves out 1 exactly where the two differ.
 
-Student's t is computed here, as importing scipy would take longer than the whole summary, from the
-regularized incomplete beta function by its continued fraction (Abramowitz and Stegun, 26.5.8), and
-its quantiles by bisection; nine digits are right up to 10,000 degrees of freedom. The standard
-library's `statistics` adds up fractions, which takes ten times as long.
+Student's t is computed here, as importing scipy would take longer than the whole summary, and the
+standard library's `statistics` adds up fractions, which takes ten times as long.
 """
 
 from __future__ import annotations
@@ -54,8 +50,6 @@ _LARGEST_EXPONENT = 300.0
 _LARGEST_VARIATION = 1e60
 """Its fourth power is a number, too; only damaged files have as much."""
 _TINY = 1e-300
-_PRECISION = 1e-14
-_MAX_TERMS = 100_000
 
 
 class Interval(Struct, frozen=True, kw_only=True):
@@ -131,19 +125,31 @@ def ratios(pairs: Sequence[tuple[Measure, Measure]]) -> list[Ratio]:
     A single run is taken to spread as the repeats of the other side do. Where no spread is known,
     there is no interval.
     """
-    errors = [_error_of_ratio(*pair) for pair in pairs]
-    values = [
-        None if error is None else _p_value(measure.mean / baseline.mean, error)
-        for (measure, baseline), error in zip(pairs, errors, strict=True)
-    ]
-    judged = holm([value for value in values if value is not None])
-    rows = iter(judged)
-    return [
-        Ratio(mean=measure.mean / baseline.mean)
-        if error is None
-        else _ratio(measure.mean / baseline.mean, error, next(rows))
-        for (measure, baseline), error in zip(pairs, errors, strict=True)
-    ]
+    found = [Ratio(mean=measure.mean / baseline.mean) for measure, baseline in pairs]
+    errors = {}
+    for index, pair in enumerate(pairs):
+        if (error := _error_of_ratio(*pair)) is not None:
+            errors[index] = error
+    values = []
+    for index, known in errors.items():
+        distance = abs(math.log(found[index].mean)) if found[index].mean else math.inf
+        # Where nothing spreads, any difference is certain.
+        is_equal = float(distance == 0)
+        p = two_sided(distance / known.error, known.freedom) if known.error else is_equal
+        values.append(p)
+    for (index, known), judged in zip(errors.items(), holm(values), strict=True):
+        times, half = found[index].mean, 0.0
+        if known.error:
+            half = quantile(judged.confidence, known.freedom) * known.error
+            half = min(_LARGEST_EXPONENT, half)
+        found[index] = Ratio(
+            mean=times,
+            sd=times * known.variation,
+            interval=Interval(low=times * math.exp(-half), high=times * math.exp(half)),
+            over=known.over,
+            p=judged.p,
+        )
+    return found
 
 
 def differs(ratio: Ratio) -> bool | None:
@@ -181,10 +187,7 @@ def mean(values: Iterable[float]) -> float:
 
 def standard_deviation(values: Sequence[float]) -> float | None:
     """Return the standard deviation of a sample (n - 1); None of fewer than two values."""
-    if len(values) < 2:
-        return None
-    middle = mean(values)
-    return math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1))
+    return weighted_standard_deviation([(value, 1.0) for value in values])
 
 
 def weighted_standard_deviation(weighted: Sequence[tuple[float, float]]) -> float | None:
@@ -192,9 +195,9 @@ def weighted_standard_deviation(weighted: Sequence[tuple[float, float]]) -> floa
     (n - 1), and None of fewer than two."""
     if len(weighted) < 2:
         return None
-    total = sum(weight for _, weight in weighted)
-    middle = sum(value * weight for value, weight in weighted) / total
-    squares = sum(weight * (value - middle) ** 2 for value, weight in weighted) / total
+    total = math.fsum(weight for _, weight in weighted)
+    middle = math.fsum(value * weight for value, weight in weighted) / total
+    squares = math.fsum(weight * (value - middle) ** 2 for value, weight in weighted) / total
     return math.sqrt(squares * len(weighted) / (len(weighted) - 1))
 
 
@@ -227,10 +230,11 @@ def ratios_of_all(measures: Sequence[Measure]) -> dict[tuple[int, int], Ratio]:
     """Return the ratio of every measure to every other, by their places; every two of them are one
     comparison of a family."""
     pairs = list(itertools.combinations(range(len(measures)), 2))
-    judged = ratios([(measures[one], measures[other]) for one, other in pairs])
-    inverse = ratios([(measures[other], measures[one]) for one, other in pairs])
-    inverse_pairs = [(other, one) for one, other in pairs]
-    return dict(zip([*pairs, *inverse_pairs], [*judged, *inverse], strict=True))
+    found: dict[tuple[int, int], Ratio] = {}
+    for places in (pairs, [(other, one) for one, other in pairs]):
+        judged = ratios([(measures[one], measures[other]) for one, other in places])
+        found |= dict(zip(places, judged, strict=True))
+    return found
 
 
 def lower_median(values: Iterable[float]) -> float:
@@ -247,18 +251,33 @@ def quantile(confidence: float, freedom: float) -> float:
         low, high = high, 2 * high
     for _ in range(60):  # more than a number has bits
         middle = (low + high) / 2
-        if two_sided(middle, freedom) > 1 - confidence:
-            low = middle
-        else:
-            high = middle
+        is_below = two_sided(middle, freedom) > 1 - confidence
+        low, high = (middle, high) if is_below else (low, middle)
     return (low + high) / 2
 
 
+@functools.lru_cache
 def two_sided(t: float, freedom: float) -> float:
-    """Return the probability that a value of Student's distribution is farther from 0 than `t`."""
-    if math.isinf(freedom):
+    """Return the probability that a value of Student's distribution is farther from 0 than `t`.
+
+    It is the regularized incomplete beta function of x = freedom / (freedom + t²), a = freedom / 2
+    and b = 1/2, by its continued fraction (DLMF 8.17.22), evaluated from behind.
+    """
+    if math.isinf(freedom) or t == 0:
         return math.erfc(abs(t) / math.sqrt(2))
-    return _incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5)
+    a, b, x = freedom / 2, 0.5, freedom / (freedom + t * t)
+    is_mirrored = x > (a + 1) / (a + b + 2)  # the fraction of the other tail converges faster
+    if is_mirrored:
+        a, b, x = b, a, t * t / (freedom + t * t)
+    fraction = 1.0
+    for m in range(20 + int(2 * math.sqrt(a + b)), 0, -1):  # nine digits, and more
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m - 1) * (a + b + m - 1) * x / ((a + 2 * m - 2) * (a + 2 * m - 1))
+        fraction = 1 + odd / (1 + even / fraction)
+    logarithm = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    logarithm += a * math.log(x or _TINY) + b * math.log1p(-x)
+    tail = math.exp(logarithm) / (a * fraction)
+    return 1 - tail if is_mirrored else tail
 
 
 class _LogError(NamedTuple):
@@ -270,26 +289,6 @@ class _LogError(NamedTuple):
     variation: float
     """Relative sd of the ratio of two single values."""
     over: Over
-
-
-def _p_value(times: float, known: _LogError) -> float:
-    if not known.error:
-        return float(times == 1)  # where nothing spreads, any difference is certain
-    return two_sided((math.log(times) if times else -math.inf) / known.error, known.freedom)
-
-
-def _ratio(times: float, known: _LogError, judged: Judged) -> Ratio:
-    half = 0.0
-    if known.error:
-        half = quantile(judged.confidence, known.freedom) * known.error
-    half = min(_LARGEST_EXPONENT, half)
-    return Ratio(
-        mean=times,
-        sd=times * known.variation,
-        interval=Interval(low=times * math.exp(-half), high=times * math.exp(half)),
-        over=known.over,
-        p=judged.p,
-    )
 
 
 def _error_of_ratio(measure: Measure, baseline: Measure) -> _LogError | None:
@@ -318,35 +317,3 @@ def _error_of_ratio(measure: Measure, baseline: Measure) -> _LogError | None:
     parts = [square**2 / (count - 1) for square, count in zip(squares, counts, strict=True)]
     freedom = sum(squares) ** 2 / sum(parts) if sum(parts) else math.inf
     return _LogError(math.sqrt(sum(squares)), freedom, math.hypot(*variations), over)
-
-
-@functools.lru_cache
-def _incomplete_beta(x: float, a: float, b: float) -> float:
-    if x in (0.0, 1.0):
-        return x
-    if x > (a + 1) / (a + b + 2):  # where the fraction of the other tail converges faster
-        return 1 - _incomplete_beta(1 - x, b, a)
-    logarithm = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-    front = math.exp(logarithm + a * math.log(x) + b * math.log1p(-x))
-    return front * _fraction(x, a, b) / a
-
-
-def _fraction(x: float, a: float, b: float) -> float:
-    """Return the continued fraction, by Lentz's method."""
-    c = 1.0
-    d = 1 / _not_zero(1 - (a + b) * x / (a + 1))
-    result = d
-    for m in range(1, _MAX_TERMS):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        for term in (even, odd):
-            d = 1 / _not_zero(1 + term * d)
-            c = _not_zero(1 + term / c)
-            result *= c * d
-        if abs(c * d - 1) < _PRECISION:
-            break
-    return result
-
-
-def _not_zero(value: float) -> float:
-    return value if abs(value) > _TINY else _TINY

@@ -107,11 +107,14 @@ def mean_interval(decimals: int | None = None, *, per: float = 1.0) -> Format:
 
 def _means(spread_of: Callable[[Any], float | None], decimals: int | None, per: float) -> Format:
     def texts(values: Sequence[Any]) -> list[str]:
-        means = [value.mean / per for value in values]
-        places = decimals_for(means) if decimals is None else decimals
-        spreads = [None if (one := spread_of(value)) is None else one / per for value in values]
-        pairs = zip(means, spreads, strict=True)
-        return [format_mean_sd(mean, spread, places) for mean, spread in pairs]
+        places = decimals_for([value.mean / per for value in values])
+        places = places if decimals is None else decimals
+        shown = []
+        for value in values:
+            spread = spread_of(value)
+            spread = None if spread is None else spread / per
+            shown.append(format_mean_sd(value.mean / per, spread, places))
+        return shown
 
     return texts
 
@@ -154,14 +157,14 @@ class Column(Struct, Generic[Row], frozen=True):
         formatted = iter(self.format([value for value in values if not isinstance(value, as_is)]))
         cells = []
         for row, value in zip(rows, values, strict=True):
+            style = self.style(value) if self.style else ""
             if value is None:
-                cells.append(Cell(UNDEFINED, "", self.style(None) if self.style else ""))
+                cells.append(Cell(UNDEFINED, "", style))
                 continue
             text = shown(value) if isinstance(value, str) else next(formatted)
-            mark = " *" if self.is_marked and self.is_marked(row) else ""
+            text += " *" if self.is_marked and self.is_marked(row) else ""
             key = self.sort(value) if self.sort else _sort_value(value)
-            style = self.style(value) if self.style else ""
-            cells.append(Cell(text + mark, "" if key is None else str(key), style))
+            cells.append(Cell(text, "" if key is None else str(key), style))
         return cells
 
 
@@ -235,22 +238,22 @@ class Table(Struct, Generic[Row], frozen=True):
             else max((_width(word) for text in texts[place] for word in text.split()), default=0)
             for place, column in enumerate(self.columns)
         }
-        first: dict[int, int] = {}
-        for place, width in least.items():
-            first[place] = width
-            is_told = len({tuple(row[key].text for key in first) for row in rows}) == len(rows)
-            if is_told or _whole_width(first.values()) > max_width // 2:
+        first, told = {0: min(least[0], max_width // 2)}, 0
+        while len({tuple(row[key].text for key in first) for row in rows}) < len(rows):
+            told += 1
+            longer = first | {told: least.get(told, max_width)}
+            if _whole_width(longer.values()) > max_width // 2:
                 break
-        if not is_told or _whole_width(first.values()) > max_width // 2:
-            first = {0: min(least[0], max_width // 2)}
-        bands: list[dict[int, int]] = [{}]
-        # A word that is wider than the line stands beside the first columns, broken.
-        most = max_width - _GAP - _whole_width(first.values())
-        for place, longest in least.items():
-            width = first.get(place, min(longest, most))
-            if bands[-1] and _whole_width([*bands[-1].values(), width]) > max_width:
-                bands.append(dict(first) if place not in first else {})
-            bands[-1][place] = width
+            first = longer
+        bands = [dict(first)]
+        for place, width in least.items():
+            if place in first:
+                continue
+            is_full = _whole_width([*bands[-1].values(), width]) > max_width
+            if is_full and len(bands[-1]) > len(first):
+                bands.append(dict(first))
+            # A word that is wider than the line stands beside the first columns, broken.
+            bands[-1][place] = min(width, max_width - _GAP - _whole_width(first.values()))
         for band in bands:  # columns of texts get what is left of the line, the first ones first
             for place, width in band.items():
                 free = max_width - _whole_width(band.values())
@@ -270,26 +273,23 @@ class Table(Struct, Generic[Row], frozen=True):
         height = max((len(headers[place]) for place in band), default=0)
         # The last lines of headers stand beside each other.
         above = [
-            [Cell(text, "") for text in [""] * (height - len(headers[place])) + [*headers[place]]]
-            for place in band
+            [Cell(text, "", "dim") for text in [""] * (height - len(header)) + [*header]]
+            for header in (headers[place] for place in band)
         ]
         wrapped = ([_wrapped(row[place], width) for place, width in band.items()] for row in rows)
-        dim = console.get_style("dim")
-        for number, entry in enumerate(itertools.chain([above], wrapped)):
-            style = None if number else dim
+        for entry in itertools.chain([above], wrapped):
             for cells in itertools.zip_longest(*entry, fillvalue=Cell("", "")):
-                text = ""  # up to the next cell with a style of its own
+                line: list[Segment] = []
                 for cell, (place, width) in zip(cells, band.items(), strict=True):
                     blanks = " " * (width - _width(cell.text))
                     is_right = self.columns[place].align == "right"
-                    if cell.style and cell.text:
-                        yield Segment(text + blanks * is_right, style)
-                        yield Segment(cell.text, console.get_style(cell.style))
-                        text = ""
-                    else:
-                        text += blanks * is_right + cell.text
-                    text += blanks * (not is_right) + " " * _GAP
-                yield Segment(text.rstrip(), style)
+                    text = blanks + cell.text if is_right else cell.text + blanks
+                    style = console.get_style(cell.style) if cell.style else None
+                    line += [Segment(text, style), Segment(" " * _GAP)]
+                while line and not line[-1].text.strip():
+                    line.pop()
+                yield from line[:-1]
+                yield from (Segment(last.text.rstrip(), last.style) for last in line[-1:])
                 yield Segment.line()
 
 

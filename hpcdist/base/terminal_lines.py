@@ -10,6 +10,7 @@ import codecs
 import math
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from hpcdist.base.files import open_regular
@@ -27,8 +28,7 @@ _CONTROL = re.compile(
     r"|\x1b[ -/]*[0-Z\\-~]?"
     r"|[\x00-\x08\n-\x1f\x7f-\x9f]"
 )
-_FIRST_BYTES = 1 << 16
-_MOST_BYTES = 1 << 22
+_READ_BYTES = (1 << 16, 1 << 19, 1 << 22)
 
 
 class TerminalLines:
@@ -73,12 +73,10 @@ class TerminalLines:
             return text
         is_redrawn = _is_redrawn(text)
         text = text.rstrip("\r").rpartition("\r")[2]
-        kept = (lambda found: found["colour"] or "") if self._keeps_style else ""
-        text = _CONTROL.sub(kept, text)
-        if is_redrawn:
-            text = text.rstrip(" ")
+        text = _CONTROL.sub(lambda found: (self._keeps_style and found["colour"]) or "", text)
         colours = _COLOUR.findall(text)
-        return text + _RESET if colours and colours[-1][2:-1].strip("0;") else text
+        has_colour = colours and colours[-1][2:-1].strip("0;")
+        return (text.rstrip(" ") if is_redrawn else text) + (_RESET if has_colour else "")
 
 
 def _is_redrawn(text: str) -> bool:
@@ -101,15 +99,11 @@ def end_of_log(path: Path, count: int) -> list[str]:
 
     A bar that was drawn a thousand times is one line: then more is read.
     """
-    num_bytes = _FIRST_BYTES
-    try:
-        with open_regular(path, most_bytes=math.inf) as file:
-            size = file.seek(0, os.SEEK_END)
-            while True:
-                file.seek(max(0, size - num_bytes))
-                lines = terminal_lines(file.read(num_bytes), styled=False)
-                if len(lines) > count or num_bytes >= min(size, _MOST_BYTES):
-                    return lines
-                num_bytes *= 8
-    except OSError:
-        return []
+    with suppress(OSError), open_regular(path, most_bytes=math.inf) as file:
+        size = file.seek(0, os.SEEK_END)
+        for num_bytes in _READ_BYTES:
+            file.seek(max(0, size - num_bytes))
+            lines = terminal_lines(file.read(num_bytes), styled=False)
+            if len(lines) > count or num_bytes >= min(size, _READ_BYTES[-1]):
+                return lines
+    return []

@@ -10,8 +10,7 @@ import click
 
 from hpcdist.base.errors import UserError
 from hpcdist.cli.options import run_argument, runs_option
-from hpcdist.cli.printing import note, say
-from hpcdist.machine.command import announce_waits
+from hpcdist.cli.printing import say
 from hpcdist.runs.remote import host_of_run
 from hpcdist.runs.run import check_own, find_run
 
@@ -35,7 +34,6 @@ def attach(*, run_name: str, command: tuple[str, ...], rank: int, runs: Path) ->
     from hpcdist.monitor.living import check_living, find_rank
     from hpcdist.schedulers import load_scheduler
 
-    announce_waits(note)
     run = find_run(runs, run_name)
     if (host := host_of_run(run)) is not None:
         raise UserError(
@@ -46,19 +44,19 @@ def attach(*, run_name: str, command: tuple[str, ...], rank: int, runs: Path) ->
     check_living(run, [rank])
     attempt = max(0, run.newest_attempt())
     start = find_rank(run, rank, attempt)
+    folder = run.path.resolve()
     variables = {
         "RANK": rank,
         "LOCAL_RANK": start.local_rank,
         "WORLD_SIZE": start.world_size,
         "LOCAL_WORLD_SIZE": start.local_world_size,
-        "GROUP_RANK": start.node,
-        "NODE_RANK": start.node,
-        "HPCDIST_RUN_DIR": run.path.resolve(),
+        **dict.fromkeys(("GROUP_RANK", "NODE_RANK"), start.node),
+        "HPCDIST_RUN_DIR": folder,
         "HPCDIST_RANK_PID": start.pid,
     }
-    scheduler = load_scheduler(run.read_scheduler() or "")
-    inner = command_of(run.path.resolve(), start.pid, variables, command)
+    inner = command_of(folder, start.pid, variables, command)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    scheduler = load_scheduler(run.read_scheduler() or "")
     argv = scheduler.enter(run, start.host, inner, is_terminal=is_terminal)
     log = run.log_file(rank, attempt)
     say(f"rank {rank} is process {start.pid} on {start.host}, its log {log}")

@@ -8,18 +8,15 @@ from pathlib import Path
 import click
 
 from hpcdist.cli.host import HostCommand
-from hpcdist.cli.options import host_option, json_option, named_runs, runs_option
+from hpcdist.cli.options import about_runs, named_runs
 from hpcdist.cli.printing import note, print_json, say
 from hpcdist.cluster.schedulers import SCHEDULERS
-from hpcdist.machine.command import announce_waits
 from hpcdist.runs.run import Run, check_own
 
 
 @click.command(cls=HostCommand)
 @click.argument("run_names", metavar="RUN...", nargs=-1, required=True)
-@host_option
-@runs_option
-@json_option
+@about_runs
 def cancel(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     """End runs, and wait until none of their processes is left. A sweep's id stands for all of its
     runs."""
@@ -33,18 +30,17 @@ def cancel(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     from hpcdist.runs.run import Sweep, find_named
     from hpcdist.schedulers import load_scheduler
 
-    announce_waits(note)
     sweeps = [one for name in run_names if isinstance(one := find_named(runs, name), Sweep)]
-    named_list = named_runs(runs, run_names)
-    for path in [sweep.path for sweep in sweeps] + [run.path for run in named_list]:
+    wanted = named_runs(runs, run_names)
+    for path in [each.path for each in sweeps] + [run.path for run in wanted]:
         check_own(path, "cancel")
     for sweep in sweeps:
         sweep.ask_to_cancel()
-    conditions = run_conditions(named_list)
+    conditions = run_conditions(wanted)
     before = {name: condition.state for name, condition in conditions.items()}
-    left = jobs_left(named_list, warn=note)
+    left = jobs_left(wanted, warn=note)
     by_scheduler: dict[str, list[Run]] = defaultdict(list)
-    for run in named_list:
+    for run in wanted:
         scheduler = run.read_scheduler() or ""
         is_open = before[run.id] in OPEN_STATES
         if not is_open and run.read_verdict() is None and scheduler in SCHEDULERS:
@@ -55,16 +51,14 @@ def cancel(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
             by_scheduler[scheduler].append(run)
     for scheduler, theirs in by_scheduler.items():
         load_scheduler(scheduler).cancel(theirs)
-    after = run_states(named_list)
+    after = run_states(wanted)
+    told = [
+        {"run": run.id, "state_before": before[run.id], "state": after[run.id]} for run in wanted
+    ]
     if as_json:
-        print_json(
-            [
-                {"run": run.id, "state_before": before[run.id], "state": after[run.id]}
-                for run in named_list
-            ]
-        )
+        print_json(told)
         return
-    for run in named_list:
+    for run in wanted:
         had_ended = before[run.id] == after[run.id]
         words = f" had ended already: {before[run.id]}" if had_ended else f": {after[run.id]}"
         if run.id in left:

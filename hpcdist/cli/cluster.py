@@ -13,7 +13,7 @@ from hpcdist.base.errors import ProfileError, SchedulerError, UserError
 from hpcdist.base.text import harmless
 from hpcdist.cli.host import detect_there
 from hpcdist.cli.options import Choice, host_option, json_option, with_options
-from hpcdist.cli.printing import note, print_columns, print_json, say
+from hpcdist.cli.printing import note, print_columns, print_json, say, writing
 from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
 
 if TYPE_CHECKING:
@@ -45,24 +45,25 @@ def list_(*, as_json: bool) -> None:
             listed.append(told | {"files": [], "error": profile.message})
             continue
         origins = set(profile.origins.values())
-        told |= {"scheduler": profile.profile.scheduler, "partition": profile.profile.partition}
+        told |= {key: getattr(profile.profile, key) for key in ("scheduler", "partition")}
         told["files"] = [file for file in profile.files if file in origins]
         listed.append(told | {"error": None})
     if as_json:
         print_json(listed)
-    elif listed:
-        rows = [
-            (
-                f"{each['name']} *" if each["default"] else each["name"],
-                each["scheduler"] or "-",
-                each["partition"] or "-",
-                f"broken: {each['error']}" if each["error"] else " and ".join(each["files"]),
-            )
-            for each in listed
-        ]
-        print_columns(("CLUSTER", "SCHEDULER", "PARTITION", "FROM"), rows)
-    else:
+        return
+    if not listed:
         _note_nothing()
+        return
+    rows = [
+        (
+            f"{each['name']} *" if each["default"] else each["name"],
+            each["scheduler"] or "-",
+            each["partition"] or "-",
+            f"broken: {each['error']}" if each["error"] else " and ".join(each["files"]),
+        )
+        for each in listed
+    ]
+    print_columns(("CLUSTER", "SCHEDULER", "PARTITION", "FROM"), rows)
 
 
 @cluster.command
@@ -73,13 +74,11 @@ def show(*, name: str | None, as_json: bool) -> None:
 
     Without NAME, show the profile that `hpcdist submit` would use.
     """
-    import msgspec
-
     from hpcdist.cluster.load import load_profile
 
     loaded = load_profile(name)
     if as_json:
-        print_json(msgspec.to_builtins(loaded))
+        print_json(loaded)
         return
     if loaded.name is not None:
         note(f"cluster {loaded.name}")
@@ -164,15 +163,16 @@ def copy(*, name: str | None, write: bool, out: str | None, force: bool) -> None
 
     It is printed, or written with --write or --out.
     """
-    from hpcdist.cluster.load import description, shipped_file, shipped_names
+    from hpcdist.cluster.load import shipped_file, shipped_files
 
     if name is not None:
         text = shipped_file(name)
         _give(text, _place(write=write, out=out, force=force))
     elif write or out is not None:
-        raise click.UsageError(f"name the file to write: {', '.join(shipped_names())}")
+        raise click.UsageError(f"name the file to write: {', '.join(shipped_files())}")
     else:
-        rows = [(shipped, description(shipped)) for shipped in shipped_names()]
+        first_lines = {name: text.splitlines()[0] for name, text in shipped_files().items()}
+        rows = [(name, line.removeprefix("#").strip()) for name, line in first_lines.items()]
         print_columns(("NAME", "FOR"), rows)
 
 
@@ -196,13 +196,9 @@ def _give(text: str, path: Path | None) -> None:
     if path is None:
         print(harmless(text), end="")
         return
-    try:
+    with writing(path, hint="choose another file with --out"):
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write_whole(path, text)
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be written: {error.strerror}", hint="choose another file with --out"
-        ) from None
     say(f"wrote {path}; read it, and correct what is wrong")
 
 

@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from hpcdist.base.errors import UserError
 from hpcdist.base.files import shipped_folder
-from hpcdist.cli.options import json_option
-from hpcdist.cli.printing import note, print_columns, print_json
+from hpcdist.cli.printing import note, print_columns, writing
 from hpcdist.runs.run import refused_doors
 
 _FACES = ("lfw_dataset_solved.py",)
@@ -84,8 +83,7 @@ EXERCISES = tuple(
 @click.command
 @click.argument("exercise", required=False)
 @click.option("--out", metavar="DIR", help="Copy the files here.  [default: course-N-NAME]")
-@json_option
-def course(*, exercise: str | None, out: str | None, as_json: bool) -> None:
+def course(*, exercise: str | None, out: str | None) -> None:
     """List the exercises of a course on distributed training, or start one.
 
     \b
@@ -97,78 +95,49 @@ def course(*, exercise: str | None, out: str | None, as_json: bool) -> None:
     is never overwritten. The page of an exercise, docs/course/3-augmentation.md, has the question,
     the commands with what they printed, and the answer.
     """
-    names = [one.name for one in EXERCISES]
+    numbered = {str(number): one for number, one in enumerate(EXERCISES, start=1)}
     if exercise is None:
-        if as_json:
-            listed = [(number, one) for number, one in enumerate(EXERCISES, start=1)]
-            print_json(
-                [
-                    {"exercise": number, "name": one.name, "title": one.title, "files": one.files}
-                    for number, one in listed
-                ]
-            )
-            return
-        rows = [(str(number), one.name, one.title) for number, one in enumerate(EXERCISES, start=1)]
+        rows = [(number, one.name, one.title) for number, one in numbered.items()]
         print_columns(("N", "NAME", "QUESTION"), rows)
         note("hpcdist course N copies the files of an exercise; docs/course/ has a page for each")
         return
-    if exercise.isdecimal() and 1 <= int(exercise) <= len(names):
-        exercise = names[int(exercise) - 1]
-    if exercise not in names:
+    found = [number for number, one in numbered.items() if exercise in (number, one.name)]
+    if not found:
         raise UserError(
             f"there is no exercise {exercise!r}",
-            hint=f"it is a number from 1 to {len(names)}, or a name: hpcdist course lists them",
+            hint=f"it is a number from 1 to {len(numbered)}, or a name: hpcdist course lists them",
         )
-    number = names.index(exercise) + 1
-    chosen = EXERCISES[number - 1]
+    number, chosen = found[0], numbered[found[0]]
     folder = Path(out or f"course-{number}-{chosen.name}")
-    new = _copy(chosen, folder)
-    command = f"cd {shlex.quote(str(folder))} && {chosen.command.format(script=chosen.script)}"
-    page = f"docs/course/{number}-{chosen.name}.md"
-    if as_json:
-        print_json(
-            {
-                "exercise": number,
-                "folder": str(folder),
-                "files": new,
-                "command": command,
-                "page": page,
-            }
-        )
-        return
-    print(f"exercise {number}: {chosen.title}")
     uses = {chosen.files[0]: "to fill in", chosen.files[1]: "solved"}
+    with writing(folder, hint="name another folder with --out"):
+        new = _copy(chosen, folder)
+    print(f"exercise {number}: {chosen.title}")
     if new:
         used = [(str(folder / name), uses.get(name, "used by both")) for name in new]
         print_columns(("FILE", "USE"), used)
-    print(f"its page: {page}")
-    print(f"begin with: {command}")
+    command = chosen.command.format(script=chosen.script)
+    page = f"course/{number}-{chosen.name}"
+    print(f"its page: docs/{page}.md, in the built site {page}.html")
+    print(f"begin with: cd {shlex.quote(str(folder))} && {command}")
 
 
 def _copy(exercise: Exercise, folder: Path) -> list[str]:
     """Copy the files that are not there yet, and return their names."""
-    shipped, new = shipped_folder("course"), []
-    try:
-        for is_made in (False, True):
-            if is_made:  # a umask may open what is made on the way
-                folder.mkdir(parents=True, exist_ok=True)
-            if others := refused_doors(folder):
-                raise UserError(
-                    f"{others[0]}, who could exchange the scripts that you are to run",
-                    hint="go to a folder that only you can write, or name one with --out",
-                )
-        for name in exercise.files:
-            content = (shipped / name).read_bytes()
-            try:
-                with (folder / name).open("xb") as file:
-                    file.write(content)
-            except FileExistsError:
-                note(f"{folder / name} is there already, and stays as it is")
-            else:
-                new.append(name)
-    except OSError as error:
-        raise UserError(
-            f"{error.filename or folder} cannot be written: {error.strerror or error}",
-            hint="name another folder with --out",
-        ) from None
+    new = []
+    for is_made in (False, True):
+        if is_made:  # a umask may open what is made on the way
+            folder.mkdir(parents=True, exist_ok=True)
+        if others := refused_doors(folder):
+            raise UserError(
+                f"{others[0]}, who could exchange the scripts that you are to run",
+                hint="go to a folder that only you can write, or name one with --out",
+            )
+    for name in exercise.files:
+        try:
+            with (folder / name).open("xb") as file:
+                file.write((shipped_folder("course") / name).read_bytes())
+            new.append(name)
+        except FileExistsError:
+            note(f"{folder / name} is there already, and stays as it is")
     return new

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdist.base.errors import EXIT_FAILED, UserError
+from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, UserError
 from hpcdist.base.progress import track
 from hpcdist.base.text import one_line
 from hpcdist.cli.options import json_option, with_options
-from hpcdist.cli.printing import note, print_json
+from hpcdist.cli.printing import note, print_json, writing
 
 if TYPE_CHECKING:
     from hpcdist.job.spec import Data
@@ -79,20 +79,14 @@ def faces(*, folder: str, people: int, images: int, seed: int) -> None:
         raise UserError(
             f"--images is {images:,}, for {people:,} people", hint="each has one image or more"
         )
-    place = Path(folder)
-    try:
+    place, plan = Path(folder), Plan(people=people, images=images, seed=seed)
+    with writing(place, hint="name a folder that you may write"):
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
             raise UserError(
-                f"{place} exists already, and is not an empty folder", hint="name a new one"
+                f"{place} exists already, and is not an empty folder", hint="name another"
             )
         place.parent.mkdir(parents=True, exist_ok=True)
-        plan = Plan(people=people, images=images, seed=seed)
         make_whole(place.absolute(), lambda aside: make_faces(aside, plan))
-    except OSError as error:
-        raise UserError(
-            f"{place} cannot be made: {error.strerror or error}",
-            hint="name a folder that you may write",
-        ) from None
     print(folder)
 
 
@@ -115,15 +109,11 @@ def check(*, name: str, root: str | None, as_json: bool) -> int:
             print_json({"name": name, "train": sizes.train, "test": sizes.test, "problems": {}})
         else:
             print(f"{name}: {sizes.train:,} images for training, {sizes.test:,} for testing")
-        return 0
+        return EXIT_DONE
     from hpcdist.data.images.decoding import check_files
 
-    advances = iter(track(range(len(parts.train) + len(parts.test)), "reading"))
-
-    def advance() -> None:
-        next(advances, None)
-
-    report = check_files(parts, advance)
+    advances = track(range(len(parts.train) + len(parts.test)), "reading")
+    report = check_files(parts, lambda: next(advances, None))
     described = {
         "name": name,
         "root": str(parts.train.root),
@@ -139,11 +129,8 @@ def check(*, name: str, root: str | None, as_json: bool) -> int:
         ],
         "problems": report.problems,
     }
-    if as_json:
-        print_json(described)
-    else:
-        _print(described)
-    return EXIT_FAILED if report.problems else 0
+    (print_json if as_json else _print)(described)
+    return EXIT_FAILED if report.problems else EXIT_DONE
 
 
 def _print(checked: Mapping[str, Any]) -> None:
@@ -222,17 +209,12 @@ def show(
         check_data(wanted)  # JobError where files are missing, before torchvision looks for them
     samples = load_preview(wanted, seed=seed, number=number)
     note(*(sample.problem for sample in samples if sample.problem))
-    title = f"{wanted.name}, seed {seed}"
-    if is_changed := wanted.transform != "none":
-        one = wanted.transform
-        words = one if isinstance(one, str) else in_words(one)
+    title, of = f"{wanted.name}, seed {seed}", wanted.transform
+    if is_changed := of != "none":
+        words = of if isinstance(of, str) else in_words(of)
         title = f"left as read, right as the model sees it: {title}, transform {words}"
     content = io.BytesIO()
     draw_grid(samples, title=title, both=is_changed).save(content, "PNG")
-    try:
+    with writing(path, hint="name another with --out"):
         write_whole(path, content.getvalue())
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be written: {error.strerror or error}", hint="name another with --out"
-        ) from None
     note(f"the picture is {path}")

@@ -10,7 +10,7 @@ import click
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, UserError
 from hpcdist.base.text import number_of, one_line
 from hpcdist.cli.host import HostCommand
-from hpcdist.cli.options import host_option, json_option, runs_option
+from hpcdist.cli.options import about_runs
 from hpcdist.cli.printing import note, print_columns, print_json, print_wrapped
 from hpcdist.runs.run import find_run
 
@@ -24,9 +24,7 @@ _WIDTH = 20
 @click.command(name="diff", cls=HostCommand)
 @click.argument("first", metavar="RUN_A")
 @click.argument("second", metavar="RUN_B")
-@host_option
-@runs_option
-@json_option
+@about_runs
 def diff(*, first: str, second: str, runs: Path, as_json: bool) -> int:
     """Name the first step at which two runs part, and the settings, versions, code, devices,
     variables and hosts in which they differ.
@@ -50,22 +48,21 @@ def diff(*, first: str, second: str, runs: Path, as_json: bool) -> int:
     for run in pair:
         bring_home(run, warn=note)
     result = diff_runs(pair)
+    code = EXIT_DONE if result.step is None else EXIT_FAILED
     if as_json:
-        import msgspec
-
-        print_json(msgspec.to_builtins(result))
+        print_json(result)
+        return code
+    print_wrapped(_conclusion(result))
+    rows = [
+        (one.kind, *(_shown(value)[:_WIDTH] for value in one.values), one.key)
+        for one in result.differences
+    ]
+    if rows:
+        print()
+        print_columns(("KIND", "RUN_A", "RUN_B", "WHAT"), rows)
     else:
-        print_wrapped(_conclusion(result))
-        rows = [
-            (one.kind, *(_shown(value)[:_WIDTH] for value in one.values), one.key)
-            for one in result.differences
-        ]
-        if rows:
-            print()
-            print_columns(("KIND", "RUN_A", "RUN_B", "WHAT"), rows)
-        else:
-            print_wrapped("Nothing that they recorded of themselves differs.")
-    return EXIT_DONE if result.step is None else EXIT_FAILED
+        print_wrapped("Nothing that they recorded of themselves differs.")
+    return code
 
 
 def _conclusion(result: RunDiff) -> str:

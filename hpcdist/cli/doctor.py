@@ -9,22 +9,15 @@ import click
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED
 from hpcdist.base.files import shipped_folder
-from hpcdist.base.text import one_line
 from hpcdist.cli.follow import Interrupts
 from hpcdist.cli.host import HostCommand
-from hpcdist.cli.options import (
-    JobOptions,
-    cluster_from_options,
-    json_option,
-    load_from_options,
-    options_of_job,
-)
-from hpcdist.cli.printing import note, print_json, print_wrapped
+from hpcdist.cli.options import PLACE_OPTIONS, JobOptions, job_options, json_option
+from hpcdist.cli.printing import note, print_fact, print_json
 from hpcdist.cluster.channels import NONE
 
 
 @click.command(cls=HostCommand)
-@options_of_job(str(shipped_folder("jobs") / "check.yaml"))
+@job_options(*PLACE_OPTIONS, job_name=str(shipped_folder("jobs") / "check.yaml"))
 @click.option("--no-job", is_flag=True, help="Submit nothing: check what can be seen from here.")
 @click.option(
     "--timeout",
@@ -47,16 +40,14 @@ def doctor(*, options: JobOptions, no_job: bool, timeout_min: float, as_json: bo
     hpcdist doctor --cluster NAME     the same for another profile
     hpcdist doctor --local            this machine as a cluster
     """
-    import msgspec
-
     from hpcdist.doctor.examine import examine
     from hpcdist.doctor.trial import Request
     from hpcdist.schedulers import detect_scheduler
     from hpcdist.schedulers.base import Finding
 
-    loaded = load_from_options(options, defaults={"resources.nodes": 2})
+    loaded = options.load(defaults={"resources.nodes": 2})
     # Who checks waits for it, and need not be told.
-    scheduler, cluster = cluster_from_options(replace(options, notify=(NONE,)))
+    scheduler, cluster = replace(options, notify=(NONE,)).choose_cluster()
     interrupts = Interrupts()
     request = Request(
         loaded=loaded,
@@ -76,14 +67,10 @@ def doctor(*, options: JobOptions, no_job: bool, timeout_min: float, as_json: bo
             findings.append(finding)
             if not as_json:
                 before = f"{finding.state}  {finding.name:<13}  "
-                print_wrapped(one_line(finding.detail), first=before, indent=len(before))
+                print_fact(before, finding.detail)
                 if finding.advice:
-                    print_wrapped(
-                        f"-> {one_line(finding.advice)}",
-                        first=" " * len(before),
-                        indent=len(before) + 3,
-                    )
+                    print_fact(" " * len(before) + "-> ", finding.advice)
                 sys.stdout.flush()
     if as_json:
-        print_json(msgspec.to_builtins(findings))
+        print_json(findings)
     return EXIT_FAILED if any(finding.state == "FAIL" for finding in findings) else EXIT_DONE

@@ -15,18 +15,10 @@ import click
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, UserError
 from hpcdist.base.text import number_of, one_line
 from hpcdist.cli.follow import Interrupted, Interrupts
-from hpcdist.cli.options import (
-    Choice,
-    JobOptions,
-    cluster_from_options,
-    json_option,
-    load_from_options,
-    options_of_one_run,
-)
-from hpcdist.cli.printing import note, print_columns, print_json, print_wrapped, say
+from hpcdist.cli.options import ONE_RUN_OPTIONS, Choice, JobOptions, job_options, json_option
+from hpcdist.cli.printing import print_columns, print_json, print_wrapped, say
 from hpcdist.cluster.channels import NONE
-from hpcdist.drill.drill import NAMES, Cost, Request, conduct
-from hpcdist.machine.command import announce_waits
+from hpcdist.drill.drill import NAMES, Request, conduct
 
 if TYPE_CHECKING:
     from hpcdist.submission.plan import PlannedRun
@@ -36,7 +28,7 @@ _FOLDER = ".drills"
 
 
 @click.command()
-@options_of_one_run
+@job_options(*ONE_RUN_OPTIONS)
 @click.option(
     "--only", "names", type=Choice(NAMES), multiple=True, help="Try this; may be repeated."
 )
@@ -70,17 +62,14 @@ def drill(
     after the other. A script runs in a copy of the working directory. Ends with 1 if the job would
     have lost work.
     """
-    import msgspec
-
     from hpcdist.job.spec import OwnCodeJob
     from hpcdist.runs.run import make_runs_folder, make_unique_folder, slug
     from hpcdist.schedulers import host_of
     from hpcdist.submission.plan import plan_run
     from hpcdist.submission.workspace import SnapshotRequest
 
-    announce_waits(note)
-    loaded = load_from_options(options)
-    scheduler, profile = cluster_from_options(replace(options, notify=(NONE,)))
+    loaded = options.load()
+    scheduler, profile = replace(options, notify=(NONE,)).choose_cluster()
     if (host := host_of(profile.profile)) is not None:
         raise UserError(
             f"the profile {profile.name} submits at {host}, and a drill watches its runs here",
@@ -93,7 +82,7 @@ def drill(
     def plan(keys: Sequence[str]) -> PlannedRun:
         # What the drill runs in is a copy already.
         snapshot = SnapshotRequest(wanted=False if is_own_code else None, runs=options.runs)
-        changed = load_from_options(_changed(options, keys, here=here))
+        changed = _changed(options, keys, here=here).load()
         return plan_run(changed, scheduler=scheduler, cluster=profile, snapshot=snapshot)
 
     interrupts = Interrupts()
@@ -118,16 +107,25 @@ def drill(
     finally:
         if not is_kept:
             shutil.rmtree(folder, ignore_errors=True)
-        for each in (folder, folder.parent):
-            with suppress(OSError):  # it is not empty
-                each.rmdir()
+        with suppress(OSError):  # one of them is not empty
+            folder.rmdir()
+            folder.parent.rmdir()
     code = EXIT_FAILED if any(cost.is_work_lost for cost in costs) else EXIT_DONE
     if as_json:
-        paths = [str(run.path) if is_kept else None for run in runs]
+        paths = [run.path if is_kept else None for run in runs]
         told = {"exit_code": code, "undisturbed": paths[0], "disturbed": paths[1]}
-        print_json(told | {"disturbances": msgspec.to_builtins(costs)})
+        print_json(told | {"disturbances": costs})
         return code
-    _print(costs)
+    rows = []
+    for cost in costs:
+        lost = "-" if cost.lost_steps is None else number_of(cost.lost_steps, "step")
+        down = "-" if cost.down_s is None else f"{cost.down_s:.1f} s"
+        rows.append((cost.name, cost.verdict or "-", cost.went_on, lost, down))
+    print_columns(("DISTURBANCE", "VERDICT", "WENT ON FROM", "LOST", "DOWN"), rows)
+    for cost in costs:
+        if cost.advice:
+            lost = "WORK LOST: " if cost.is_work_lost else ""
+            print_wrapped(f"{lost}{one_line(cost.advice)}", first=f"\n{cost.name}: ", indent=2)
     if is_kept:
         say(f"its runs are in {folder}")
     return code
@@ -144,16 +142,3 @@ def _changed(options: JobOptions, keys: Sequence[str], *, here: str) -> JobOptio
         name = name if os.sep in name else f".{os.sep}{name}"
     overrides = (*options.overrides, *keys)
     return replace(options, job_name=name, time_limit=None, overrides=overrides)
-
-
-def _print(costs: Sequence[Cost]) -> None:
-    rows = []
-    for cost in costs:
-        lost = "-" if cost.lost_steps is None else number_of(cost.lost_steps, "step")
-        down = "-" if cost.down_s is None else f"{cost.down_s:.1f} s"
-        rows.append((cost.name, cost.verdict or "-", cost.went_on, lost, down))
-    print_columns(("DISTURBANCE", "VERDICT", "WENT ON FROM", "LOST", "DOWN"), rows)
-    for cost in costs:
-        if cost.advice:
-            lost = "WORK LOST: " if cost.is_work_lost else ""
-            print_wrapped(f"{lost}{one_line(cost.advice)}", first=f"\n{cost.name}: ", indent=2)

@@ -18,12 +18,11 @@ from hpcdist.base.errors import EXIT_CODES, NoSchedulerError, RunNotFoundError, 
 from hpcdist.base.files import shipped_folder
 from hpcdist.base.text import one_line
 from hpcdist.cli.host import JobCommand
-from hpcdist.cli.options import JobOptions, job_options, json_option
-from hpcdist.cli.printing import note, print_json, print_wrapped
+from hpcdist.cli.options import JOB_OPTIONS, JobOptions, job_options, json_option
+from hpcdist.cli.printing import note, print_fact, print_json, print_wrapped
 
 _INDENT = "    "
 _TERMS = "docs/terms/exit-codes.md"
-_ALIASES = {"oom": "out_of_memory"}
 _ALIKE = 0.75
 
 
@@ -46,7 +45,7 @@ class _ExplainCommand(JobCommand):
 
 
 @click.command(cls=_ExplainCommand)
-@job_options(metavar="WHAT")
+@job_options(*JOB_OPTIONS, metavar="WHAT")
 @json_option
 def explain(*, options: JobOptions, as_json: bool) -> None:
     """Say what WHAT means: a job with the options of submit, a key, an exit code, a verdict, a
@@ -66,25 +65,21 @@ def explain(*, options: JobOptions, as_json: bool) -> None:
     """
     if _is_job(options.job_name, options.is_module, options.is_program):
         described = _explain_job(options)
-        if as_json:
-            print_json(msgspec.to_builtins(described))
-        else:
-            _print_scripts(described)
+        (print_json if as_json else _print_scripts)(described)
         return
     word = " ".join([options.job_name, *options.script_args])
-    found = _meanings(word) or _of_run(word, options.runs)
+    found = _meanings(word) or [_of_run(word, options.runs)]
     if as_json:
-        print_json(msgspec.to_builtins(found))
+        print_json(found)
         return
     for one in found:
         print(f"{one_line(one.name)}: {one.kind}")
         for text in one.text:
-            indent = len(_INDENT) + (2 if text.startswith("- ") else 0)
-            print_wrapped(one_line(text), first=_INDENT, indent=indent)
+            bullet = "- " if text.startswith("- ") else ""
+            print_fact(f"{_INDENT}{bullet}", text.removeprefix(bullet))
         width = max(map(len, one.facts), default=0) + 2
         for name, value in one.facts.items():
-            first = f"{_INDENT}{name.ljust(width)}"
-            print_wrapped(one_line(value), first=first, indent=len(first))
+            print_fact(f"{_INDENT}{name.ljust(width)}", value)
 
 
 def _is_job(name: str, is_module: bool, is_program: bool) -> bool:  # noqa: FBT001
@@ -120,50 +115,48 @@ def known_names() -> list[str]:
     """Return all names that can be explained, but those of jobs and runs."""
     from hpcdist.cluster.profile import profile_keys
     from hpcdist.job.keys import job_keys
-    from hpcdist.summary.report.words import WORDS, names_of
 
     keys = [key.path for key in (*job_keys(), *profile_keys())]
-    terms = [name for table in ("kind", "state", "word") for name in meanings(table)]
-    words = [name for word in WORDS for name in names_of(word)]
-    codes = map(str, EXIT_CODES)
     short = (key.rpartition(".")[2] for key in keys)
-    return list(dict.fromkeys([*keys, *short, *codes, *terms, *words]))
+    terms = (meaning.name for meaning in _terms().values())
+    return list(dict.fromkeys([*keys, *short, *map(str, EXIT_CODES), *terms]))
+
+
+def _terms() -> dict[str, Meaning]:
+    """Return the verdicts, states and words by what a user may type, in small letters."""
+    from hpcdist.summary.report.words import WORDS, names_of
+
+    terms = []
+    verdicts, states = meanings("kind"), meanings("state")
+    for name in verdicts | states:
+        texts = [table[name] for table in (verdicts, states) if name in table]
+        texts += [f"- {line}" for line in advice(name)] if name in verdicts else []
+        kind = "a kind of verdict" if name in verdicts else "a state of runs"
+        see = "docs/hangs.md" if name == "hang" else _TERMS
+        terms.append(Meaning(name=name, kind=kind, text=texts, facts={"see": see}))
+    for name, text in meanings("word").items():
+        terms.append(Meaning(name=name, kind="a word of hpcdist", text=[text]))
+    found = {term.name.lower(): term for term in terms}
+    for name, text in WORDS.items():
+        kind = "a word of the summary; see docs/figures.md"
+        term = Meaning(name=name, kind=kind, text=[text])
+        found |= {short.lower(): term for short in names_of(name)}
+    return found | {"oom": found["out_of_memory"]}
 
 
 def _meanings(word: str) -> list[Meaning]:
-    """Return what a name means that is neither a job's nor a run's, by the text that its page
-    has."""
-    from hpcdist.summary.report.words import WORDS, names_of
-
-    found = _of_keys(word)
-    lower = word.lower()
-    term = _ALIASES.get(lower, lower.replace("-", "_"))
+    """Return what a name means that is neither a job's nor a run's."""
+    found, terms, lower = _of_keys(word), _terms(), word.lower()
     if word.isdecimal() and len(word) < 4 and (text := exit_code_in_words(int(word))):
         found.append(Meaning(name=word, kind="an exit code", text=[text]))
-    verdicts, states = meanings("kind"), meanings("state")
-    if text := verdicts.get(term) or states.get(term):
-        texts = dict.fromkeys([text, states.get(term, text)])
-        helps = [f"- {line}" for line in advice(term)] if term in verdicts else []
-        kind = "a kind of verdict" if term in verdicts else "a state of runs"
-        see = "docs/hangs.md" if term == "hang" else _TERMS
-        found.append(Meaning(name=term, kind=kind, text=[*texts, *helps], facts={"see": see}))
-    words = {name.lower(): (name, text, "hpcdist") for name, text in meanings("word").items()}
-    for name, text in WORDS.items():
-        whole = (name, text, "the summary; see docs/figures.md")
-        words |= {short.lower(): whole for short in names_of(name)}
-    if lower in words:
-        name, text, whose = words[lower]
-        found.append(Meaning(name=name, kind=f"a word of {whose}", text=[text]))
-    return found
+    return found + [terms[name] for name in {lower, lower.replace("-", "_")} if name in terms]
 
 
 def _of_keys(word: str) -> list[Meaning]:
     """Explain a key by its whole name, or by its last part; a section with the names of its
     keys."""
     from hpcdist.cluster.profile import profile_keys
-    from hpcdist.job.check import annotation_at
-    from hpcdist.job.keys import example_of, job_keys
-    from hpcdist.job.spec import JOB_TYPES
+    from hpcdist.job.keys import job_keys
 
     keys = [*job_keys(), *profile_keys()]
     whole = [key for key in keys if key.path == word]
@@ -176,9 +169,6 @@ def _of_keys(word: str) -> list[Meaning]:
         facts |= {"unit": key.unit} if key.unit else {}
         if key.workloads:
             facts["workloads"] = ", ".join(key.workloads)
-            annotation = annotation_at(JOB_TYPES[key.workloads[0]], tuple(key.path.split(".")))
-            if example := example_of(key.path, annotation):
-                facts["example"] = f"--set {key.path}={example}"
         facts["see"] = "docs/job-keys.md" if key.workloads else "docs/cluster-profiles.md"
         kind = f"a {'section' if key.value == 'section' else 'key'} of "
         kind += "a job file" if key.workloads else "hpcdist.yaml"
@@ -186,7 +176,7 @@ def _of_keys(word: str) -> list[Meaning]:
     return found
 
 
-def _of_run(word: str, runs: Path) -> list[Meaning]:
+def _of_run(word: str, runs: Path) -> Meaning:
     """Explain the verdict of a run; of a sweep, that of its first run that failed. Raises UserError
     for a name that means nothing."""
     from hpcdist.job.files import named_jobs
@@ -205,31 +195,30 @@ def _of_run(word: str, runs: Path) -> list[Meaning]:
         ) from None
     conditions = run_conditions(found, warn=note)
     run = next((run for run in found if conditions[run.id].state == "failed"), found[-1])
-    condition = conditions[run.id]
-    verdict = run.read_verdict()
+    condition, verdict = conditions[run.id], run.read_verdict()
     facts = {"state": f"{condition.state}: {meanings('state')[condition.state]}"}
     if verdict is None and condition.state in OPEN_STATES:
         facts |= {"reason": condition.reason} if condition.reason else {}
-        return [Meaning(name=run.id, kind="a run", text=[], facts=facts)]
+        return Meaning(name=run.id, kind="a run", text=[], facts=facts)
     if verdict is None and (damage := run.describe_damage()):
-        return [Meaning(name=run.id, kind="a run", text=[f"the run's {damage}"], facts=facts)]
+        return Meaning(name=run.id, kind="a run", text=[f"the run's {damage}"], facts=facts)
     verdict = verdict or end_verdict(run, condition)
     code = verdict.exit_code_of_run
     facts["verdict"] = f"{verdict.kind}: {meanings('kind')[verdict.kind]}"
     facts["exit code"] = f"{code}: {exit_code_in_words(code) or 'of the program'}"
     facts |= {"log": str(run.path / verdict.log)} if verdict.log is not None else {}
     facts |= {"go on with": command} if (command := continuation(run, verdict)) else {}
-    typed = name_to_type(run.path)
-    text = [verdict.message, *(f"- {line}".replace("RUN", typed) for line in advice(verdict.kind))]
-    return [Meaning(name=run.id, kind="a run", text=text, facts=facts)]
+    helps = [f"- {line}".replace("RUN", name_to_type(run.path)) for line in advice(verdict.kind)]
+    return Meaning(name=run.id, kind="a run", text=[verdict.message, *helps], facts=facts)
+
+
+# Scripts.
 
 
 def _explain_job(options: JobOptions) -> list[dict[str, Any]]:
     """Explain the scripts of a job, once for runs whose scripts are alike."""
     from hpcdist.cli.submit import plan, settle_afters
-    from hpcdist.submission.explained import explain_script
-    from hpcdist.submission.layout import scripts_by_point
-    from hpcdist.submission.plan import shape_of
+    from hpcdist.submission.plan import planned_scripts, shape_of
 
     try:
         planned = plan(options)
@@ -237,9 +226,10 @@ def _explain_job(options: JobOptions) -> list[dict[str, Any]]:
         note(f"{error.message}: this is what --local does")
         planned = plan(replace(options, local=True, scheduler=None))
     dependencies = settle_afters(options, planned) if planned.has_queue else []
-    scripts = scripts_by_point(planned, options.runs, dependencies)
+    jobs = planned_scripts(planned, options.runs, dependencies)
+    scripts = {index: script for script, points in jobs for index in points}
     alike: dict[str, list[int]] = {}
-    for index, run in enumerate(planned.runs):
+    for index, run in enumerate(planned.plans):
         job = run.loaded.job
         key = f"{planned.points[index].cluster} {shape_of(job)} {job.container}"
         alike.setdefault(key, []).append(index)
@@ -247,16 +237,13 @@ def _explain_job(options: JobOptions) -> list[dict[str, Any]]:
         {
             "runs": list(dict.fromkeys(planned.points[index].label for index in same)),
             "num_runs": len(same),
-            "lines": explain_script(planned.runs[same[0]], scripts[same[0]]),
-            "numbers": planned.runs[same[0]].explain(options.runs),
+            "lines": planned.plans[same[0]].explain(scripts[same[0]], options.runs),
         }
         for same in alike.values()
     ]
 
 
 def _print_scripts(described: Iterable[dict[str, Any]]) -> None:
-    from hpcdist.submission.explained import shown_origins
-
     total = sum(each["num_runs"] for each in described)
     for number, each in enumerate(described):
         if number:
@@ -264,13 +251,6 @@ def _print_scripts(described: Iterable[dict[str, Any]]) -> None:
         if total > 1:
             print_wrapped(f"{each['num_runs']} of {total} runs: {', '.join(each['runs'])}")
         for explained in each["lines"]:
-            for line in explained.lines:
-                print(one_line(line))
-            print_wrapped(one_line(explained.what), first=_INDENT, indent=len(_INDENT))
-            if origins := "; ".join(shown_origins(explained.origins)):
-                first = f"{_INDENT}from "
-                print_wrapped(one_line(origins), first=first, indent=len(first))
-        if each["numbers"]:
-            print("\nIts numbers:")
-        for text in each["numbers"]:
-            print_wrapped(one_line(text), first=_INDENT, indent=len(_INDENT))
+            print(one_line(explained["line"]))
+            if text := " ".join([explained["why"], *(f"[{key}]" for key in explained["keys"])]):
+                print_fact(_INDENT, text)

@@ -32,20 +32,17 @@ def fetch(*, run_names: tuple[str, ...], checkpoints: bool, runs: Path, as_json:
     while a run is active. After a run has ended, status, summary and the other commands download
     what they need. For a run on a host that ssh reaches, it prints the command that copies it.
     """
-    described = []
-    errors: list[SchedulerError] = []
+    described, errors = [], []
     for run in named_runs(runs, run_names):
         try:
             fetched = fetch_run(run, is_named=bool(run_names), with_checkpoints=checkpoints)
         except SchedulerError as error:
             errors.append(error)
-            continue
-        if fetched is not None:
-            described.append(fetched)
+        else:
+            described += [] if fetched is None else [fetched]
     if as_json:
         print_json(described)
-    for other in errors[1:]:
-        note(other.message)
+    note(*(other.message for other in errors[1:]))
     if errors:
         raise errors[0]
 
@@ -62,23 +59,22 @@ def fetch_run(run: Run, *, is_named: bool, with_checkpoints: bool) -> dict[str, 
         fetched = None
         if scheduler and not remote:
             fetched = load_scheduler(scheduler).fetch(run, with_checkpoints=with_checkpoints)
-        if fetched is None:
-            if is_named and remote:
-                there = shlex.quote(f"{remote.host}:{remote.runs}/{run.id}")
-                say(f"run {run.id} is at {remote.host}; summaries bring home what they need")
-                say(f"  rsync -a {there} .    # the whole directory, with its checkpoints")
-            elif is_named:
-                say(f"run {run.id} is here: there is nothing to download")
-            return None
     except OSError as error:
         raise SchedulerError(
             f"run {run.id} cannot be downloaded: {files.reason(error)}",
             hint="run the command again: it continues there",
         ) from None
+    if fetched is None:
+        if is_named and remote:
+            there = shlex.quote(f"{remote.host}:{remote.runs}/{run.id}")
+            say(f"run {run.id} is at {remote.host}; summaries bring home what they need")
+            say(f"  rsync -a {there} .    # the whole directory, with its checkpoints")
+        elif is_named:
+            say(f"run {run.id} is here: there is nothing to download")
+        return None
     left = ""
     if fetched.num_left:
-        what = number_of(fetched.num_left, "file")
-        size = show_bytes(fetched.left_bytes)
-        left = f"; {what} ({size}), checkpoints and large files, are left out without --checkpoints"
+        what = f"{number_of(fetched.num_left, 'file')} ({show_bytes(fetched.left_bytes)})"
+        left = f"; {what}, checkpoints and large files, are left out without --checkpoints"
     say(f"run {run.id}: {number_of(fetched.num_files, 'file')} downloaded{left}")
     return {"run": run.id, "path": str(run.path), **fetched._asdict()}

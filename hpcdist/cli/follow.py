@@ -13,7 +13,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.errors import EXIT_INTERRUPTED
-from hpcdist.base.text import one_line
 from hpcdist.cli.printing import note, print_json, say
 from hpcdist.cli.runs import states_in_words
 from hpcdist.machine.process import handling
@@ -21,7 +20,7 @@ from hpcdist.runs.run import Run, name_to_type
 
 if TYPE_CHECKING:
     from hpcdist.runs.verdict import Verdict
-    from hpcdist.submission.local import LocalSweep, PointEnd
+    from hpcdist.submission.submit import PointEnd, Submission
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HURRY_S = 0.5
@@ -83,6 +82,7 @@ class Interrupts:
     def end(self, runs: Sequence[Run], number: signal.Signals) -> None:
         """End runs that must not outlive the command, which this signal has ended."""
         from hpcdist.cluster.schedulers import LOCAL
+        from hpcdist.monitor.follow import end_sentence
         from hpcdist.schedulers import load_scheduler
 
         tell_s = time.monotonic() + _TELL_S
@@ -98,13 +98,7 @@ class Interrupts:
         for run in runs:
             verdict = run.read_verdict()
             if verdict is not None and verdict.state == "cancelled":
-                _say_end(run, verdict)
-
-
-def _say_end(run: Run, verdict: Verdict) -> None:
-    from hpcdist.monitor.follow import end_sentence
-
-    say(one_line(end_sentence(run, verdict)))
+                say(end_sentence(run, verdict))
 
 
 def follow_run(
@@ -124,7 +118,7 @@ def follow_run(
     verdict: Verdict | None = None
     code = EXIT_INTERRUPTED
     with closing(Screen(log=sys.stderr if as_json else sys.stdout)) as screen:
-        screen.say(f"run {run.id} in {one_line(str(run.path))}")
+        screen.say(f"run {run.id} in {run.path}")
         try:
             verdict = follow(run, screen, check=interrupts.check, first_attempt=first_attempt)
         except Interrupted as interrupted:
@@ -139,7 +133,7 @@ def follow_run(
                 interrupts.end([run], signal.SIGTERM)
             raise
         else:
-            screen.say(one_line(end_sentence(run, verdict)))
+            screen.say(end_sentence(run, verdict))
             code = verdict.exit_code_of_run
             if verdict.state == "done" and not (with_summary or as_json):
                 name_summary(run.path)
@@ -152,24 +146,22 @@ def follow_run(
 
 def describe_end(run: Run, exit_code: int | None = None) -> dict[str, Any]:
     """Return what --json prints of a run: as it ended, or as it is now."""
-    import msgspec
-
     from hpcdist.monitor.states import run_states
 
-    verdict = run.read_verdict()
     return {
         "run": run.id,
-        "path": str(run.path),
+        "path": run.path,
         "scheduler": run.read_scheduler(),
         "job_id": run.read_job_id(),
         "state": run_states([run])[run.id],
         "exit_code": exit_code,
-        "verdict": msgspec.to_builtins(verdict),
+        "verdict": run.read_verdict(),
     }
 
 
 def wait_for_sweep(runs: Sequence[Run], path: Path, interrupts: Interrupts) -> int:
     """Wait for all runs of a sweep that a scheduler has; return the exit code."""
+    from hpcdist.monitor.follow import end_sentence
     from hpcdist.monitor.states import EndWatch, exit_code_of_all
 
     watch, said = EndWatch(runs), ""
@@ -189,39 +181,37 @@ def wait_for_sweep(runs: Sequence[Run], path: Path, interrupts: Interrupts) -> i
         return EXIT_INTERRUPTED
     for run in runs:
         if verdicts[run.id].state != "done":
-            _say_end(run, verdicts[run.id])
+            say(end_sentence(run, verdicts[run.id]))
     return exit_code_of_all(verdicts.values())
 
 
-def run_points(local: LocalSweep, interrupts: Interrupts, *, as_json: bool) -> int:
+def run_points(submission: Submission, interrupts: Interrupts, *, as_json: bool) -> int:
     """Run the points of a sweep that are for this machine, and return the exit code.
 
     A run at a time is shown as `submit --local` shows it; of several at once only beginnings and
     ends, as nobody could read their logs.
     """
-    from hpcdist.monitor.follow import follow
+    from hpcdist.monitor.follow import end_sentence, follow
     from hpcdist.monitor.logs import Screen
     from hpcdist.monitor.states import exit_code_of_all
-    from hpcdist.submission.local import Follower
+    from hpcdist.submission.submit import LocalSweep
 
-    points, name = local.planned.points, local.places.id
-    is_one_by_one = (local.planned.max_parallel or 1) == 1
+    points, name = submission.planned.points, submission.id
+    is_one_by_one = (submission.planned.max_parallel or 1) == 1
 
-    class Shown(Follower):
+    class Shown(LocalSweep):
         def end(self, running: Sequence[Run], why: BaseException) -> None:
             interrupts.end(running, getattr(why, "signal", signal.SIGTERM))
 
         def started(self, index: int, run: Run) -> None:
             began = "" if is_one_by_one else " began"
-            place = f"{index + 1} of {len(points)}"
-            say(f"run {run.id} ({place}){began}: {one_line(points[index].label)}")
+            say(f"run {run.id} ({index + 1} of {len(points)}){began}: {points[index].label}")
 
         def ended(self, end: PointEnd) -> None:
             if end.run is not None and end.verdict is not None:
-                _say_end(Run(end.run), end.verdict)
+                say(end_sentence(end.run, end.verdict))
             else:
-                label = one_line(points[end.index].label)
-                say(f"the run for {label} could not be started: {one_line(end.error or '')}")
+                say(f"the run for {points[end.index].label} could not be started: {end.error}")
 
         def wait(self, running: Mapping[int, Run]) -> dict[int, Verdict]:
             if not is_one_by_one:
@@ -231,14 +221,15 @@ def run_points(local: LocalSweep, interrupts: Interrupts, *, as_json: bool) -> i
                 return {index: follow(run, screen, check=interrupts.check)}
 
     try:
-        ends = local.run_points(Shown(interrupts.check))
+        ends = Shown(submission, interrupts.check).run_points()
     except Interrupted:
         say(f"sweep {name} interrupted; its runs here are cancelled or were not started")
         return EXIT_INTERRUPTED
-    if ends:
-        states = [end.verdict.state if end.verdict else "not started" for end in ends]
-        say(f"sweep {name}: {states_in_words(states)}")
-    return exit_code_of_all(end.verdict for end in ends) if ends else EXIT_INTERRUPTED
+    if not ends:
+        return EXIT_INTERRUPTED
+    states = [end.verdict.state if end.verdict else "not started" for end in ends]
+    say(f"sweep {name}: {states_in_words(states)}")
+    return exit_code_of_all(end.verdict for end in ends)
 
 
 def name_summary(path: Path) -> None:

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcdist.base.errors import EXIT_FAILED, RunNotFoundError
+from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, RunNotFoundError
 from hpcdist.base.progress import track
 from hpcdist.base.text import show_bytes
 from hpcdist.cli.host import HostCommand
-from hpcdist.cli.options import host_option, json_option, named_runs, run_arguments, runs_option
-from hpcdist.cli.printing import note, print_columns, print_json
+from hpcdist.cli.options import about_runs, named_runs, run_arguments
+from hpcdist.cli.printing import note, print_columns, print_json, say
 from hpcdist.runs.run import all_runs
 
 if TYPE_CHECKING:
     from hpcdist.monitor.garbage import Candidate
 
 _DAY_S = 86400.0
+_REMOVABLE = "- (would be removed)"
 
 
 @click.command(cls=HostCommand)
@@ -42,9 +43,7 @@ _DAY_S = 86400.0
 @click.option("--checkpoints", "only", flag_value="checkpoints", help="Only checkpoints.")
 @click.option("--code", "only", flag_value="code", help="Only copies of code.")
 @click.option("--yes", is_flag=True, help="Remove without asking.")
-@host_option
-@runs_option
-@json_option
+@about_runs
 def gc(
     *,
     run_names: tuple[str, ...],
@@ -82,54 +81,51 @@ def gc(
     )
     candidates = [candidate for candidate in found if only in {None, candidate.what}]
     free = [candidate for candidate in candidates if candidate.kept_because is None]
+    is_removed = bool(free) and yes
     if not as_json:
         _show(candidates, free)
-    removed = bool(free) and yes
-    if free and not yes and not as_json:
-        if sys.stdin.isatty():
-            removed = click.confirm("Remove it?", err=True)
-        else:
+        if free and not yes and sys.stdin.isatty():
+            is_removed = click.confirm("Remove it?", err=True)
+        elif free and not yes:
             note("nothing was removed: add --yes to remove it")
     problems: dict[Path, str] = {}
-    for each in track(free if removed else [], "removing"):
+    for each in track(free if is_removed else [], "removing"):
         if (problem := remove(each)) is not None:
             problems[each.tree.path] = problem
+            note(f"{each.tree.path} was kept: {problem}")
     freed = sum(each.tree.num_bytes for each in free if each.tree.path not in problems)
     if as_json:
-        reasons = [each.kept_because or problems.get(each.tree.path) for each in candidates]
+        reasons = {each.tree.path: each.kept_because for each in candidates} | problems
         items = [
             {
                 "what": each.what,
                 "name": each.name,
-                "path": str(each.tree.path),
+                "path": each.tree.path,
                 "bytes": each.tree.num_bytes,
-                "removed": removed and why is None,
-                "kept_because": why,
+                "removed": is_removed and reasons[each.tree.path] is None,
+                "kept_because": reasons[each.tree.path],
             }
-            for each, why in zip(candidates, reasons, strict=True)
+            for each in candidates
         ]
-        print_json({"removed": removed, "bytes_free_to_remove": freed, "items": items})
-    elif removed:
-        print(f"freed {show_bytes(freed)}", file=sys.stderr)
-    for path, problem in problems.items():
-        note(f"{path} was kept: {problem}")
-    return EXIT_FAILED if problems else 0
+        print_json({"removed": is_removed, "bytes_free_to_remove": freed, "items": items})
+    elif is_removed:
+        say(f"freed {show_bytes(freed)}")
+    return EXIT_FAILED if problems else EXIT_DONE
 
 
 def _named(runs: Path, names: Sequence[str]) -> frozenset[Path]:
     """Return the run directories of these names; only those among the runs can be judged."""
 
-    def place(path: Path) -> str:  # a run that is a link is not its target
-        return os.path.join(os.path.realpath(path.parent), path.name)
+    def place(path: Path) -> Path:  # a run that is a link is not its target
+        return Path(os.path.realpath(path.parent), path.name)
 
     here = {place(run.path): run.path for run in all_runs(runs)}
     paths = [place(run.path) for run in named_runs(runs, names)]
-    for path in paths:
-        if path not in here:
-            raise RunNotFoundError(
-                f"{path} is not among the runs in {runs}",
-                hint=f"name their folder: --runs {os.path.dirname(path)}",
-            )
+    if others := [path for path in paths if path not in here]:
+        raise RunNotFoundError(
+            f"{others[0]} is not among the runs in {runs}",
+            hint=f"name their folder: --runs {others[0].parent}",
+        )
     return frozenset(here[path] for path in paths)
 
 
@@ -138,12 +134,7 @@ def _show(candidates: Sequence[Candidate], free: Sequence[Candidate]) -> None:
         note("there is nothing to remove: no checkpoints and no copies of code")
         return
     rows = [
-        (
-            each.what,
-            show_bytes(each.tree.num_bytes),
-            each.name,
-            each.kept_because or "- (would be removed)",
-        )
+        (each.what, show_bytes(each.tree.num_bytes), each.name, each.kept_because or _REMOVABLE)
         for each in candidates
     ]
     print_columns(("WHAT", "SIZE", "OF", "KEPT BECAUSE"), rows, right=slice(1, 2))

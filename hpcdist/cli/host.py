@@ -19,19 +19,20 @@ import click
 
 from hpcdist.base import served
 from hpcdist.base.errors import HpcdistError, JobError, ProfileError, RunNotFoundError, UserError
-from hpcdist.cli.options import HOST, grouped, named_runs
+from hpcdist.base.text import yaml_scalar
+from hpcdist.cli.options import HOST, named_runs, write_in_groups
 from hpcdist.cli.printing import note
 from hpcdist.runs.run import all_runs, runs_folder, slug
 
 if TYPE_CHECKING:
-    from hpcdist.cluster.host import Host
+    from hpcdist.cluster.profile import Host
     from hpcdist.remote.ssh import Connection, Where
     from hpcdist.runs.snapshot import SnapshotPlan
 
 _ARGS = "hpcdist.args"
 _HERE_ONLY = ("local", "here")
 """Options of jobs that run on this machine."""
-_READ_HERE = (["summary"], ["runs"], ["diff"])
+_READ_HERE = ("summary", "runs", "diff")
 """Verbs that show runs at hosts by what is brought here of them."""
 
 
@@ -58,7 +59,7 @@ class HostCommand(click.Command):
             return super().invoke(ctx) if host is None else _run_job(ctx, host)
         if (text := ctx.meta.get(HOST)) is not None:
             there = _where(_parsed(text), ctx)
-            if _verb(ctx) != ["summary"]:
+            if _verb(ctx) != "summary":
                 return _run_at(ctx, there, _typed(ctx)[0])
             from hpcdist.remote.bring import bring
             from hpcdist.remote.ssh import Connection
@@ -66,10 +67,10 @@ class HostCommand(click.Command):
             with Connection(there.host) as connection:
                 bring(connection, there, ctx.params["runs"], with_events=True, note=note)
             return super().invoke(ctx)
-        key = "run_names" if "run_names" in ctx.params else "run_name"
-        names = _given_names(ctx, key)
+        given = [ctx.params.get(key) or () for key in ("run_name", "run_names", "first", "second")]
+        names = list(chain.from_iterable([one] if isinstance(one, str) else one for one in given))
         groups = _places(ctx, names)
-        if len(groups) > 1 and (ctx.params.get("as_json") or _verb(ctx) == ["watch"]):
+        if len(groups) > 1 and (ctx.params.get("as_json") or _verb(ctx) == "watch"):
             raise click.UsageError("these runs are at several places: name the runs of one place")
         codes = []
         for where, ids in groups.items():
@@ -78,7 +79,7 @@ class HostCommand(click.Command):
                 codes.append(_run_at(ctx, where, [*args, *ids]))
                 continue
             if len(groups) > 1 and names:
-                ctx.params[key] = tuple(ids)
+                ctx.params["run_names"] = tuple(ids)
             codes.append(super().invoke(ctx) or 0)
         return max(codes)
 
@@ -87,15 +88,7 @@ class JobCommand(HostCommand):
     """A verb that is about a job, whose help has its many options in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        grouped(ctx, self, formatter)
-
-
-def _given_names(ctx: click.Context, key: str) -> Sequence[str]:
-    """Return the names of runs that a verb was given, in one parameter or, diff's, in two."""
-    if "first" in ctx.params:
-        return ctx.params["first"], ctx.params["second"]
-    given = ctx.params.get(key) or ()
-    return (given,) if isinstance(given, str) else given
+        write_in_groups(ctx, self, formatter)
 
 
 def _places(ctx: click.Context, names: Sequence[str]) -> dict[Where | None, list[str]]:
@@ -113,7 +106,7 @@ def _places(ctx: click.Context, names: Sequence[str]) -> dict[Where | None, list
     groups: dict[Where | None, list[str]] = {}
     try:
         if verb in _READ_HERE:
-            refresh(named_runs(runs, names), with_events=verb != ["runs"], note=note)
+            refresh(named_runs(runs, names), with_events=verb != "runs", note=note)
             return here
         for name in names:
             found = find_runs(runs, name)
@@ -121,11 +114,11 @@ def _places(ctx: click.Context, names: Sequence[str]) -> dict[Where | None, list
             sweep = found[0].spec.sweep if len(found) > 1 else None
             id_ = found[0].id if sweep is None else str(sweep.id)
             groups.setdefault(where, []).append(name if where is None else id_)
-            if verb == ["resume"]:
+            if verb == "resume":
                 forget_ends(found)
     except RunNotFoundError:  # the verb itself says what is wrong with a name
         return here
-    if not names and verb in (["status"], ["watch"]):
+    if not names and verb in ("status", "watch"):
         listed = all_runs(runs)
         going_on = [run for run in listed if is_remote(run) and run.read_verdict() is None]
         if not all(map(is_remote, listed)):
@@ -140,7 +133,7 @@ def _places(ctx: click.Context, names: Sequence[str]) -> dict[Where | None, list
 def _run_at(ctx: click.Context, where: Where, args: list[str]) -> int:
     from hpcdist.remote.command import Verb
 
-    return Verb(where=where, argv=[*_verb(ctx), *args]).run(note)[0]
+    return Verb(where=where, argv=[*_verb(ctx).split(), *args]).run(note)[0]
 
 
 # Jobs.
@@ -151,8 +144,11 @@ def _host_of_job(ctx: click.Context) -> Host | None:
 
     Raises ProfileError for a host that others may have chosen.
     """
-    given = [f"--{name}" for name in _HERE_ONLY if ctx.params.get(name)]
-    given += ["--scheduler local"] if ctx.params.get("scheduler") == "local" else []
+    from hpcdist.submission.points import CLUSTER, parse_sweeps
+
+    params, clusters = ctx.params, [ctx.params.get("cluster")]
+    given = [f"--{name}" for name in _HERE_ONLY if params.get(name)]
+    given += ["--scheduler local"] if params.get("scheduler") == "local" else []
     if (text := ctx.meta.get(HOST)) is not None:
         if given:
             raise click.UsageError(
@@ -162,35 +158,25 @@ def _host_of_job(ctx: click.Context) -> Host | None:
         return _parsed(text)
     if given:
         return None
-    texts: dict[str | None, str | None] = {}
-    for name in _clusters(ctx):
-        texts[_host_of_cluster(name)] = name
-    if len(texts) > 1:
-        places = "; ".join(f"{name} is at {text or 'this machine'}" for text, name in texts.items())
+    with suppress(JobError):  # it is told later
+        axes = parse_sweeps(params.get("sweeps") or ())
+        swept = [step[CLUSTER] for axis in axes if CLUSTER in axis[0] for step in axis]
+        clusters = [str(flag.text or flag.value) for flag in swept] or clusters
+    hosts = {name: _host_of_cluster(name) for name in clusters}
+    if len({*hosts.values()}) > 1:
+        places = "; ".join(f"{name} is at {text or 'this machine'}" for name, text in hosts.items())
         raise click.UsageError(
             "--sweep cluster: its runs are for several places; submit to each of them "
             f"separately: {places}"
         )
-    text = next(iter(texts))
+    text = hosts[clusters[0]]
     return None if text is None else _parsed(text, "host")
-
-
-def _clusters(ctx: click.Context) -> list[str | None]:
-    """Return the profiles that a job, or the points of its sweep, go by; None: the usual one."""
-    from hpcdist.submission.points import CLUSTER, parse_sweeps
-
-    with suppress(JobError):  # it is told later
-        axes = parse_sweeps(ctx.params.get("sweeps") or ())
-        for axis in chain.from_iterable(axis.keys for axis in axes):
-            if axis.key == CLUSTER:
-                return [str(flag.text or flag.value) for flag in axis.flags]
-    return [ctx.params.get("cluster")]
 
 
 def _host_of_cluster(name: str | None) -> str | None:
     """Return the host that jobs of a profile are submitted from; None: this machine."""
-    from hpcdist.cluster.host import parse_host
     from hpcdist.cluster.load import load_profile, require_trusted_host
+    from hpcdist.cluster.profile import parse_host
     from hpcdist.runs.remote import known_hosts
     from hpcdist.schedulers import host_of
 
@@ -206,7 +192,7 @@ def _host_of_cluster(name: str | None) -> str | None:
 
 def _parsed(text: str, origin: str = "--host") -> Host:
     """Return a host that the user has named, here or in a file of their own, and remember it."""
-    from hpcdist.cluster.host import parse_host
+    from hpcdist.cluster.profile import parse_host
     from hpcdist.runs.remote import remember_host
 
     host = parse_host(text, origin=origin)
@@ -231,8 +217,8 @@ def _run_job(ctx: click.Context, host: Host) -> int:
     if job and tree is not None and os.path.isabs(job) and os.path.exists(job):
         args[args.index(job)] = os.path.relpath(os.path.realpath(job), tree.cwd)
     where = _where(host, ctx)
-    verb = Verb(where=where, argv=[*_verb(ctx), *args], tree=tree, profiles=profiles)
-    if _verb(ctx) != ["submit"]:
+    verb = Verb(where=where, argv=[*_verb(ctx).split(), *args], tree=tree, profiles=profiles)
+    if _verb(ctx) != "submit":
         return verb.run(note)[0]
 
     def record(connection: Connection, out: str) -> None:
@@ -252,9 +238,8 @@ def _work_tree(ctx: click.Context, job: str) -> SnapshotPlan | None:
     wanted = ctx.params["snapshot"]
     if wanted is False:
         return None
-    limit_bytes = limit_bytes_of(None)
     try:
-        plan = plan_snapshot(Path.cwd(), runs=runs_folder(), limit_bytes=limit_bytes)
+        plan = plan_snapshot(Path.cwd(), runs=runs_folder(), limit_bytes=limit_bytes_of(None))
     except NoWorkTreeError as error:
         if wanted or os.path.exists(job):
             raise UserError(
@@ -279,23 +264,20 @@ def detect_there(ctx: click.Context) -> str | None:
     Raises HpcdistError where one would be for another place: it says what is run there.
     """
     from hpcdist.job.yaml_text import parse_keys
-
-    host = None if served.is_served() else _host_of_job(ctx)
-    if host is None:
-        return None
     from hpcdist.remote.command import Verb
 
-    values = {name: ctx.params[name] for name in ("name", "scheduler") if ctx.params[name]}
-    argv = [*_verb(ctx), *(f"--{name}={value}" for name, value in values.items())]
-    code, out = Verb(where=_where(host, ctx), argv=argv).run(note, is_captured=True)
+    if served.is_served() or (host := _host_of_job(ctx)) is None:
+        return None
+    given = [f"--{name}={ctx.params[name]}" for name in ("name", "scheduler") if ctx.params[name]]
+    verb = Verb(where=_where(host, ctx), argv=[*_verb(ctx).split(), *given])
+    code, out = verb.run(note, is_captured=True)
     if code:
         ctx.exit(code)
-    named = str(host) if re.fullmatch(r"[\w@%+~:./-]+", str(host)) else json.dumps(str(host))
+    line = f"host: {yaml_scalar(str(host))}"
     text = re.sub(
-        r"^( +)scheduler:.*$",
-        lambda found: f"{found[0]}\n{found[1]}host: {named}",
+        r"(?m)^( +)scheduler:.*$",
+        lambda found: f"{found[0]}\n{found[1]}{line}",
         out.decode(errors="replace"),
-        flags=re.MULTILINE,
     )
     keys = parse_keys(text.encode(), f"what {host.name} sent", hint="look at it there") or {}
     clusters = keys.get("clusters") or {}
@@ -316,16 +298,14 @@ def _where(host: Host, ctx: click.Context) -> Where:
     from hpcdist.remote.ssh import Where
     from hpcdist.runs.snapshot import NoWorkTreeError, find_work_tree
 
-    here = os.getcwd()
-    try:
-        root = find_work_tree(here)
-    except NoWorkTreeError:
-        root = here
+    root = os.getcwd()
+    with suppress(NoWorkTreeError):
+        root = find_work_tree(root)
     return Where(host, slug(os.path.basename(root)), _typed(ctx)[1])
 
 
-def _verb(ctx: click.Context) -> list[str]:
-    return ctx.command_path.split()[1:]
+def _verb(ctx: click.Context) -> str:
+    return ctx.command_path.partition(" ")[2]
 
 
 def _typed(ctx: click.Context) -> tuple[list[str], str | None]:

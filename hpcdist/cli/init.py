@@ -11,6 +11,7 @@ import click
 from hpcdist.base.errors import UserError
 from hpcdist.base.files import shipped_folder
 from hpcdist.cli.options import Choice
+from hpcdist.cli.printing import writing
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _SCRIPT = "ddp_digits.py"
@@ -44,18 +45,12 @@ def init(*, name: str, kind: str, gpus: int) -> None:
     else:
         path, what = Path("jobs", f"{name}.yaml"), name
         text = _JOB.format(name=name, gpus=gpus)
-    try:
+    if path.exists():
+        raise UserError(f"{path} exists already, and was not changed", hint="give another NAME")
+    with writing(path, hint="go to a folder of your own"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
-    except FileExistsError:
-        raise UserError(
-            f"{path} exists already, and was not changed", hint="give another NAME"
-        ) from None
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be written: {error.strerror}", hint="go to a folder of your own"
-        ) from None
     print(path)
     for verb in (f"submit {what} --local", f"submit {what}", f"explain {what}"):
         print(f"  hpcdist {verb}", file=sys.stderr)

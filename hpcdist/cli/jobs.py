@@ -16,22 +16,14 @@ def jobs(*, as_json: bool) -> None:
     They are the files ./jobs/NAME.yaml and the jobs that come with hpcdist. A path to a job file or
     to a Python script can be submitted too, and a module by its name.
     """
-    import msgspec
-
     from hpcdist.job.comparison import list_jobs
 
     listed = list_jobs()
     if as_json:
-        print_json(msgspec.to_builtins(listed))
+        print_json(listed)
         return
-    print_columns(
-        ("JOB", "WORKLOAD", "DESCRIPTION"),
-        [
-            (
-                job.name,
-                job.workload or "-",
-                f"broken: {job.error}" if job.error else job.description,
-            )
-            for job in listed
-        ],
-    )
+    rows = [
+        (job.name, job.workload or "-", f"broken: {job.error}" if job.error else job.description)
+        for job in listed
+    ]
+    print_columns(("JOB", "WORKLOAD", "DESCRIPTION"), rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import click
 
 from hpcdist.base.errors import UserError
 from hpcdist.cli.host import HostCommand
-from hpcdist.cli.options import host_option, json_option, run_argument, runs_option
+from hpcdist.cli.options import about_runs, run_argument
 from hpcdist.cli.printing import note, print_json
 from hpcdist.runs.run import Run, find_run
 
@@ -24,9 +25,7 @@ _MOST_RANKS = 100
     "--all", "shows_all", is_flag=True, help=f"Every rank, even of more than {_MOST_RANKS}."
 )
 @click.option("--follow", "-f", is_flag=True, help="Keep printing until the run has ended.")
-@host_option
-@runs_option
-@json_option
+@about_runs
 def logs(
     *, run_name: str, rank: int | None, shows_all: bool, follow: bool, runs: Path, as_json: bool
 ) -> None:
@@ -42,6 +41,8 @@ def logs(
     hpcdist logs last --rank 0
     hpcdist logs last --follow
     """
+    from hpcdist.monitor.follow import end_sentence
+    from hpcdist.monitor.follow import follow as follow_run
     from hpcdist.monitor.logs import Screen, whole_log
     from hpcdist.monitor.states import bring_home
 
@@ -52,60 +53,43 @@ def logs(
     run = find_run(runs, run_name)
     if not follow:
         bring_home(run, warn=note)
-    ranks = None if shows_all or as_json else _shown_ranks(run, rank)
+    everything = range(run.spec.outline.num_ranks)
+    ranks = everything if shows_all or as_json else _shown_ranks(run, everything)
+    ranks = ranks if rank is None else [rank]
     if follow:
-        from hpcdist.monitor.follow import end_sentence
-        from hpcdist.monitor.follow import follow as follow_run
-
-        followed = range(run.spec.outline.num_ranks) if ranks is None else ranks
-        with closing(Screen(prefixed=len(followed) > 1)) as screen:
-            verdict = follow_run(run, screen, followed)
+        with closing(Screen(prefixed=len(ranks) > 1)) as screen:
+            verdict = follow_run(run, screen, ranks)
             screen.say(end_sentence(run, verdict))
         return
-    files = [
-        (number, attempt, path)
-        for number, attempt, path in run.log_files()
-        if (rank is None or number == rank) and (ranks is None or number in ranks)
-    ]
+    found = run.log_files()
+    files = [one for one in found if one[0] in ranks or ranks is everything]
     if as_json:
-        print_json(
-            [
-                {"rank": number, "attempt": attempt, "path": str(path)}
-                for number, attempt, path in files
-            ]
+        fields = ("rank", "attempt", "path")
+        print_json([dict(zip(fields, one, strict=True)) for one in files])
+    elif not files and found and rank is not None:
+        raise UserError(
+            f"run {run.id} has no log of rank {rank}",
+            hint=f"its ranks are {found[0][0]} to {found[-1][0]}",
         )
     elif not files:
-        _say_there_is_none(run, rank)
+        note(f"the ranks of run {run.id} have not printed anything")
+        note(*(f"the job's own log is {path}" for path in run.job_logs()))
     else:
         with closing(Screen(prefixed=len({number for number, *_ in files}) > 1)) as screen:
             for number, _, path in files:
                 screen.lines((number, line) for line in whole_log(path))
 
 
-def _say_there_is_none(run: Run, rank: int | None) -> None:
-    ranks = sorted({number for number, _, _ in run.log_files()})
-    if rank is not None and ranks:
-        raise UserError(
-            f"run {run.id} has no log of rank {rank}",
-            hint=f"its ranks are {ranks[0]} to {ranks[-1]}",
-        )
-    note(f"the ranks of run {run.id} have not printed anything")
-    note(*(f"the job's own log is {path}" for path in run.job_logs()))
-
-
-def _shown_ranks(run: Run, rank: int | None) -> list[int] | None:
-    """Return the ranks whose logs are printed; None for all. Of thousands, that mostly say the
-    same, nobody wants each, and nobody to wait until as many files are opened."""
-    if rank is not None:
-        return [rank]
-    num_ranks = run.spec.outline.num_ranks
-    if num_ranks <= _MOST_RANKS:
-        return None
+def _shown_ranks(run: Run, everything: range) -> Sequence[int]:
+    """Return the ranks whose logs are printed unasked. Of thousands, that mostly say the same,
+    nobody wants each, and nobody to wait until as many files are opened."""
+    if len(everything) <= _MOST_RANKS:
+        return everything
     verdict = run.read_verdict()
     failed = verdict.first.rank if verdict is not None and verdict.first is not None else None
     of_failed = f", and of rank {failed}, which failed first" if failed else ""
     note(
-        f"this is the log of rank 0 of {num_ranks:,}{of_failed}; --rank R prints "
+        f"this is the log of rank 0 of {len(everything):,}{of_failed}; --rank R prints "
         "another, and --all prints every one"
     )
     return [0, failed] if failed else [0]

@@ -71,14 +71,10 @@ _OTHER_WORDS = {
 class LazyGroup(click.Group):
     """Imports the module of a verb when the verb is used, and not for the list of verbs."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's interface
+    def list_commands(self, _ctx: click.Context) -> list[str]:
         return list(VERBS)
 
-    def get_command(
-        self,
-        ctx: click.Context,  # noqa: ARG002 - click's interface
-        cmd_name: str,
-    ) -> click.Command | None:
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
         module = importlib.import_module(f"hpcdist.cli.{cmd_name}")
@@ -90,11 +86,7 @@ class LazyGroup(click.Group):
                 teach(each)
         return command
 
-    def format_commands(
-        self,
-        ctx: click.Context,  # noqa: ARG002 - click's interface
-        formatter: click.HelpFormatter,
-    ) -> None:
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
 
@@ -109,15 +101,13 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def _short(meaning: str) -> str:
-    """Return a meaning without its details."""
-    return re.split(r"[;:,(]", meaning)[0].strip()
+_SHORT = [f"{code} {re.split(r'[;:,(]', text)[0].strip()}" for code, text in EXIT_CODES.items()]
 
 
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=f"Exit codes: {', '.join(f'{code} {_short(EXIT_CODES[code])}' for code in EXIT_CODES)}.",
+    epilog=f"Exit codes: {', '.join(_SHORT)}.",
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def hpcdist() -> None:
@@ -132,9 +122,11 @@ def hpcdist() -> None:
     A RUN is a run's id, the beginning of one, or `last`. Where several runs may be named, the id
     of a sweep names all of its runs.
     """
-    from hpcdist.cli.printing import show_progress
+    from hpcdist.cli.printing import note
+    from hpcdist.machine.command import announce_waits
 
-    show_progress()
+    announce_waits(note)
+    progress.show()
 
 
 _OF_OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT)
@@ -202,7 +194,9 @@ def _usage(error: click.UsageError, given: Sequence[str]) -> tuple[str, str]:
         near = _near_option(option, error.possibilities or (), given)
         message = f"No such option {option!r}"
         hint = f"did you mean {near}? {hint}" if near else hint
-        hint += f"; options of a script go after --, as in: -- {option}"
+        params = error.ctx.command.params if error.ctx is not None else ()
+        if any(param.name == "script_args" for param in params):
+            hint += f"; options of a script go after --, as in: -- {option}"
     return message, hint
 
 
@@ -231,7 +225,7 @@ def _near_option(option: str, known: Sequence[str], arguments: Sequence[str]) ->
 
 
 def _report(message: str, hint: str, exit_code: int, *, as_json: bool = False) -> int:
-    progress.end()
+    progress.StatusLine.clear()
     if as_json:
         import json
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, wraps
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,6 @@ _JOB_FLAGS = {
 }
 """Field of JobOptions -> the key of the job file that the option is short for."""
 _STARTERS = re.compile(r"python[\d.]*|torchrun|accelerate")
-_TIME_LIMIT = "resources.time_limit_min"
 _PROFILE_FLAGS = ("partition", "account", "qos")
 """Fields of JobOptions that are keys of a cluster profile."""
 
@@ -78,10 +78,15 @@ runs_option = click.option(
     callback=lambda _context, _option, value: runs_folder(value),
     help="Folder of the runs. [default: HPCDIST_RUNS, else ./runs]",
 )
-detach_option = click.option(
-    "--detach", is_flag=True, help="Return at once; a run on this machine goes on by itself."
+how_to_follow = with_options(
+    click.option("--wait", is_flag=True, help="Follow the run, and end with its exit code."),
+    click.option(
+        "--detach", is_flag=True, help="Return at once; a run on this machine goes on by itself."
+    ),
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+about_runs = with_options(host_option, runs_option, json_option)
+"""The options of a verb that is about runs, wherever they are."""
 run_argument = click.argument("run_name", metavar="RUN")
 run_arguments = click.argument("run_names", metavar="[RUN]...", nargs=-1)
 
@@ -140,14 +145,12 @@ class JobOptions:
 
     @cached_property
     def comparison(self) -> Comparison | None:
-        """The comparison that the job's name means, if it means one; raises JobError."""
+        """The comparison that the job's name means, if it means one.
+
+        Raises JobError, and UserError for what people type in the place of a script.
+        """
         from hpcdist.job.comparison import find_comparison
 
-        self._check_name()
-        return find_comparison(self.job_name) if self.kind == "job" else None
-
-    def _check_name(self) -> None:
-        """Raise UserError for what people type in the place of a script."""
         name = self.job_name
         if self.kind == "job" and _STARTERS.fullmatch(os.path.basename(name)):
             scripts = [word for word in self.script_args if word.endswith(".py")]
@@ -160,6 +163,7 @@ class JobOptions:
                 f"{name} is a notebook, and a job is a script",
                 hint=f"make one of it: jupyter nbconvert --to script {name}",
             )
+        return find_comparison(name) if self.kind == "job" else None
 
     @property
     def kind(self) -> NameKind:
@@ -168,6 +172,112 @@ class JobOptions:
         if self.is_module:
             return "module"
         return "program" if self.is_program else "job"
+
+    @property
+    def job_flags(self) -> dict[str, Flag]:
+        """The keys of the job that options are short for."""
+        from hpcdist.job import Flag, parse_flag
+
+        flags = {
+            _JOB_FLAGS[option]: parse_flag(f"--{option.replace('_', '-')}", text)
+            for option, text in self._typed(*_JOB_FLAGS).items()
+        }
+        if self.requeue is not None:
+            name = "--requeue" if self.requeue else "--no-requeue"
+            flags["launch.requeue"] = Flag(name=name, value=self.requeue)
+        return flags | flags_of(self.time_limit, ())
+
+    @property
+    def snapshot_request(self) -> SnapshotRequest:
+        from hpcdist.submission.workspace import SnapshotRequest
+
+        return SnapshotRequest(wanted=self.snapshot, runs=self.runs)
+
+    def _typed(self, *names: str) -> dict[str, str]:
+        texts = {name: getattr(self, name) for name in names}
+        return {name: text for name, text in texts.items() if text is not None}
+
+    def load(
+        self, point: Point | None = None, *, defaults: Mapping[str, Any] | None = None
+    ) -> LoadedJob:
+        """Load the job, at one point of its sweep; `defaults` as for `load_job`."""
+        from hpcdist.job import load_job
+
+        if point is not None and point.job is not None:  # its flags are all there is to say
+            return load_job(point.job, flags=point.flags, script_args=self.script_args)
+        return load_job(
+            self.job_name,
+            flags=self.job_flags | (point.job_flags if point else {}),
+            overrides=self.overrides,
+            script_args=self.script_args,
+            defaults=defaults,
+            kind=self.kind,
+        )
+
+    def points(self) -> list[Point]:
+        """Return the points of the sweep, or one, checked against the other options."""
+        from hpcdist.submission import points
+
+        if not self.is_sweep:
+            return [points.Point(index=0, flags={})]
+        given = self.job_flags | flags_of(None, self.overrides)
+        comparison, axes = self.comparison, points.parse_sweeps(self.sweeps)
+        if comparison is None:
+            names = {key: flag.name for key, flag in given.items()}
+            if self.cluster is not None:
+                names[points.CLUSTER] = f"--cluster {self.cluster}"
+            points.check_given_once(axes, names)
+            return points.make_points(axes, num_repeats=self.repeat or 1)
+        if axes and not comparison.axes:
+            raise click.UsageError(
+                f"{comparison.name} compares jobs already: submit it without --sweep, or "
+                "sweep one of them"
+            )
+        if joined := [":".join(axis[0]) for axis in axes if len(axis[0]) > 1]:
+            raise click.UsageError(
+                f"--sweep {joined[0]}: keys that change together are for plain jobs; "
+                f"{comparison.name} sweeps each key by itself"
+            )
+        if axes:
+            values = {key: [step[key].value for step in axis] for axis in axes for key in axis[0]}
+            comparison = comparison.swept(values)
+        repeats = self.repeat or comparison.repeat
+        return points.variant_points(comparison, given, num_repeats=repeats)
+
+    def choose_cluster(self, *, name: str | None = None) -> tuple[str, LoadedProfile]:
+        """Return the scheduler, or `auto`, and the profile, of another name than the option's where
+        `name` is given."""
+        from hpcdist.cluster.load import choose_cluster, with_channels
+        from hpcdist.job import Flag
+
+        scheduler = LOCAL if self.local else self.scheduler
+        if self.scheduler not in {None, scheduler}:
+            raise click.UsageError(
+                f"--local and --scheduler {self.scheduler} contradict each other"
+            )
+        flags = {
+            option: Flag(name=f"--{option}", value=text, text=text)
+            for option, text in self._typed(*_PROFILE_FLAGS).items()
+        }
+        chosen, loaded = choose_cluster(scheduler, name or self.cluster, flags)
+        return chosen, with_channels(loaded, self.notify)
+
+    def cluster_here(self) -> LoadedProfile:
+        """Return the profile for a step in this shell's allocation, whose partition is given.
+
+        Raises UsageError for an option that the allocation has decided already.
+        """
+        from hpcdist.cluster.load import load_profile, with_channels
+        from hpcdist.schedulers import load_scheduler
+
+        given = ["--local"] if self.local else []
+        given += [f"--{name}" for name in self._typed(*_PROFILE_FLAGS)]
+        if self.scheduler not in {None, "auto"}:
+            has_steps = load_scheduler(self.scheduler).allocation_variable is not None
+            given += [] if has_steps else [f"--scheduler {self.scheduler}"]
+        if given:
+            raise click.UsageError(f"--here and {given[0]} contradict each other")
+        return with_channels(load_profile(self.cluster), self.notify)
 
 
 def _flag(name: str, metavar: str, text: str, *names: str, **more: Any) -> _Decorator:
@@ -254,200 +364,75 @@ _OPTIONS: dict[str, tuple[_Decorator, ...]] = {
     ),
 }
 """Group in the help -> its options, the common ones first."""
-_OF_SIZE_AND_PLACE = (*_OPTIONS["Size"][:3], *_OPTIONS["Where"])
+JOB_OPTIONS = tuple(chain.from_iterable(_OPTIONS.values()))
+PLACE_OPTIONS = (_OPTIONS["What to run"][0], *_OPTIONS["Size"][:3], *_OPTIONS["Where"])
+"""Options of a verb that submits a job once: a key of it, its size and its place."""
+RESUME_OPTIONS = (PLACE_OPTIONS[0], _OPTIONS["Size"][2], _OPTIONS["Where"][2])
+"""--set, --time and --partition."""
+ONE_RUN_OPTIONS = tuple(
+    option
+    for option in (*_OPTIONS["What to run"][:3], *PLACE_OPTIONS[1:])
+    if option is not host_option
+)
+"""Options of a verb that runs any one job, here or on a cluster."""
 
 
-def grouped(ctx: click.Context, command: click.Command, formatter: click.HelpFormatter) -> None:
+def write_in_groups(
+    ctx: click.Context, command: click.Command, formatter: click.HelpFormatter
+) -> None:
     """Write the options of a verb in the groups of `_OPTIONS`."""
-
-    @with_options(*(option for options in _OPTIONS.values() for option in options))
-    def all_options() -> None: ...
-
-    named = [param.name for param in reversed(getattr(all_options, "__click_params__", []))]
-    records = {
-        param.name: record
-        for param in command.get_params(ctx)
-        if isinstance(param, click.Option) and (record := param.get_help_record(ctx))
-    }
+    params = (param for param in command.get_params(ctx) if isinstance(param, click.Option))
+    records = {param.name: record for param in params if (record := param.get_help_record(ctx))}
     for group, options in _OPTIONS.items():
-        names, named = named[: len(options)], named[len(options) :]
+        of_group = reversed(vars(with_options(*options)(lambda: None))["__click_params__"])
         with formatter.section(group):
-            formatter.write_dl([records.pop(name) for name in names if name in records])
+            names = [param.name for param in of_group if param.name in records]
+            formatter.write_dl([records.pop(name) for name in names])
     with formatter.section("Other options"):
         formatter.write_dl(list(records.values()))
 
 
-_rest = click.argument("script_args", metavar="[-- ARGS]...", nargs=-1, type=click.UNPROCESSED)
-
-
-def job_options(metavar: str = "JOB") -> _Decorator:
-    """Give a verb the options of JobOptions; it gets them together, as its argument `options`."""
-    name = click.argument("job_name", metavar=metavar)
-    options = with_options(name, _rest, *(one for group in _OPTIONS.values() for one in group))
-    return lambda function: options(_taking_options(function))
-
-
-def options_of_one_run(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a verb that runs any one job, here or on a cluster, the options that say which and
-    where."""
-    name = click.argument("job_name", metavar="JOB")
-    places = [option for option in _OF_SIZE_AND_PLACE if option is not host_option]
-    options = with_options(name, _rest, *_OPTIONS["What to run"][:3], *places)
-    return options(_taking_options(function))
-
-
-def options_of_job(job_name: str) -> _Decorator:
-    """Give a verb that submits one and the same job, once, the options of its size and place."""
-    options = with_options(_OPTIONS["What to run"][0], *_OF_SIZE_AND_PLACE)
-    return lambda function: options(_taking_options(function, job_name=job_name))
-
-
-def _taking_options(function: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
+def job_options(
+    *options: _Decorator, metavar: str = "JOB", job_name: str | None = None
+) -> _Decorator:
+    """Give a verb a job and these options; it gets them together, as its argument `options`.
+    `job_name` is a job that the user does not choose."""
     names = [field.name for field in fields(JobOptions)]
-
-    @wraps(function)
-    def taking_options(**values: Any) -> Any:
-        given = {name: values.pop(name) for name in names if name in values}
-        return function(options=JobOptions(**fixed, **given), **values)
-
-    return taking_options
-
-
-def load_from_options(
-    options: JobOptions,
-    point: Point | None = None,
-    *,
-    defaults: Mapping[str, Any] | None = None,
-) -> LoadedJob:
-    """Load the job that the options describe, at one point of their sweep; `defaults` as for
-    `load_job`."""
-    from hpcdist.job import load_job
-
-    if point is not None and point.job is not None:  # its flags are all there is to say
-        return load_job(point.job, flags=point.flags, script_args=options.script_args)
-    return load_job(
-        options.job_name,
-        flags=_job_flags(options) | (point.job_flags if point else {}),
-        overrides=options.overrides,
-        script_args=options.script_args,
-        defaults=defaults,
-        kind=options.kind,
-    )
-
-
-def sweep_points(options: JobOptions) -> list[Point]:
-    """Return the points of the options' sweep, checked against the other options."""
-    from hpcdist.job.load import parse_override
-    from hpcdist.submission import points
-
-    given = _job_flags(options) | dict(parse_override(text) for text in options.overrides)
-    comparison = options.comparison
-    axes = points.parse_sweeps(options.sweeps)
-    if comparison is None:
-        names = {key: flag.name for key, flag in given.items()}
-        if options.cluster is not None:
-            names[points.CLUSTER] = f"--cluster {options.cluster}"
-        points.check_given_once(axes, names)
-        return points.make_points(axes, num_repeats=options.repeat or 1)
-    if axes:
-        if not comparison.axes:
-            raise click.UsageError(
-                f"{comparison.name} compares jobs already: submit it without --sweep, or "
-                "sweep one of them"
-            )
-        for axis in axes:
-            if axis.beside:
-                raise click.UsageError(
-                    f"--sweep {axis.name}:{axis.beside[0].name}: keys that change together are for "
-                    f"plain jobs; {comparison.name} sweeps each key by itself"
-                )
-        values = {axis.name: [flag.value for flag in axis.flags] for axis in axes}
-        comparison = comparison.swept(values)
-    return points.variant_points(comparison, given, num_repeats=options.repeat or comparison.repeat)
-
-
-def _job_flags(options: JobOptions) -> dict[str, Flag]:
-    from hpcdist.job import Flag, parse_flag
-
-    flags = {
-        _JOB_FLAGS[option]: parse_flag(f"--{option.replace('_', '-')}", text)
-        for option, text in _typed(options, _JOB_FLAGS).items()
-    }
-    if (time_limit := options.time_limit) is not None:
-        flags[_TIME_LIMIT] = _time_flag(time_limit)
-    if options.requeue is not None:
-        name = "--requeue" if options.requeue else "--no-requeue"
-        flags["launch.requeue"] = Flag(name=name, value=options.requeue)
-    return flags
-
-
-def _time_flag(time_limit: str) -> Flag:
-    from hpcdist.job import Flag
-    from hpcdist.job.check import parse_minutes
-
-    if re.fullmatch(r"\s*\d+:\d+\s*", time_limit):  # bsub's hours are sbatch's minutes
-        first, second = time_limit.strip().split(":")
-        raise click.UsageError(
-            f"--time {time_limit} may mean hours and minutes, or minutes and seconds: "
-            f"write {first}:{second}:00, or 0:{first}:{second}"
+    fixed: dict[str, Any] = {"job_name": job_name}
+    if job_name is None:
+        fixed = {}
+        rest = click.argument(
+            "script_args", metavar="[-- ARGS]...", nargs=-1, type=click.UNPROCESSED
         )
-    return Flag(name="--time", value=parse_minutes(time_limit, origin="--time"))
+        options = (click.argument("job_name", metavar=metavar), rest, *options)
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def taking_options(**values: Any) -> Any:
+            given = {name: values.pop(name) for name in names if name in values}
+            return function(options=JobOptions(**fixed, **given), **values)
+
+        return with_options(*options)(taking_options)
+
+    return decorate
 
 
 def flags_of(time_limit: str | None, overrides: Sequence[str]) -> dict[str, Flag]:
     """Return the keys that --time and --set give."""
+    from hpcdist.job import Flag
+    from hpcdist.job.check import parse_minutes
     from hpcdist.job.load import parse_override
 
-    flags = {} if time_limit is None else {_TIME_LIMIT: _time_flag(time_limit)}
-    return flags | dict(parse_override(text) for text in overrides)
-
-
-def cluster_from_options(
-    options: JobOptions, *, name: str | None = None
-) -> tuple[str, LoadedProfile]:
-    """Return the scheduler, or `auto`, and the profile, of another name than the option's where
-    `name` is given."""
-    from hpcdist.cluster.load import choose_cluster, with_channels
-    from hpcdist.job import Flag
-
-    scheduler = LOCAL if options.local else options.scheduler
-    if options.scheduler not in {None, scheduler}:
-        raise click.UsageError(f"--local and --scheduler {options.scheduler} contradict each other")
-    flags = {
-        option: Flag(name=f"--{option}", value=text, text=text)
-        for option, text in _typed(options, _PROFILE_FLAGS).items()
-    }
-    chosen, loaded = choose_cluster(scheduler, name or options.cluster, flags)
-    return chosen, with_channels(loaded, options.notify)
-
-
-def cluster_here(options: JobOptions) -> LoadedProfile:
-    """Return the profile for a step in this shell's allocation, whose partition is given.
-
-    Raises UsageError for an option that the allocation has decided already.
-    """
-    from hpcdist.cluster.load import load_profile, with_channels
-    from hpcdist.schedulers import load_scheduler
-
-    given = ["--local"] if options.local else []
-    given += [f"--{name}" for name in _typed(options, _PROFILE_FLAGS)]
-    if options.scheduler not in {None, "auto"}:
-        has_steps = load_scheduler(options.scheduler).allocation_variable is not None
-        given += [] if has_steps else [f"--scheduler {options.scheduler}"]
-    if given:
-        raise click.UsageError(f"--here and {given[0]} contradict each other")
-    return with_channels(load_profile(options.cluster), options.notify)
-
-
-def _typed(options: JobOptions, names: Iterable[str]) -> dict[str, str]:
-    texts = {name: getattr(options, name) for name in names}
-    return {name: text for name, text in texts.items() if text is not None}
-
-
-def snapshot_from_options(options: JobOptions) -> SnapshotRequest:
-    from hpcdist.submission.workspace import SnapshotRequest
-
-    return SnapshotRequest(wanted=options.snapshot, runs=options.runs)
+    flags = dict(map(parse_override, overrides))
+    if time_limit is None:
+        return flags
+    if match := re.fullmatch(r"\s*(\d+):(\d+)\s*", time_limit):  # bsub's hours are sbatch's minutes
+        raise click.UsageError(
+            f"--time {time_limit} may mean hours and minutes, or minutes and seconds: "
+            f"write {match[1]}:{match[2]}:00, or 0:{match[1]}:{match[2]}"
+        )
+    minutes = parse_minutes(time_limit, origin="--time")
+    return {"resources.time_limit_min": Flag(name="--time", value=minutes)} | flags
 
 
 def named_runs(runs: Path, names: Sequence[str]) -> list[Run]:

@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import shutil
 import sys
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TextIO
+from pathlib import Path
+from typing import Any, TextIO
 
-from hpcdist.base import files, progress
+import msgspec
+
+from hpcdist.base import files
+from hpcdist.base.errors import UserError
 from hpcdist.base.text import one_line
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _GAP = 2
 _LEAST_LAST = 24
 """Characters that the last column has beside the others; with fewer it follows below."""
 _INDENT = "    "
-_SHOWN_AFTER_S = 1.0
-_BETWEEN_S = 0.1
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON value on stdout."""
-    sys.stdout.write(files.to_json(value))
+    """Print a value as JSON on stdout: structs are objects, paths are text."""
+    sys.stdout.write(files.to_json(msgspec.to_builtins(value, enc_hook=str)))
+
+
+def print_fact(name: str, text: str) -> None:
+    """Print what a name is, after it; on a terminal, further lines of the text are below it."""
+    print_wrapped(one_line(text), first=name, indent=len(name))
+
+
+@contextmanager
+def writing(path: Path, *, hint: str) -> Iterator[None]:
+    """Raise UserError with this hint where a file or a folder cannot be written in this block."""
+    try:
+        yield
+    except OSError as error:
+        message = f"{error.filename or path} cannot be written: {error.strerror or error}"
+        raise UserError(message, hint=hint) from None
 
 
 def print_columns(
@@ -81,9 +93,9 @@ def _room(stream: TextIO) -> int | None:
 
 
 def note(*texts: str) -> None:
-    """Print what the user should know, on stderr, each text on a line of its own."""
+    """Print what the user should know, on stderr, each text on lines of its own."""
     for text in texts:
-        print(f"note: {one_line(text)}", file=sys.stderr)
+        print_wrapped(one_line(text), first="note: ", indent=6, is_error=True)
 
 
 def say(text: str) -> None:
@@ -91,52 +103,6 @@ def say(text: str) -> None:
     interrupted."""
     with suppress(OSError):
         print(one_line(text), file=sys.stderr, flush=True)
-
-
-class StatusLine:
-    """A line on the terminal that says how far some work is, once that takes more than a second."""
-
-    _shown = ""
-    """The line that is on the terminal."""
-
-    def __init__(self) -> None:
-        self._is_on = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._begun_s = self._drawn_s = time.monotonic()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.clear()
-
-    def show(self, text: str) -> None:
-        now_s = time.monotonic()
-        is_soon = now_s - self._begun_s < _SHOWN_AFTER_S or now_s - self._drawn_s < _BETWEEN_S
-        if self._is_on and not is_soon:
-            self.clear()
-            self._drawn_s = now_s
-            StatusLine._shown = text[: shutil.get_terminal_size().columns - 1]
-            print(StatusLine._shown, end="", file=sys.stderr, flush=True)
-
-    @staticmethod
-    def clear() -> None:
-        if StatusLine._shown:
-            print(f"\r{' ' * len(StatusLine._shown)}\r", end="", file=sys.stderr, flush=True)
-            StatusLine._shown = ""
-
-
-def show_progress() -> None:
-    """Have long work shown on stderr, where that is a terminal."""
-    if sys.stderr.isatty():
-        progress.show_by(_progress, end=StatusLine.clear)
-
-
-@contextmanager
-def _progress(what: str, total: int) -> Iterator[progress.Advance]:
-    """Show how much is done. It is drawn by who works: a thread would be in the way of forks."""
-    num_done = itertools.count(1)
-    with StatusLine() as line:
-        yield lambda: line.show(f"{what}: {next(num_done):,}" + (f" of {total:,}" if total else ""))
 
 
 def local_time(time_s: float | None) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED
+from hpcdist.base.progress import StatusLine
 from hpcdist.base.text import (
     column_decimals,
     format_number,
@@ -22,9 +23,8 @@ from hpcdist.base.text import (
     one_line,
 )
 from hpcdist.cli.host import HostCommand
-from hpcdist.cli.options import host_option, json_option, parse_ranks, run_argument, runs_option
-from hpcdist.cli.printing import StatusLine, note, print_columns, print_json, print_wrapped
-from hpcdist.machine.command import announce_waits
+from hpcdist.cli.options import about_runs, parse_ranks, run_argument
+from hpcdist.cli.printing import note, print_columns, print_json, print_wrapped
 from hpcdist.runs.run import Run, find_run
 
 if TYPE_CHECKING:
@@ -60,9 +60,7 @@ _LEAST_SHARE = 0.0005
     show_default=True,
     help="How long to wait for the steps.",
 )
-@host_option
-@runs_option
-@json_option
+@about_runs
 def profile(
     *, run_name: str, steps: int, ranks: list[int] | None, wait_s: float, runs: Path, as_json: bool
 ) -> int:
@@ -80,7 +78,6 @@ def profile(
     from hpcdist.runs.requests import NodeProfiles, Request
     from hpcdist.schedulers.base import Condition
 
-    announce_waits(note)
     run = find_run(runs, run_name)
     num_ranks = run.spec.outline.num_ranks
     if ranks is None and num_ranks > _RANKS_UNASKED:
@@ -90,23 +87,20 @@ def profile(
     if now is None or now.step is None:
         note("no step is recorded yet; a script that never calls record.step cannot be profiled")
     request = Request(limit_s=wait_s + _EXTRA_S, ranks=ranks, profiled_steps=steps, wait_s=wait_s)
-    what = f"waiting for {number_of(steps, 'step')} of the ranks"
     with StatusLine() as line:
-        answer = ask(run, request, on_wait=lambda s: line.show(f"{what}: {s:.0f} s"))
+        what = f"waiting for {number_of(steps, 'step')} of the ranks"
+        answer = ask(run, request, on_wait=line.show_wait(what))
     nodes = [node.ranks for node in answer.reports.values() if isinstance(node, NodeProfiles)]
     reports = dict(sorted((rank, one) for ranks in nodes for rank, one in ranks.items()))
     errors = {rank: one.error for rank, one in reports.items() if one.error is not None}
-    troubles = answer.troubles
+    told = {"attempt": answer.attempt, "ranks": reports, "troubles": answer.troubles}
     if as_json:
-        import msgspec
-
-        told = {"attempt": answer.attempt, "ranks": reports, "troubles": troubles}
-        print_json({"run": run.id, "path": str(run.path), **msgspec.to_builtins(told)})
+        print_json({"run": run.id, "path": run.path} | told)
     elif done := {rank: one for rank, one in reports.items() if one.steps}:
         _print(run, done)
     note(*(f"rank {rank}: {why}" for rank, why in errors.items()))
-    note(*(f"node {node}: {why}" for node, why in troubles.items()))
-    return EXIT_FAILED if troubles or errors else EXIT_DONE
+    note(*(f"node {node}: {why}" for node, why in answer.troubles.items()))
+    return EXIT_FAILED if answer.troubles or errors else EXIT_DONE
 
 
 def _print(run: Run, reports: Mapping[int, StepReport]) -> None:
@@ -131,23 +125,19 @@ def _print(run: Run, reports: Mapping[int, StepReport]) -> None:
         "several at once, counted above for each": busy_s - operations_s,
     }
     decimals = column_decimals([time_s / num_steps * 1e3 for _, time_s in shown])
-    rest_shown = [each for each in rest.items() if abs(each[1] / wall_s) >= _LEAST_SHARE]
-    rows = []
-    for name, time_s in [*shown, *rest_shown]:
-        # Kernels' names have hundreds of letters.
-        text = one_line(name)
-        rows.append(
-            [
-                text if len(text) <= _NAME_WIDTH else f"{text[: _NAME_WIDTH - 3]}...",
-                format_number(calls[name] / num_steps, 1) if name in calls else "",
-                format_number(time_s / num_steps * 1e3, decimals),
-                format_percent(time_s / wall_s),
-            ]
+    shown += [each for each in rest.items() if abs(each[1] / wall_s) >= _LEAST_SHARE]
+    rows = [
+        (
+            text if len(text := one_line(name)) <= _NAME_WIDTH else f"{text[: _NAME_WIDTH - 3]}...",
+            format_number(calls[name] / num_steps, 1) if name in calls else "",
+            format_number(time_s / num_steps * 1e3, decimals),
+            format_percent(time_s / wall_s),
         )
+        for name, time_s in shown
+    ]
     print_columns(["OPERATION", "CALLS", "MS", "%"], rows, right=slice(1, None))
     traces = [one.trace for one in reports.values() if one.trace]
-    print()
-    print(f"{number_of(len(traces), 'file')} for ui.perfetto.dev:")
+    print(f"\n{number_of(len(traces), 'file')} for ui.perfetto.dev:")
     for name in traces[:_SHOWN_FILES]:
         print(f"  {one_line(shlex.quote(str(run.path / name)))}")
     if len(traces) > _SHOWN_FILES:

@@ -7,13 +7,13 @@ import sys
 import click
 
 from hpcdist.cli.host import JobCommand
-from hpcdist.cli.options import JobOptions, job_options, json_option
+from hpcdist.cli.options import JOB_OPTIONS, JobOptions, job_options, json_option
 from hpcdist.cli.printing import print_json
 from hpcdist.cli.submit import plan, settle_afters
 
 
 @click.command(cls=JobCommand)
-@job_options()
+@job_options(*JOB_OPTIONS)
 @json_option
 def render(*, options: JobOptions, as_json: bool) -> None:
     """Print the script that `hpcdist submit` with these options would give to the scheduler.
@@ -21,20 +21,18 @@ def render(*, options: JobOptions, as_json: bool) -> None:
     Only the script is printed on stdout, byte for byte as it would be submitted. In it, RUN stands
     for the id that the run would get. Nothing is executed or written. If there are several scripts,
     as for a sweep, each follows a line with its number, and JOBID-of-NAME stands for the id of the
-    job of that name. `hpcdist explain` with the same options says what each line does, and where it
-    comes from.
+    job of that name. `hpcdist explain` with the same options says what each option does.
 
     \b
     hpcdist render ddp --nodes 2 --gpus 2 --local
     """
-    from hpcdist.submission.layout import planned_scripts
+    from hpcdist.submission.plan import planned_scripts
 
     planned = plan(options)
     # Without a queue the command itself would wait.
     dependencies = settle_afters(options, planned) if planned.has_queue else []
-    scripts = planned_scripts(
-        planned, options.runs, dependencies, summary_after=options.summary_after
-    )
+    jobs = planned_scripts(planned, options.runs, dependencies, summary_after=options.summary_after)
+    scripts = [script for script, _ in jobs]
     if as_json:
         print_json([{"script": script} for script in scripts])
         return

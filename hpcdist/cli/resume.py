@@ -11,38 +11,23 @@ from hpcdist.cli.fetch import fetch_run
 from hpcdist.cli.follow import Interrupts, follow_run
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import (
-    detach_option,
+    RESUME_OPTIONS,
+    about_runs,
     flags_of,
-    host_option,
-    json_option,
+    how_to_follow,
     run_argument,
-    runs_option,
+    with_options,
 )
 from hpcdist.cli.printing import note, say
 from hpcdist.cli.submit import report_run
-from hpcdist.machine.command import announce_waits
 from hpcdist.runs.run import find_run
 
 
 @click.command(cls=HostCommand)
 @run_argument
-@click.option("--wait", is_flag=True, help="Follow the run, and end with its exit code.")
-@detach_option
-@click.option(
-    "--time", "time_limit", metavar="T", help="Time limit: minutes, H:MM:SS or D-HH:MM:SS."
-)
-@click.option("--partition", metavar="P", help="Partition (Slurm) or queue (LSF, PBS).")
-@click.option(
-    "--set",
-    "overrides",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Set a key of the job: resources.time_limit_min, mem_gb or cpus_per_gpu, any of launch, "
-    "and how often checkpoints are saved.",
-)
-@host_option
-@runs_option
-@json_option
+@how_to_follow
+@with_options(*RESUME_OPTIONS)
+@about_runs
 def resume(
     *,
     run_name: str,
@@ -60,6 +45,9 @@ def resume(
     hpcdist resume last --wait
     hpcdist resume RUN --time 12:00:00 --set resources.mem_gb=64
 
+    --set changes resources.time_limit_min, mem_gb or cpus_per_gpu, any key of launch, and how often
+    checkpoints are saved.
+
     The run continues in its directory as another job of the scheduler, with the code and the job
     file that it was submitted with. If it has saved no checkpoint, it starts from the beginning.
     On Azure, a new run starts from the checkpoint. A run on this machine is followed, and ends when
@@ -68,7 +56,6 @@ def resume(
     from hpcdist.schedulers import load_scheduler, runs_here
     from hpcdist.submission import resume as resuming
 
-    announce_waits(note)
     run = find_run(runs, run_name)
     flags = flags_of(time_limit, overrides)
     ended = resuming.look_at(run)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from hpcdist.cli.host import HostCommand
-from hpcdist.cli.options import host_option, json_option, runs_option
+from hpcdist.cli.options import about_runs
 from hpcdist.cli.printing import local_time, note, print_columns, print_json
 from hpcdist.monitor.states import (
     OPEN_STATES,
@@ -30,10 +30,8 @@ _PLACE_KEYS = ("id", "index", "num_points", "point", "repeat", "label", "compari
 
 
 @click.command(name="runs", cls=HostCommand)
-@host_option
-@runs_option
 @click.option("--all", "every", is_flag=True, help="Print a line for every run of a sweep.")
-@json_option
+@about_runs
 @click.option("--accounting", is_flag=True, hidden=True)
 def runs(*, runs: Path, every: bool, as_json: bool, accounting: bool) -> None:
     """List all runs, the oldest first, with their states; a sweep is one line."""
@@ -41,49 +39,42 @@ def runs(*, runs: Path, every: bool, as_json: bool, accounting: bool) -> None:
     conditions = run_conditions(listed, warn=note)
     described = [describe_run(run, conditions[run.id]) for run in listed]
     if accounting:  # for a laptop that brings them home
-        import msgspec
-
         books = run_accounting(listed, warn=note)
         for run in described:
-            run["accounting"] = msgspec.to_builtins(books.get(run["run"]))
+            run["accounting"] = books.get(run["run"])
     if as_json:
         print_json(described)
         return
     if not listed:
         note(f"there are no runs in {runs}; submit one with: hpcdist submit ddp --local")
         return
-    parts = [[run] for run in described] if every else by_sweep(described)
     has_clusters = len({run["cluster"] for run in described}) > 1
-    header = ["RUN", "STATE", "SCHEDULER", "NODES x GPUs", "SUBMITTED", "JOB"]
+    header = ["RUN", "STATE", "SCHEDULER", "CLUSTER", "NODES x GPUs", "SUBMITTED", "JOB"]
     rows = []
-    for part in parts:
+    for part in [[run] for run in described] if every else by_sweep(described):
         first, count = part[0], len(part)
-        sweep, name = first["sweep"], first["job"] or "-"
+        sweep, job = first["sweep"], first["job"] or "-"
         sizes = list(dict.fromkeys(map(size, part)))
-        states = states_in_words(run["state"] for run in part)
+        states = {run["state"]: None for run in part}
         if count > 1:
-            comparison = sweep.get("comparison")
-            kind = "comparison" if comparison else "sweep"
-            job = f"{comparison or name}, {kind} of {count} runs"
+            kind = "comparison" if sweep["comparison"] else "sweep"
+            job = f"{sweep['comparison'] or job}, {kind} of {count} runs"
         else:
-            damage = f" ({first['damage']})" if first["damage"] else ""
-            job = name + (f": {sweep['label']}" if sweep else "") + damage
-        rows.append(
-            [
-                sweep["id"] if count > 1 else first["run"],
-                first["state"] if len({run["state"] for run in part}) == 1 else states,
-                _joined(run["scheduler"] for run in part),
-                *([_joined(run["cluster"] for run in part)] if has_clusters else []),
-                sizes[0] if len(sizes) == 1 else f"{len(sizes)} sizes",
-                local_time(first["created_s"]),
-                job,
-            ]
-        )
-    print_columns([*header[:3], *(["CLUSTER"] if has_clusters else []), *header[3:]], rows)
-
-
-def _joined(names: Iterable[str | None]) -> str:
-    return ", ".join(dict.fromkeys(name or "-" for name in names))
+            job += f": {sweep['label']}" if sweep else ""
+            job += f" ({first['damage']})" if first["damage"] else ""
+        row = [
+            sweep["id"] if count > 1 else first["run"],
+            *(states if len(states) == 1 else [states_in_words(run["state"] for run in part)]),
+            *(
+                ", ".join({run[key] or "-": None for run in part})
+                for key in ("scheduler", "cluster")
+            ),
+            sizes[0] if len(sizes) == 1 else f"{len(sizes)} sizes",
+            local_time(first["created_s"]),
+            job,
+        ]
+        rows.append(row if has_clusters else row[:3] + row[4:])
+    print_columns(header if has_clusters else header[:3] + header[4:], rows)
 
 
 def describe_run(run: Run, condition: Condition) -> dict[str, Any]:

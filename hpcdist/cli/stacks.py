@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import structs
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED
+from hpcdist.base.progress import StatusLine
 from hpcdist.base.text import UNDEFINED, format_ranges, one_line
 from hpcdist.cli.host import HostCommand
-from hpcdist.cli.options import host_option, json_option, parse_ranks, run_argument, runs_option
-from hpcdist.cli.printing import StatusLine, note, print_columns, print_json, print_wrapped
-from hpcdist.machine.command import announce_waits
+from hpcdist.cli.options import about_runs, parse_ranks, run_argument
+from hpcdist.cli.printing import note, print_columns, print_json, print_wrapped
 from hpcdist.runs.run import find_run
 
 if TYPE_CHECKING:
@@ -39,9 +41,7 @@ _FRAME_WIDTH = 34
     callback=parse_ranks,
     help="Only these ranks, such as 3 or 0,8-11.",
 )
-@host_option
-@runs_option
-@json_option
+@about_runs
 def stacks(*, run_name: str, ranks: list[int] | None, runs: Path, as_json: bool) -> int:
     """Show where the ranks of a living run are, and who waits for whom.
 
@@ -53,18 +53,13 @@ def stacks(*, run_name: str, ranks: list[int] | None, runs: Path, as_json: bool)
     from hpcdist.monitor.living import ask, view_stacks
     from hpcdist.runs.requests import Request
 
-    announce_waits(note)
     run = find_run(runs, run_name)
     request = Request(limit_s=_LIMIT_S, ranks=ranks)
     with StatusLine() as line:
-        answer = ask(
-            run, request, on_wait=lambda s: line.show(f"waiting for the agents: {s:.0f} s")
-        )
+        answer = ask(run, request, on_wait=line.show_wait("waiting for the agents"))
     view = view_stacks(answer, ranks)
     if as_json:
-        import msgspec
-
-        print_json({"run": run.id, **msgspec.to_builtins(view)})
+        print_json({"run": run.id, **structs.asdict(view)})
     else:
         _print(run.id, view)
     note(*(f"node {node}: {why}" for node, why in view.troubles.items()))
@@ -92,16 +87,14 @@ def _print(name: str, view: StacksView) -> None:
             print(f"    ... and {len(group.frames) - most} more")
     if view.ranks:
         # A line for each rank; of many, for those whose stacks are printed first.
-        ranks = {rank.of.rank: rank for rank in view.ranks}
-        order = sorted(ranks)
-        if len(order) > _SHOWN_ROWS:
-            order = [rank for group in view.groups for rank in group.ranks]
+        order = {rank: place for place, rank in enumerate(chain(*(g.ranks for g in view.groups)))}
+        is_short = len(view.ranks) <= _SHOWN_ROWS
+        ranks = sorted(view.ranks, key=lambda one: one.of.rank if is_short else order[one.of.rank])
         header = ("RANK", "NODE", "STEP", "STATE", "RSS (GB)", "NEWEST COLLECTIVE")
-        rows = [_row(ranks[rank], view) for rank in order[:_SHOWN_ROWS]]
         print()
-        print_columns(header, rows, right=slice(-1))
-        if len(order) > _SHOWN_ROWS:
-            print(f"... and {len(order) - _SHOWN_ROWS} more: --rank R shows others, --json each")
+        print_columns(header, [_row(rank, view) for rank in ranks[:_SHOWN_ROWS]], right=slice(-1))
+        if not is_short:
+            print(f"... and {len(ranks) - _SHOWN_ROWS} more: --rank R shows others, --json each")
     if view.absent:
         print()
         print_wrapped(f"{_who(view.absent)}: no process: it has ended or not started")

@@ -12,10 +12,9 @@ import click
 
 from hpcdist.base.text import one_line
 from hpcdist.cli.host import HostCommand
-from hpcdist.cli.options import host_option, json_option, named_runs, run_arguments, runs_option
-from hpcdist.cli.printing import local_time, note, print_json, print_wrapped
+from hpcdist.cli.options import about_runs, named_runs, run_arguments
+from hpcdist.cli.printing import local_time, note, print_fact, print_json, print_wrapped
 from hpcdist.cli.runs import by_sweep, describe_run, size, states_in_words
-from hpcdist.machine.command import announce_waits
 from hpcdist.monitor.states import OPEN_STATES, jobs_left, run_conditions, setup_problem
 from hpcdist.runs.run import Run, name_to_type
 
@@ -32,20 +31,15 @@ _SHOWN_RUNS = 10
 
 @click.command(cls=HostCommand)
 @run_arguments
-@host_option
-@runs_option
-@json_option
+@about_runs
 def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     """Show the state of runs, and how far they have come.
 
     Without RUN, show the runs that have not ended, or else the last one. For a sweep, show the
     runs that are not done.
     """
-    import msgspec
-
     from hpcdist.monitor.progress import RunningRun, seen_nodes
 
-    announce_waits(note)
     candidates = named_runs(runs, run_names)
     conditions = run_conditions(candidates, warn=note)
     listed = candidates
@@ -56,12 +50,10 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     if as_json:
         for run, told in zip(listed, described, strict=True):
             condition = conditions[run.id]
-            is_running = condition.state == "running"
-            told["hang"] = msgspec.to_builtins(_read_hang(run)) if is_running else None
-            told["progress"] = msgspec.to_builtins(progress[run.id])
+            told["hang"] = _read_hang(run) if condition.state == "running" else None
+            told["progress"] = progress[run.id]
             told["expected_start_s"] = condition.expected_start_s
-            nodes = [] if condition.state == "pending" else seen_nodes(run)
-            told["hosts"] = msgspec.to_builtins(nodes)
+            told["hosts"] = [] if condition.state == "pending" else seen_nodes(run)
         print_json(described)
         return
     if not listed:
@@ -88,7 +80,7 @@ def _print_sweep(
             # There is nothing to tell of each but why it waits.
             reasons = Counter(run["reason"] or "it has not started" for run in theirs)
             for reason, number in reasons.most_common():
-                print_wrapped(one_line(reason), first=f"  {number} pending: ", indent=4)
+                print_fact(f"  {number} pending: ", reason)
             continue
         for run in theirs[:_SHOWN_RUNS]:
             progress_now = progress[run["run"]]
@@ -150,8 +142,7 @@ def _print(
     print(f"{one_line(described['run'])}: {state}")
     for name, value in lines.items():
         if value is not None:
-            before = f"  {name:<10} "
-            print_wrapped(one_line(value), first=before, indent=len(before))
+            print_fact(f"  {name:<10} ", value)
 
 
 def _job_left(run: Run, left: Condition) -> str:

@@ -5,43 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_INTERRUPTED, SchedulerError
 from hpcdist.base.text import number_of, one_line
-from hpcdist.cli.follow import (
-    Interrupts,
-    describe_end,
-    follow_run,
-    name_summary,
-    print_summary,
-    run_points,
-    wait_for_sweep,
-)
+from hpcdist.cli import follow
+from hpcdist.cli.follow import Interrupts, follow_run
 from hpcdist.cli.host import JobCommand
-from hpcdist.cli.options import (
-    JobOptions,
-    cluster_from_options,
-    cluster_here,
-    detach_option,
-    job_options,
-    json_option,
-    load_from_options,
-    snapshot_from_options,
-    sweep_points,
-)
+from hpcdist.cli.options import JOB_OPTIONS, JobOptions, how_to_follow, job_options, json_option
 from hpcdist.cli.printing import note, print_columns, print_json, say
-from hpcdist.machine.command import announce_waits
 from hpcdist.runs.run import Run, name_to_type
 from hpcdist.submission.once import submitted_before
 
 if TYPE_CHECKING:
     from hpcdist.job import LoadedJob
     from hpcdist.schedulers.base import Dependency
-    from hpcdist.submission.local import LocalSweep
     from hpcdist.submission.plan import PlannedRun, PlannedSubmission
     from hpcdist.submission.points import Point
     from hpcdist.submission.submit import Submission
@@ -51,9 +32,8 @@ _LISTED_POINTS = 40
 
 
 @click.command(cls=JobCommand)
-@job_options()
-@click.option("--wait", is_flag=True, help="Follow the run, and end with its exit code.")
-@detach_option
+@job_options(*JOB_OPTIONS)
+@how_to_follow
 @click.option(
     "--here",
     is_flag=True,
@@ -61,27 +41,23 @@ _LISTED_POINTS = 40
 )
 @json_option
 def submit(*, options: JobOptions, wait: bool, detach: bool, here: bool, as_json: bool) -> int:
-    """Submit a job: a name from `hpcdist jobs`, a job file (.yaml), a Python script, or a folder or
-    zip file with a __main__.py; with -m, a module; with --no-python, any program.
+    """Submit a job: a name from `hpcdist jobs`, a job file (.yaml), a Python script, or a folder
+    with a __main__.py; with -m, a module; with --no-python, any program.
 
     \b
-    hpcdist submit ddp --nodes 2 --gpus 2 --local
-        2 simulated nodes with 2 ranks each on this machine, followed to the end
-    hpcdist submit ddp --nodes 2 --gpus 2
-        the same on the cluster; returns at once; --wait follows it
-    hpcdist submit ddp --here --gpus 2
-        the same in the allocation of this shell (salloc, qsub -I), at once,
-        on all its nodes if neither the job nor --nodes says how many
-    hpcdist submit ddp --local --set train.lr=0.01 --set model.name=resnet18
-        any key of the job file, changed for this run
-    hpcdist submit train.py --nodes 2 --gpus 4 -- --lr 0.1
-        a script as torchrun would run it; what follows -- is for the script
-    hpcdist submit -m package.train --nodes 2 --gpus 4 -- --lr 0.1
-        a module, as torchrun -m would run it
-    hpcdist submit --no-python ./program --nodes 2 --gpus 4 -- --lr 0.1
-        a program in any language, as torchrun --no-python would execute it
+    hpcdist submit ddp --gpus 2                    on the cluster; returns at once
+    hpcdist submit ddp --gpus 2 --wait             ... and follows it to its end
+    hpcdist submit ddp --nodes 2 --gpus 2 --local  here, 2 simulated nodes
+    hpcdist submit ddp --here                      in the allocation of this shell
+    hpcdist submit ddp --set train.lr=0.01         any key of the job, changed
     hpcdist submit ddp --sweep "nodes=1,2 train.lr=0.1,0.01" --repeat 3
-        12 runs: each combination three times; they have a common id
+        12 runs
+    hpcdist submit train.py --gpus 4 -- --lr 0.1   a script, as for torchrun
+    hpcdist submit -m package.train -- --lr 0.1    a module
+    hpcdist submit --no-python ./program -- -n 3   a program in any language
+
+    With --here, a run is on all nodes of the allocation if neither the job nor --nodes says how
+    many.
 
     On a cluster, a script runs from a copy of the git work tree, including changes that are not
     committed, so what you edit after submitting does not change queued jobs.
@@ -89,41 +65,34 @@ def submit(*, options: JobOptions, wait: bool, detach: bool, here: bool, as_json
     Ctrl-C ends a run that was started with --local or --here; with --detach it goes on by itself.
     A run on a cluster continues; `hpcdist cancel` ends it.
     """
-    announce_waits(note)
-    if (earlier := submitted_before(options.runs)) is not None:
-        return _report_earlier(earlier, wait=wait, as_json=as_json)
-    _check_options(options, wait=wait, detach=detach, here=here)
-    if here:
-        return _submit_here(options, as_json=as_json)
-    follows = (options.local and not detach) or wait
     interrupts = Interrupts()
+    if (earlier := submitted_before(options.runs)) is not None:
+        with interrupts.handled():
+            interrupts.defer()
+            return _report_earlier(earlier, interrupts, wait=wait, as_json=as_json)
+    _check_options(options, wait=wait, detach=detach, here=here)
+    owned = here or (options.local and not detach)
     with interrupts.handled():
-        planned = plan(options)
-        if not planned.has_queue and options.summary_after and not (follows or planned.is_sweep):
+        planned = _plan_here(options) if here else plan(options)
+        if options.summary_after and not (planned.has_queue or planned.is_sweep or owned or wait):
             raise click.UsageError("--summary-after on this machine needs --local or --wait")
         dependencies = settle_afters(options, planned)
-        if options.summary_after:
-            planned.only_scheduler("--summary-after")
         if options.after:
             planned = planned.now()  # this machine may look otherwise after the waiting
         planned.prepare()  # may be interrupted
+        interrupts.defer()  # from here on the runs are to be known, and can be ended
+        submission = _begin(planned, options, dependencies)
         if planned.is_sweep:
-            return _submit_sweep(
-                planned, options, interrupts, dependencies, wait=wait, as_json=as_json
+            return _see_sweep(submission, options, interrupts, wait=wait, as_json=as_json)
+        (run,) = submission.runs
+        if owned or wait:
+            with_summary = options.summary_after
+            return follow_run(
+                run, interrupts, as_json=as_json, owned=owned, with_summary=with_summary
             )
-        submitted = _submit(planned, options, interrupts, dependencies)
-        (run,) = submitted.runs
-        if not follows:
-            report_run(run, as_json=as_json)
-            interrupts.check()
-            return EXIT_DONE
-        return follow_run(
-            run,
-            interrupts,
-            as_json=as_json,
-            owned=options.local and not detach,
-            with_summary=options.summary_after,
-        )
+        report_run(run, as_json=as_json)
+        interrupts.check()
+        return EXIT_DONE
 
 
 def _check_options(options: JobOptions, *, wait: bool, detach: bool, here: bool) -> None:
@@ -144,20 +113,19 @@ def _check_options(options: JobOptions, *, wait: bool, detach: bool, here: bool)
 def plan(options: JobOptions) -> PlannedSubmission:
     """Check and plan every run that the options describe, and print the notes on them."""
     from hpcdist.submission.plan import plan_points, plan_run
-    from hpcdist.submission.points import Point
 
     comparison = options.comparison
     # Looked for once, and late: a mistake in the job is told before one in the profile.
-    find_cluster = cache(cluster_from_options)
+    choose_cluster = cache(options.choose_cluster)
 
     def plan_loaded(loaded: LoadedJob, point: Point) -> PlannedRun:
-        scheduler, profile = find_cluster(options, name=point.cluster)
-        snapshot = snapshot_from_options(options)
+        scheduler, profile = choose_cluster(name=point.cluster)
+        snapshot = options.snapshot_request
         return plan_run(loaded, scheduler=scheduler, cluster=profile, snapshot=snapshot)
 
     planned = plan_points(
-        sweep_points(options) if options.is_sweep else [Point(index=0, flags={})],
-        load=lambda point: load_from_options(options, point),
+        options.points(),
+        load=options.load,
         plan=plan_loaded,
         max_parallel=options.max_parallel,
         comparison=None if comparison is None else comparison.name,
@@ -168,181 +136,155 @@ def plan(options: JobOptions) -> PlannedSubmission:
     return planned
 
 
+def _plan_here(options: JobOptions) -> PlannedSubmission:
+    """Plan a run in the allocation of this shell."""
+    from hpcdist.schedulers import find_allocation
+    from hpcdist.submission.plan import PlannedSubmission, plan_run
+
+    cluster = options.cluster_here()
+    scheduler, allocation = find_allocation(os.environ)
+    run = plan_run(
+        options.load(defaults={"resources.nodes": allocation.num_nodes}),
+        scheduler=scheduler.name,
+        cluster=cluster,
+        snapshot=options.snapshot_request,
+        allocation=allocation,
+    )
+    note(*run.notes)
+    return PlannedSubmission.of_run(run)
+
+
 def settle_afters(options: JobOptions, planned: PlannedSubmission) -> list[Dependency]:
     """Return what the scheduler has to wait for; on this machine, wait."""
     if not options.after:
         return []
     from hpcdist.submission.dependencies import find_afters, settle
 
-    scheduler = planned.only_scheduler("--after")
-    return settle(find_afters(options.runs, options.after), scheduler, note=note)
+    return settle(find_afters(options.runs, options.after), planned.scheduler, note=note)
 
 
-def _submit_here(options: JobOptions, *, as_json: bool) -> int:
-    from hpcdist.schedulers import find_allocation
-    from hpcdist.submission.plan import PlannedSubmission, plan_run
-
-    cluster = cluster_here(options)
-    scheduler, allocation = find_allocation(os.environ)
-    loaded = load_from_options(options, defaults={"resources.nodes": allocation.num_nodes})
-    interrupts = Interrupts()
-    with interrupts.handled():
-        run = plan_run(
-            loaded,
-            scheduler=scheduler.name,
-            cluster=cluster,
-            snapshot=snapshot_from_options(options),
-            allocation=allocation,
-        )
-        planned = PlannedSubmission.of_run(run)
-        note(*planned.notes)
-        planned.prepare()
-        (started,) = _submit(planned, options, interrupts).runs
-        return follow_run(started, interrupts, as_json=as_json, owned=True)
-
-
-def _submit(
-    planned: PlannedSubmission,
-    options: JobOptions,
-    interrupts: Interrupts,
-    dependencies: Sequence[Dependency] = (),
+def _begin(
+    planned: PlannedSubmission, options: JobOptions, dependencies: Sequence[Dependency]
 ) -> Submission:
-    from hpcdist.submission.submit import submit
+    """Hand the runs over to their scheduler; the points of a sweep on this machine wait here."""
+    from hpcdist.submission.submit import Submission, submit
 
-    interrupts.defer()  # until the caller knows the runs, and can end them
-    submitted = submit(
+    if planned.points_here():
+        return Submission(planned, options.runs)
+    submission = submit(
         planned,
         runs=options.runs,
         dependencies=dependencies,
         summary_after=options.summary_after,
     )
-    note(*submitted.messages)
-    if submitted.summary_job_id is not None:
-        file = submitted.places.path / "summary.txt"
-        note(f"job {submitted.summary_job_id} will write {file}")
-    return submitted
+    note(*submission.messages)
+    if (job_id := submission.summary_job_id) is not None:
+        note(f"job {job_id} will write {submission.path / 'summary.txt'}")
+    return submission
 
 
-def _submit_sweep(
-    planned: PlannedSubmission,
+def _see_sweep(
+    submission: Submission,
     options: JobOptions,
     interrupts: Interrupts,
-    dependencies: Sequence[Dependency],
     *,
     wait: bool,
     as_json: bool,
 ) -> int:
-    """Submit a sweep, run the points that are for this machine, and wait where the user wants
-    to."""
-    from hpcdist.submission import local as here
-
-    submitted: Submission | None = None
-    interrupts.defer()
-    if planned.has_queue:
-        submitted = _submit(planned, options, interrupts, dependencies)
-        local = here.LocalSweep(submitted)
-    else:
-        local = here.LocalSweep.begin(planned, options.runs)
-    places = local.places
+    """Run the points that are for this machine, or wait for a scheduler where the user wants to;
+    report what there is then."""
+    planned, path = submission.planned, submission.path
+    is_here = bool(planned.points_here())
     if not as_json:
-        print(places.id, flush=True)
-        if submitted is not None:
-            _print_sweep(planned, submitted)
+        print(submission.id, flush=True)
+        if not is_here:
+            _print_sweep(submission)
     code: int | None = None
-    if planned.points_here():
-        code = run_points(local, interrupts, as_json=as_json)
-    begun = [run for run in places.runs if run.path.exists()]
-    if submitted is not None and wait and code != EXIT_INTERRUPTED:
-        waited = wait_for_sweep(begun, places.path, interrupts)
-        code = code or waited
-    has_ended = begun and (submitted is None or (wait and code != EXIT_INTERRUPTED))
+    if is_here:
+        code = follow.run_points(submission, interrupts, as_json=as_json)
+    elif wait:
+        code = follow.wait_for_sweep(submission.runs, path, interrupts)
+    begun = [run for run in submission.runs if run.path.exists()]
+    has_ended = begun and (is_here or code not in (None, EXIT_INTERRUPTED))
     if has_ended and (planned.comparison or options.summary_after):
-        print_summary(begun, places.path, as_json=as_json)
+        follow.print_summary(begun, path, as_json=as_json)
     elif has_ended and code == EXIT_DONE and not as_json:
-        name_summary(places.path)
+        follow.name_summary(path)
     if as_json:
-        print_json(_describe_sweep(local, submitted) | {"exit_code": code})
-    if submitted is not None and not wait:
+        print_json(_describe_sweep(submission) | {"exit_code": code})
+    if code is None:
         interrupts.check()
     return code or EXIT_DONE
 
 
-def _describe_sweep(local: LocalSweep, submitted: Submission | None) -> dict[str, Any]:
+def _describe_sweep(submission: Submission) -> dict[str, Any]:
     """Return what --json prints of a sweep."""
-    places = local.places
-    jobs = [] if submitted is None else submitted.jobs
+    planned = submission.planned
+    jobs = zip(submission.jobs, submission.job_ids, strict=True)
+    described = []
+    for run, point in zip(submission.runs, planned.points, strict=True):
+        begun = run if run.path.exists() else None
+        told: dict[str, Any] = {"run": begun and run.id, "path": begun and run.path}
+        told |= {"point": point.values, "repeat": point.repeat, "job_id": run.read_job_id()}
+        described.append(told | {"verdict": run.read_verdict()})
     return {
-        "sweep": places.id,
-        "path": str(places.path),
-        "scheduler": local.planned.schedulers,
-        "runs": [
-            {
-                "run": run.id if run.path.exists() else None,
-                "path": str(run.path) if run.path.exists() else None,
-                "point": point.values,
-                "repeat": point.repeat,
-                "job_id": run.read_job_id(),
-                "verdict": msgspec.to_builtins(run.read_verdict()),
-            }
-            for run, point in zip(places.runs, local.planned.points, strict=True)
-        ],
-        "jobs": [{"name": job.name, "job_id": job.job_id} for job in jobs],
-        "summary_job_id": None if submitted is None else submitted.summary_job_id,
+        "sweep": submission.id,
+        "path": submission.path,
+        "scheduler": planned.scheduler.name,
+        "runs": described,
+        "jobs": [{"name": job.target.name, "job_id": job_id} for job, job_id in jobs],
+        "summary_job_id": submission.summary_job_id,
     }
 
 
-def _print_sweep(planned: PlannedSubmission, submitted: Submission) -> None:
-    here = set(planned.points_here())
-    pairs = zip(submitted.runs, planned.points, strict=True)
-    listed = [(run, point) for run, point in pairs if point.index not in here]
-    num_jobs = len(submitted.jobs)
-    queues = dict.fromkeys(run.scheduler.name for run in planned.runs if run.scheduler.has_queue)
+def _print_sweep(submission: Submission) -> None:
+    planned, num_jobs = submission.planned, len(submission.jobs)
+    pairs = list(zip(submission.runs, planned.points, strict=True))
     jobs = number_of(num_jobs, "job")
-    say(f"{len(listed)} runs submitted to {', '.join(queues)}, as {jobs}:")
+    say(f"{len(pairs)} runs submitted to {planned.scheduler.name}, as {jobs}:")
     rows = [
         (run.id, str(run.read_job_id()), one_line(point.label))
-        for run, point in listed[:_LISTED_POINTS]
+        for run, point in pairs[:_LISTED_POINTS]
     ]
     print_columns(("RUN", "JOB ID", "POINT"), rows, is_error=True)
-    if len(listed) > _LISTED_POINTS:
-        say(f"... and {len(listed) - _LISTED_POINTS} more")
+    if len(pairs) > _LISTED_POINTS:
+        say(f"... and {len(pairs) - _LISTED_POINTS} more")
     if planned.max_parallel is not None and planned.max_parallel < num_jobs:
         note(
             f"--max-parallel {planned.max_parallel}: jobs of different sizes wait for "
             "each other, because the limit applies to all of them together"
         )
-    for verb in ("status", "summary", "cancel"):
-        say(f"  hpcdist {verb} {name_to_type(submitted.places.path)}")
+    _name_verbs(submission.path, "status", "summary", "cancel")
 
 
-def _report_earlier(submitted: Sequence[Run], *, wait: bool, as_json: bool) -> int:
+def _report_earlier(
+    runs: Sequence[Run], interrupts: Interrupts, *, wait: bool, as_json: bool
+) -> int:
     """Report what was submitted before a laptop's connection broke, and on request its end."""
-    if unclear := [run for run in submitted if run.read_submission() is None]:
+    if unclear := [run for run in runs if run.read_submission() is None]:
         raise SchedulerError(
             f"run {unclear[0].id} was being submitted when this host stopped: its "
             "scheduler may or may not have it",
             hint=f"check with: hpcdist status {name_to_type(unclear[0].path)}",
         )
-    interrupts = Interrupts()
-    place = submitted[0].spec.sweep
-    with interrupts.handled():
-        interrupts.defer()
-        if place is None and wait:
-            return follow_run(submitted[0], interrupts, as_json=as_json, owned=False)
-        if place is None:
-            report_run(submitted[0], as_json=as_json)
-        elif as_json:
-            print_json({"sweep": place.id, "runs": [describe_end(run) for run in submitted]})
-        else:
-            print(place.id, flush=True)
-        path = submitted[0].path.parent / str(place and place.id)
-        return wait_for_sweep(submitted, path, interrupts) if wait else EXIT_DONE
+    place = runs[0].spec.sweep
+    if place is None and wait:
+        return follow_run(runs[0], interrupts, as_json=as_json, owned=False)
+    if place is None:
+        report_run(runs[0], as_json=as_json)
+        return EXIT_DONE
+    if as_json:
+        print_json({"sweep": place.id, "runs": [follow.describe_end(run) for run in runs]})
+    else:
+        print(place.id, flush=True)
+    path = runs[0].path.parent / str(place.id)
+    return follow.wait_for_sweep(runs, path, interrupts) if wait else EXIT_DONE
 
 
 def report_run(run: Run, *, as_json: bool) -> None:
     """Print the id of a run that goes on by itself, and the commands for it."""
     if as_json:
-        print_json(describe_end(run))
+        print_json(follow.describe_end(run))
         return
     from hpcdist.schedulers import runs_here
 
@@ -350,5 +292,9 @@ def report_run(run: Run, *, as_json: bool) -> None:
     scheduler, job_id = run.read_scheduler() or "", run.read_job_id()
     job = f" as job {job_id}" if job_id and not runs_here(scheduler) else ""
     say(f"submitted to {scheduler}{job}; its directory is {run.path}")
-    for verb in ("status", "logs --follow", "cancel"):
-        say(f"  hpcdist {verb} {name_to_type(run.path)}")
+    _name_verbs(run.path, "status", "logs --follow", "cancel")
+
+
+def _name_verbs(path: Path, *verbs: str) -> None:
+    for verb in verbs:
+        say(f"  hpcdist {verb} {name_to_type(path)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ import click
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, RunNotFoundError, UserError
 from hpcdist.cli.host import HostCommand
-from hpcdist.cli.options import host_option, json_option, run_arguments, runs_option
+from hpcdist.cli.options import about_runs, run_arguments
 from hpcdist.cli.printing import note, print_json
 
 if TYPE_CHECKING:
@@ -30,35 +31,37 @@ _NAMES = {
 _PICTURES = (".png", ".svg", ".pdf", ".jpg")
 
 
-def _share(_context: click.Context, _option: click.Parameter, value: str | None) -> float | None:
-    """`5%`, or `5`, as 0.05."""
-    if value is None:
-        return None
-    try:
-        share = float(value.strip().removesuffix("%")) / 100
-    except ValueError:
-        share = -1.0
-    if not 0 <= share < 1:
-        raise click.BadParameter(f"{value!r} is not a percentage from 0 to 100, such as 5%")
-    return share
+def _by(parse: Callable[[str], Any]) -> Callable[..., Any]:
+    """Return the callback of an option whose value `parse` reads, or refuses with ValueError."""
+
+    def callback(_context: click.Context, _option: click.Parameter, value: str | None) -> Any:
+        try:
+            return None if value is None else parse(value)
+        except ValueError as error:
+            raise click.BadParameter(f"{value!r} {error}") from None
+
+    return callback
 
 
-def _goal(_context: click.Context, _option: click.Parameter, value: str | None) -> Goal | None:
-    """`loss=0.5`, `accuracy=97%`."""
-    if value is None:
-        return None
+def _share(text: str) -> float:
+    """Return `5%`, or `5`, as 0.05."""
+    match = re.fullmatch(r"\s*(\d{1,2}(?:\.\d*)?)\s*%?\s*", text)
+    if match is None:
+        raise ValueError("is not a percentage from 0 to 100, such as 5%")
+    return float(match[1]) / 100
+
+
+def _goal(text: str) -> Goal:
+    """Return `loss=0.5`, or `accuracy=97%`, as a goal."""
     from hpcdist.job.goal import parse_goal
 
-    try:
-        return parse_goal(value)
-    except ValueError as error:
-        raise click.BadParameter(f"{value!r} {error}") from None
+    return parse_goal(text)
 
 
-def _folder(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
-    if value is not None and Path(value).suffix in _PICTURES and not Path(value).is_dir():
-        raise click.BadParameter(f"{value!r} is the name of a picture: name a folder for them all")
-    return value
+def _folder(text: str) -> str:
+    if Path(text).suffix in _PICTURES and not Path(text).is_dir():
+        raise ValueError("is the name of a picture: name a folder for them all")
+    return text
 
 
 def _explain(context: click.Context, _option: click.Parameter, value: bool) -> None:  # noqa: FBT001
@@ -72,9 +75,7 @@ def _explain(context: click.Context, _option: click.Parameter, value: bool) -> N
 
 @click.command(cls=HostCommand)
 @run_arguments
-@host_option
-@runs_option
-@json_option
+@about_runs
 @click.option("--details", is_flag=True, help="Print every table, as --markdown and --html do.")
 @click.option("--csv", metavar="FILE", help="Write one line per run to this CSV file; - is stdout.")
 @click.option(
@@ -85,12 +86,12 @@ def _explain(context: click.Context, _option: click.Parameter, value: bool) -> N
 @click.option("--markdown", metavar="FILE", help="Write the tables as Markdown; - is stdout.")
 @click.option("--html", metavar="FILE", help="Write one HTML page, to send to others.")
 @click.option(
-    "--plot", metavar="DIR", callback=_folder, help="Draw pictures into this folder: PNG, SVG."
+    "--plot", metavar="DIR", callback=_by(_folder), help="Draw pictures into this folder: PNG, SVG."
 )
 @click.option(
     "--goal",
     metavar="KEY=VALUE",
-    callback=_goal,
+    callback=_by(_goal),
     help="Show the time and samples to loss=0.5 or accuracy=97% (test data), or train_loss=0.5. "
     "[default: the accuracy that all runs of a job reach]",
 )
@@ -116,7 +117,7 @@ def _explain(context: click.Context, _option: click.Parameter, value: bool) -> N
 @click.option(
     "--threshold",
     metavar="PERCENT",
-    callback=_share,
+    callback=_by(_share),
     help="Slow-down that --against allows. [default: 5%]",
 )
 def summary(
@@ -146,13 +147,23 @@ def summary(
     With --against, the exit code is 1 if a figure is slower by more than the threshold and this is
     not chance, or if the runs for it failed.
     """
-    from hpcdist.summary import print_summary
+    from hpcdist.monitor.states import run_accounting, run_states
+    from hpcdist.summary import print_summary, summarize
+    from hpcdist.summary.read.search import search_named
     from hpcdist.summary.writing import write_comparisons
 
+    def read(names: tuple[str, ...], *, asks_accounting: bool = False) -> Summary:
+        found = search_named(runs, names)
+        return summarize(
+            [*found.runs, *found.foreign],
+            functools.partial(run_states, warn=note),
+            accounting=functools.partial(run_accounting, warn=note) if asks_accounting else None,
+            uses_kept=not no_cache,
+            goal=goal,
+            compares_disturbed=with_disturbed,
+        )
+
     wanted = {form: file for form in _NAMES if (file := files_by_form[form]) is not None}
-    read = functools.partial(
-        _summarize, runs=runs, goal=goal, uses_kept=not no_cache, with_disturbed=with_disturbed
-    )
     if against is not None:
         others = {**wanted, "plot": plot, "goal": goal}
         if given := [name.replace("_", "-") for name, value in others.items() if value]:
@@ -183,11 +194,10 @@ def summary(
     print_summary(result, details=details)
     if not result.comparisons:
         return EXIT_DONE
+    path = result.runs[0].path if result.runs else None
     try:
-        path = result.runs[0].path if result.runs else None
-        folder = Path(path).parent if path else runs
-        for picture in write_comparisons(result, folder):
-            note(f"the picture is in {picture}")
+        pictures = write_comparisons(result, Path(path).parent if path else runs)
+        note(*(f"the picture is in {picture}" for picture in pictures))
     except OSError as error:
         note(f"the picture cannot be written: {error.strerror}")
     return EXIT_DONE
@@ -230,30 +240,6 @@ def _write(result: Summary, wanted: Mapping[str, str], plot: str | None) -> None
             note(f"the page is in {Path(file).absolute()}")
 
 
-def _summarize(
-    names: tuple[str, ...],
-    *,
-    runs: Path,
-    goal: Goal | None,
-    uses_kept: bool,
-    with_disturbed: bool,
-    asks_accounting: bool = False,
-) -> Summary:
-    from hpcdist.monitor.states import run_accounting, run_states
-    from hpcdist.summary import summarize
-    from hpcdist.summary.read.search import search_named
-
-    found = search_named(runs, names)
-    return summarize(
-        [*found.runs, *found.foreign],
-        functools.partial(run_states, warn=note),
-        accounting=functools.partial(run_accounting, warn=note) if asks_accounting else None,
-        uses_kept=uses_kept,
-        goal=goal,
-        compares_disturbed=with_disturbed,
-    )
-
-
 def _compare(
     names: tuple[str, ...],
     read: Callable[[tuple[str, ...]], Summary],
@@ -290,9 +276,7 @@ def _compare(
     )
     comparing.check_comparison(comparison, baseline, now, name=against)
     if as_json:
-        import msgspec
-
-        print_json(msgspec.to_builtins(comparison))
+        print_json(comparison)
     else:
         from hpcdist.summary.report.changes import print_changes
         from hpcdist.summary.report.text import make_console

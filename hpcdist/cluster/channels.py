@@ -37,14 +37,11 @@ _MOST_BYTES = 4_096
 def as_texts(value: Any) -> Any:
     """Return the value of `notify` with `kind: rest`, which YAML reads as a section, as one text;
     what else it may hold is for others to refuse."""
-    if isinstance(value, dict | str):
-        value = [value]
+    value = [value] if isinstance(value, dict | str) else value
     if not isinstance(value, list):
         return value
-    return [
-        ":".join(map(str, *item.items())) if isinstance(item, dict) and len(item) == 1 else item
-        for item in value
-    ]
+    pairs = ((item, isinstance(item, dict) and len(item) == 1) for item in value)
+    return [":".join(map(str, *item.items())) if is_pair else item for item, is_pair in pairs]
 
 
 def parse_channel(text: str) -> tuple[str, str]:
@@ -59,7 +56,7 @@ def parse_channel(text: str) -> tuple[str, str]:
         is_good = rest.isprintable() and re.fullmatch(form, rest, re.ASCII) and shlex.split(rest)
     except ValueError:  # quotes are open
         is_good = False
-    if not is_good and (kind, rest) != ("mail", ""):
+    if not is_good and text.strip() != "mail":
         raise ValueError(f"has {kind} without what must follow it", hint)
     return kind, rest
 

@@ -12,9 +12,10 @@ both files describe is merged key by key; the project's file wins, and flags win
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,13 @@ import msgspec
 from hpcdist.base.errors import JobError, ProfileError
 from hpcdist.base.files import read_bytes, shipped_folder
 from hpcdist.base.ownership import doors, owner_of
+from hpcdist.base.secrets import holds_secret, looks_secret
 from hpcdist.base.text import nearest, nearest_first
-from hpcdist.cluster.channels import NONE, as_texts
+from hpcdist.cluster.channels import NONE, as_texts, parse_channel
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.cluster.rules import Origin, check_rules
 from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.job import Flag
-from hpcdist.job.check import convert_values
+from hpcdist.job.check import convert_values, show
 from hpcdist.job.spec import Section
 
 FILE_NAME = "hpcdist.yaml"
@@ -42,6 +43,7 @@ CHANNELS_FLAG = "--notify"
 _RUN_KEYS = ("setup", "python", "environment", "directives", "notify", "container.options")
 _RUN_KEYS_OF_SECTIONS = ("launcher", "image", "python")
 """Keys whose values are executed as the user, or decide what is."""
+_ASSIGNMENT = re.compile(r"""(?:^|[\s;&,=])([A-Za-z_]\w*)=("[^"]*"|'[^']*'|[^\s;&,]*)""")
 
 
 class _Contents(Section, frozen=True, kw_only=True):
@@ -75,8 +77,6 @@ class LoadedProfile(msgspec.Struct, frozen=True, kw_only=True):
     """The names of all profiles in them."""
     notes: list[str] = []
     """Notes for the user on who can change the files."""
-    host_file: str | None = None
-    """Path of the file that `host` came from."""
 
 
 NO_PROFILE = LoadedProfile(
@@ -94,8 +94,12 @@ def _profile_files() -> list[_ProfileFile]:
     """Return the hpcdist.yaml files that count, the project's before the user's."""
     if only := os.environ.get(PROFILES_VARIABLE):
         return [_read(Path(only).absolute())]
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        hint = "go to one that exists"
+        raise ProfileError("the current directory does not exist any more", hint=hint) from None
     paths = []
-    here = _cwd()
     for folder in (here, *here.parents):
         path = folder / FILE_NAME
         if os.path.lexists(path):
@@ -126,18 +130,9 @@ def user_file() -> Path:
 def shown_path(path: Path) -> str:
     """Return a path as messages show it: short where it is in the current directory or the home."""
     home = os.path.expanduser("~")
-    if path.parent == _cwd():
+    if str(path.parent) == os.getcwd():
         return path.name
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
-
-
-def _cwd() -> Path:
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        raise ProfileError(
-            "the current directory does not exist any more", hint="go to one that exists"
-        ) from None
 
 
 def _read(path: Path) -> _ProfileFile:
@@ -164,33 +159,27 @@ def all_profiles() -> tuple[str | None, dict[str, dict[str, Any]]]:
     """Return the default's name, and the keys of all profiles as they stand in the files, merged:
     paths in them are as they are written."""
     files = _profile_files()
-    named = [item for file in reversed(files) for item in file.clusters.items()]
     clusters: dict[str, dict[str, Any]] = {}
-    for name, values in named:
+    for name, values in (item for file in reversed(files) for item in file.clusters.items()):
         clusters[name] = clusters.get(name, {}) | values
     return _choose(None, files), clusters
 
 
-# The files that ship.
-
-
-def shipped_names() -> list[str]:
-    return sorted(path.stem for path in (shipped_folder("templates") / "clusters").glob("*.yaml"))
+def shipped_files() -> dict[str, str]:
+    """Return the texts of the files that ship by their names; the first line says what each is
+    for."""
+    folder = shipped_folder("templates") / "clusters"
+    return {path.stem: path.read_text("utf-8") for path in sorted(folder.glob("*.yaml"))}
 
 
 def shipped_file(name: str) -> str:
     """Return the text of a file; ProfileError with the nearest names where there is none."""
-    if name not in (names := shipped_names()):
+    if name not in (shipped := shipped_files()):
         raise ProfileError(
             f"no profile called {name!r} comes with hpcdist",
-            hint=f"those that ship are {', '.join(nearest_first(name, names))}",
+            hint=f"those that ship are {', '.join(nearest_first(name, shipped))}",
         )
-    return (shipped_folder("templates") / f"clusters/{name}.yaml").read_text(encoding="utf-8")
-
-
-def description(name: str) -> str:
-    """Return the first line of a file, which says what it is for."""
-    return shipped_file(name).splitlines()[0].removeprefix("#").strip()
+    return shipped[name]
 
 
 # The profile that counts.
@@ -227,7 +216,7 @@ def with_channels(loaded: LoadedProfile, notify: Sequence[str]) -> LoadedProfile
     if not notify:
         return loaded
     channels = [] if list(notify) == [NONE] else list(notify)
-    check_rules({"notify": channels}, lambda _: CHANNELS_FLAG)
+    _check({"notify": channels}, lambda _: CHANNELS_FLAG)
     return msgspec.structs.replace(
         loaded,
         profile=msgspec.structs.replace(loaded.profile, notify=channels),
@@ -241,12 +230,10 @@ def _loaded(
     values: dict[str, Any] = {}
     origins = dict.fromkeys(ClusterProfile.__struct_fields__, DEFAULT_ORIGIN)
     notes: list[str] = []
-    host_file = None
     for file in reversed(files):  # the project's file comes last, and wins
         if name is not None and name in file.clusters:
             found = _profile_values(file, name)
             notes += _notes_on_writers(file, found)
-            host_file = str(file.path) if "host" in found else host_file
             values |= found
             origins |= dict.fromkeys(found, file.shown)
     given = {key: flag.value for key, flag in flags.items()}
@@ -258,17 +245,17 @@ def _loaded(
         files=[file.shown for file in files],
         known=_profile_names(files),
         notes=notes,
-        host_file=host_file,
     )
 
 
 def require_trusted_host(loaded: LoadedProfile, *, is_named: bool) -> None:
     """Raise ProfileError for a host of a profile that this user may not have chosen: one from a
     file that others can write, and one that came with a project and `is_named` by nothing else."""
-    if loaded.host_file is None:
+    origin, host = loaded.origins["host"], loaded.profile.host
+    if origin not in loaded.files:
         return
-    path, host = Path(loaded.host_file), loaded.profile.host
-    said = f"{loaded.origins['host']}: clusters.{loaded.name}.host is {host}"
+    path = Path(origin).expanduser().absolute()
+    said = f"{origin}: clusters.{loaded.name}.host is {host}"
     if others := doors(path):
         raise ProfileError(
             f"{said}, and {others[0]}: your work tree would go to a host of their choice",
@@ -311,7 +298,7 @@ def _notes_on_writers(file: _ProfileFile, values: Mapping[str, Any]) -> list[str
 
 
 def _profile_values(file: _ProfileFile, name: str) -> dict[str, Any]:
-    values = dict(file.clusters[name])
+    values, shown = dict(file.clusters[name]), f"{file.shown}: cluster {name}"
     # A key that has nothing behind it is empty; several lines of bash may be one text.
     for key, usual in msgspec.structs.asdict(ClusterProfile()).items():
         if key in values and values[key] is None and isinstance(usual, list | dict | Section):
@@ -320,14 +307,13 @@ def _profile_values(file: _ProfileFile, name: str) -> dict[str, Any]:
         values["notify"] = as_texts(values["notify"])
     if isinstance(values.get("setup"), str):
         values["setup"] = [values["setup"]]
-    _check(values, lambda _: f"{file.shown}: cluster {name}")
+    _check(values, lambda _: shown)
+    # Paths are relative to the file; a bare name is a program of PATH, or the name of an image.
     if python := values.get("python"):
-        python = os.path.expanduser(python)
-        # A path is relative to the file, a bare name is for PATH.
-        values["python"] = python
+        values["python"] = python = os.path.expanduser(python)
         if "/" in python or python in {".", ".."}:
             path = os.path.abspath(file.path.parent / python)
-            values["python"] = _interpreter(path, f"{file.shown}: cluster {name}: python")
+            values["python"] = _interpreter(path, f"{shown}: python")
     image = (values.get("container") or {}).get("image")
     if image and image.startswith((".", "~")):
         path = os.path.abspath(file.path.parent / os.path.expanduser(image))
@@ -349,12 +335,52 @@ def _interpreter(path: str, shown: str) -> str:
     raise ProfileError(f"{shown} is the folder {path}, which has no environment", hint=hint)
 
 
-def _check(values: Mapping[str, Any], origin: Origin) -> None:
+def _check(values: Mapping[str, Any], origin: Callable[[str], str]) -> None:
+    """Raise ProfileError for the first wrong value; `origin` names the place of a key's value."""
     try:
         convert_values(values, ClusterProfile, lambda path: origin(path[0]), whole="a cluster")
-        check_rules(values, origin)
     except JobError as error:
         raise ProfileError(error.message, hint=error.hint) from None
+    for key, problem, hint in _problems(values):
+        raise ProfileError(f"{origin(key)}: {key} {problem}", hint=hint)
+
+
+def _problems(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield what the types do not say: a key, what is wrong with it, and what to do. All of a
+    profile stands in scripts and run directories, which others can often read, so a secret is
+    wrong; what is computed when the job runs, $(cat ~/token), is none."""
+    for name, value in values.get("environment", {}).items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            hint = "names consist of letters, digits and _, and do not begin with a digit"
+            yield "environment", f"has {show(name)}, which is not the name of a variable", hint
+        if "\0" in value:
+            yield "environment", f"has a NUL character in {name}", "remove it"
+    for channel in values.get("notify", []):
+        try:
+            parse_channel(channel)
+        except ValueError as error:
+            yield "notify", *error.args
+    for key, value in values.items():
+        texts = list(_texts(value))
+        given = [pair for text in texts for pair in _ASSIGNMENT.findall(text)]
+        for name, text in value.items() if key == "environment" else given:
+            if looks_secret(name, text.strip("\"'")):
+                problem = f"gives {name} a value that looks secret, and would appear in every job's"
+                hint = f"leave {name} out, and export it in the shell that submits"
+                yield key, f"{problem} script", hint
+        if any(holds_secret(text) or (key == "setup" and looks_secret("", text)) for text in texts):
+            problem = "holds a value that looks secret, and would appear in every job's script"
+            hint = "leave it out, and export it in the shell that submits"
+            yield key, problem, f"{hint}, or read it from a private file"
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield the texts in a value of a profile."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(item)
 
 
 def _choose(name: str | None, files: Sequence[_ProfileFile]) -> str | None:
@@ -365,33 +391,24 @@ def _choose(name: str | None, files: Sequence[_ProfileFile]) -> str | None:
         *((f"{file.shown}: default: ", file.default) for file in files),
     ]
     for origin, wanted in choices:
-        if wanted is not None:
-            if wanted not in names:
-                raise _unknown(wanted, origin, names, files)
+        if wanted in names:
             return wanted
+        if wanted is not None:
+            near = nearest(wanted, names)
+            hint = f"did you mean {near}? " if near else ""
+            where = " and ".join(file.shown for file in files) or "no hpcdist.yaml"
+            hint += f"clusters are {', '.join(nearest_first(wanted, names)) or 'none'}, in {where}"
+            if wanted in shipped_files():
+                hint += f"; `hpcdist cluster copy {wanted} --write` makes one of the shipped file"
+            elif not files:
+                hint += f" here, above, or at {shown_path(user_file())}; "
+                hint += "`hpcdist cluster detect --write` makes one"
+            raise ProfileError(f"{origin}there is no cluster called {wanted!r}", hint=hint)
     return names[0] if len(names) == 1 else None
 
 
 def _profile_names(files: Sequence[_ProfileFile]) -> list[str]:
     return list(dict.fromkeys(name for file in files for name in file.clusters))
-
-
-def _unknown(
-    name: str, origin: str, names: Sequence[str], files: Sequence[_ProfileFile]
-) -> ProfileError:
-    message = f"{origin}there is no cluster called {name!r}"
-    ships = name in shipped_names()
-    if not files:
-        how = f"copy {name} --write" if ships else "detect --write"
-        message += ", because there is no hpcdist.yaml"
-        hint = f"looked in this folder, those above it, and {shown_path(user_file())}; "
-        return ProfileError(message, hint=f"{hint}`hpcdist cluster {how}` makes one")
-    near = nearest(name, names)
-    hint = f"did you mean {near}? " if near else ""
-    hint += f"clusters are {', '.join(nearest_first(name, names)) or 'none'}"
-    hint += f", in {' and '.join(file.shown for file in files)}"
-    hint += f"; `hpcdist cluster copy {name}` prints the one that ships" if ships else ""
-    return ProfileError(message, hint=hint)
 
 
 def choose_cluster(

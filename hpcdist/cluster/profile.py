@@ -6,11 +6,13 @@ key means.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
+from hpcdist.base.errors import UserError
 from hpcdist.cluster.schedulers import scheduler_choices
 from hpcdist.job.spec import Container, Count, Positive, Section
 
@@ -31,6 +33,15 @@ def _like(pattern: str, description: str) -> Meta:
     return Meta(pattern=rf"^(?:{pattern})$(?!\n)", description=description)
 
 
+_SIGN = r"[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+_LINE = _like(rf"(?=.*\S){_SIGN}+", "one line of text")
+_WORD = _like(rf"(?!-)(?:(?!\s){_SIGN})+", "one word, as the scheduler knows it")
+_SETUP = _like(rf"(?:{_SIGN}|[\n\t])*", "bash without control characters")
+_DIRECTIVE = _like(rf"-{_SIGN}*", "options of the scheduler, such as --exclusive")
+_HOST = _like(
+    rf"[A-Za-z0-9_][A-Za-z0-9_.@%+-]*(?::(?=.*\S){_SIGN}+)?",
+    "HOST or HOST:FOLDER, as ssh takes it: me@login.site.org",
+)
 _GPUS = _like(r'(?:[^{}"\\\r\n]|\{gpus\})+', "one line without quotes, with {gpus} for the number")
 _LAUNCHER = _like(
     r"(?=.*\{host\})(?=.*\{command\})(?:[^{}\r\n]|\{host\}|\{command\})+",
@@ -45,6 +56,24 @@ _ENVIRONMENT = _like(
     "NAME:VERSION, NAME@latest or azureml://registries/NAME/environments/NAME/versions/VERSION",
 )
 _IMAGE = _like(r"[a-z0-9][A-Za-z0-9_.:/@-]*", "as docker pull takes it: pytorch/pytorch:TAG")
+
+
+class Host(msgspec.Struct, frozen=True):
+    """A host as ssh knows it, and the folder there that holds the projects."""
+
+    name: str
+    folder: str = "hpcdist"
+    """Relative to the home there."""
+
+    def __str__(self) -> str:
+        return self.name if self.folder == Host(self.name).folder else f"{self.name}:{self.folder}"
+
+
+def parse_host(text: str, *, origin: str) -> Host:
+    """Return the host that HOST[:FOLDER] names; UserError where it names none."""
+    if not re.match(str(_HOST.pattern), text):
+        raise UserError(f"{origin} is {text!r}, must be {_HOST.description}")
+    return Host(*text.split(":", 1))
 
 
 class LsfOptions(Section, frozen=True, kw_only=True):
@@ -95,19 +124,19 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
 
     scheduler: SchedulerChoice = "auto"
     """slurm, lsf, pbs, azure, local, or auto: the one that answers."""
-    partition: str | None = None
+    partition: Annotated[str, _WORD] | None = None
     """Partition (Slurm) or queue (LSF, PBS); unset: the site's default."""
-    account: str | None = None
+    account: Annotated[str, _WORD] | None = None
     """Account, or project, that is charged."""
-    qos: str | None = None
+    qos: Annotated[str, _WORD] | None = None
     """Quality of service (Slurm)."""
-    constraint: str | None = None
+    constraint: Annotated[str, _LINE] | None = None
     """Features that the nodes must have (Slurm's --constraint), the content of LSF's
     select[...], or what stands in each chunk of PBS's -l select."""
     gpu_request: Literal["gpus-per-node", "gres", "none"] = "gpus-per-node"
     """Request for GPUs: --gpus-per-node=N (LSF: as lsf.gpu says; PBS: ngpus=N), --gres=gpu:N
     (Slurm), or none, where nodes have no GPUs or are given whole."""
-    gpu_type: str | None = None
+    gpu_type: Annotated[str, _WORD] | None = None
     """Type of the GPUs, as in --gres=gpu:a100:2, or gmodel= of LSF's -gpu; unset: any."""
     cpus_per_gpu: Count | None = None
     """CPUs per rank where the job says nothing; unset: 1."""
@@ -115,14 +144,14 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     """Memory per node in GB (10**9 bytes) where the job says nothing; unset: the site's default."""
     time_limit_min: Positive | None = None
     """Time limit in minutes where the job says nothing; unset: the site's default."""
-    setup: list[str] = []  # noqa: RUF012 - msgspec gives every struct its own
+    setup: list[Annotated[str, _SETUP]] = []  # noqa: RUF012 - msgspec gives every struct its own
     """Lines of bash that every job runs first: module load, source venv/bin/activate."""
     environment: dict[str, str] = {}  # noqa: RUF012 - msgspec gives every struct its own
     """Environment variables for every job."""
-    interface: str | None = None
+    interface: Annotated[str, _WORD] | None = None
     """Network interface for gloo and NCCL between nodes; unset: the one by which node 0 is
     reached."""
-    directives: list[str] = []  # noqa: RUF012 - msgspec gives every struct its own
+    directives: list[Annotated[str, _DIRECTIVE]] = []  # noqa: RUF012 - msgspec gives every struct its own
     """Further options for the scheduler, such as --exclusive, one per item; of LSF's -R the
     sections are merged with hpcdist's own."""
     lsf: LsfOptions = LsfOptions()
@@ -131,10 +160,10 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     """The workspace of Azure Machine Learning, and what a job gets there."""
     container: Container = Container()
     """The image of every job that names none: keys as in the section container of a job."""
-    python: str | None = None
+    python: Annotated[str, _LINE] | None = None
     """Interpreter that runs the job, or the folder of its environment (venv, uv), or of a project
     with one in .venv; unset: the one that submits."""
-    host: str | None = None
+    host: Annotated[str, _HOST] | None = None
     """Login node that jobs are submitted from by ssh, HOST or HOST:FOLDER; the folder, hpcdist in
     the home if unset, holds the projects there. Where the scheduler's own commands are at hand,
     it is passed over."""

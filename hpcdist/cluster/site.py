@@ -103,23 +103,18 @@ def first_file(site: Site, *, name: str | None = None, runtimes: Sequence[str] =
         ),
     )
     worth = [one for one in ranked if one.gpus or one.is_default] or ranked[:1]
-    if site.partitions_share_nodes:
-        worth = worth[:1]
-    names = [name or worth[0].name, *(one.name for one in worth[1:])]
-    blocks = []
-    for title, partition in zip(map(yaml_scalar, names), worth, strict=True):
-        lines = [*_profile(site, partition, title)]
-        if partition is worth[0]:
-            lines.append(_FURTHER)
-        if partition is worth[0] and runtimes:
-            lines.append(_CONTAINER.format(runtimes=" and ".join(runtimes), first=runtimes[0]))
-        blocks.append("\n".join(lines))
-    head = _HEAD.format(scheduler=site.scheduler, default=yaml_scalar(names[0]))
-    return head + "\n\n".join(blocks) + "\n"
+    worth = worth[:1] if site.partitions_share_nodes else worth
+    blocks = [list(_profile(site, one, yaml_scalar(one.name))) for one in worth]
+    default = yaml_scalar(name or worth[0].name)
+    blocks[0] = [*_profile(site, worth[0], default), _FURTHER]
+    if runtimes:
+        blocks[0].append(_CONTAINER.format(runtimes=" and ".join(runtimes), first=runtimes[0]))
+    head = _HEAD.format(scheduler=site.scheduler, default=default)
+    return head + "\n\n".join(map("\n".join, blocks)) + "\n"
 
 
 def _profile(site: Site, partition: Partition, title: str) -> Iterator[str]:
-    # What differs between the nodes is the least of it.
+    """Yield the lines of a partition's profile."""
     parts = [number_of(partition.cpus, "CPU")] if partition.cpus else []
     parts += [f"{partition.mem_gb:.0f} GB"] if partition.mem_gb else []
     parts += [number_of(partition.gpus, "GPU")] if partition.gpus else []
@@ -131,21 +126,21 @@ def _profile(site: Site, partition: Partition, title: str) -> Iterator[str]:
     queues = [other.name for other in site.partitions if other is not partition]
     if site.partitions_share_nodes and queues:
         yield f"    # other queues: {', '.join(queues)}"
-    if len(site.accounts) == 1:
-        yield f"    account: {yaml_scalar(site.accounts[0])}"
-    elif site.accounts:
-        account = yaml_scalar(site.accounts[0])
-        yield f"    # account: {account}  # yours: {', '.join(site.accounts)}"
+    if site.accounts:
+        line = f"account: {yaml_scalar(site.accounts[0])}"
+        yours = f"# {line}  # yours: {', '.join(site.accounts)}"
+        yield f"    {yours if site.accounts[1:] else line}"
     yield f"    gpu_request: {site.gpu_request if partition.gpus else 'none'}"
     if types := partition.gpu_types:
         line = f"gpu_type: {yaml_scalar(types[0])}"
-        is_only = len(types) == 1
-        yield f"    {line}" if is_only else f"    # {line}  # it has {', '.join(types)}; unset: any"
+        yield (
+            f"    # {line}  # it has {', '.join(types)}; unset: any" if types[1:] else f"    {line}"
+        )
     if partition.gpus and (share := partition.cpus // partition.gpus):
         yield f"    cpus_per_gpu: {share}"
-    if partition.time_limit_min is not None:
-        limit = f"    time_limit_min: {partition.time_limit_min:g}"
-        yield f"{limit}  # the most that is allowed; shorter jobs often start earlier"
+    if (limit_min := partition.time_limit_min) is not None:
+        why = "the most that is allowed; shorter jobs often start earlier"
+        yield f"    time_limit_min: {limit_min:g}  # {why}"
     usual = msgspec.to_builtins(LsfOptions())
     other = [item for item in msgspec.to_builtins(site.lsf).items() if item not in usual.items()]
     if other:

@@ -20,8 +20,7 @@ from hpcdist.doctor.trial import Request, collect, run_trial
 from hpcdist.runs.run import delete_folder, how_to_close, refused_doors
 from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.base import Finding, failed, passed, skipped, warned
-from hpcdist.submission.layout import planned_scripts
-from hpcdist.submission.plan import PlannedSubmission, plan_run
+from hpcdist.submission.plan import PlannedSubmission, plan_run, planned_scripts
 
 _LOCAL_KINDS = frozenset(
     ("tmpfs", "ramfs", "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "overlay", "f2fs")
@@ -43,9 +42,8 @@ def examine(request: Request) -> Iterator[Finding]:
         yield finding
     yield _profile(request.cluster)
     was_there = request.runs.exists()
-    folder = examine_folder(
-        request.runs, is_shared=not scheduler.runs_here and scheduler.shares_files
-    )
+    is_shared = not scheduler.runs_here and scheduler.shares_files
+    folder = examine_folder(request.runs, is_shared=is_shared)
     yield folder
     try:
         if not has_failed:
@@ -61,22 +59,20 @@ def _with_job(request: Request, *, has_failed: bool) -> Iterator[Finding]:
     try:
         planned = plan_run(request.loaded, scheduler=request.scheduler, cluster=request.cluster)
         check = "job"
-        (script,) = planned_scripts(PlannedSubmission.of_run(planned), request.runs)
+        ((script, _),) = planned_scripts(PlannedSubmission.of_run(planned), request.runs)
         accepted = planned.scheduler.try_script(script)
         yield accepted
-        if has_failed or accepted.state == "FAIL":
-            yield skipped("job", "not submitted: it could not run")
-            return
-        if not request.with_job:
-            yield skipped("job", "not submitted: --no-job")
+        has_failed = has_failed or accepted.state == "FAIL"
+        if has_failed or not request.with_job:
+            why = "it could not run" if has_failed else "--no-job"
+            yield skipped("job", f"not submitted: {why}")
             return
         run, verdict = run_trial(planned, request)
     except HpcdistError as error:
         yield failed(check, error.message, error.hint or "see what the scheduler says")
         return
-    evidence = collect(run, verdict, planned.scheduler.explain_end(run))
     found = judge(
-        evidence,
+        collect(run, verdict, planned.scheduler.explain_end(run)),
         planned.plan.cluster,
         asks_for_gpus=planned.plan.asks_for_gpus,
         launcher_advice=planned.scheduler.launcher_advice,
@@ -113,12 +109,9 @@ def examine_folder(runs: Path, *, is_shared: bool) -> Finding:
         return failed(name, f"{runs} is not private: {listed}", how_to_close(refused[0]))
     try:
         runs.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
-        probe = Path(tempfile.mkdtemp(prefix=".doctor-", dir=runs))
-        try:
-            (probe / "file").write_bytes(b"x" * 4096)
-            mode = stat.S_IMODE(probe.stat().st_mode)
-        finally:
-            shutil.rmtree(probe)
+        with tempfile.TemporaryDirectory(prefix=".doctor-", dir=runs) as probe:
+            Path(probe, "file").write_bytes(b"x" * 4096)
+            mode = stat.S_IMODE(os.stat(probe).st_mode)
         free = shutil.disk_usage(runs).free
     except OSError as error:
         advice = "name a folder that you can write, with --runs or HPCDIST_RUNS"
@@ -147,15 +140,9 @@ def _judge_folder(runs: Path, mode: int, free: int, *, is_shared: bool) -> Findi
 
 def file_system(path: Path, mounts: str | None = None) -> tuple[str, str]:
     """Return the kind and mount point of the file system with a path, from /proc/mounts."""
-    text = Path("/proc/mounts").read_text() if mounts is None else mounts
-    resolved = os.path.realpath(path)
-    best = ("unknown", "/")
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) < 3:
-            continue
-        mount = words[1].replace("\\040", " ")
-        holds = resolved == mount or resolved.startswith(mount.rstrip("/") + "/")
-        if holds and len(mount) >= len(best[1]):
-            best = (words[2], mount)
-    return best
+    place = Path(os.path.realpath(path))
+    lines = (Path("/proc/mounts").read_text() if mounts is None else mounts).splitlines()
+    entries = [words for line in lines if len(words := line.split()) > 2]
+    kinds = {Path(words[1].replace("\\040", " ")): words[2] for words in entries}
+    found = ((kinds[at], str(at)) for at in (place, *place.parents) if at in kinds)
+    return next(found, ("unknown", "/"))

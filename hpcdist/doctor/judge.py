@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable
 
 from hpcdist.base.text import number_of, show_bytes
 from hpcdist.cluster.profile import ClusterProfile
@@ -41,45 +40,36 @@ def judge(
 ) -> list[Finding]:
     """Return one finding per check, in the order in which a job meets what they check;
     `launcher_advice` is the scheduler's."""
-    lost = _unlaunched(evidence)
-    checks: dict[str, Callable[[], Finding | None]] = {
-        "shared folder": lambda: _folder(evidence),
-        "setup lines": lambda: _setup(evidence, cluster),
-        "container": lambda: _container(evidence),
-        "interpreter": lambda: _interpreter(evidence),
-        "GPUs": lambda: _gpus(evidence, asks_for_gpus=asks_for_gpus),
-        "interface": lambda: _interface(evidence, cluster),
-        "port": lambda: _port(evidence),
-        "collective": lambda: _collective(evidence),
+    checks: dict[str, Finding | None] = {
+        "shared folder": _folder(evidence),
+        "setup lines": _setup(evidence, cluster),
+        "container": _container(evidence),
+        "interpreter": _interpreter(evidence),
+        "GPUs": _gpus(evidence, asks_for_gpus=asks_for_gpus),
+        "interface": _interface(evidence, cluster),
+        "port": _port(evidence),
+        "collective": _collective(evidence),
     }
-    found: list[Finding] = []
-    if lost:
-        first = lost[0]
-        said = f"nothing can be started on node {first.node} (host {first.host}): {first.said}"
-        found.append(failed("launcher", said, launcher_advice))
-    for name, check in checks.items():
-        finding = check()
-        if finding is None:
-            is_explained = any(one.state == "FAIL" for one in found)
-            unproven = failed(name, _reason(evidence), _ADVICE.get(name, ""))
-            finding = skipped(name, "not reached") if is_explained else unproven
-        found.append(finding)
+    found = [
+        failed(
+            "launcher",
+            f"nothing can be started on node {first.node} (host {first.host}): {first.said}",
+            launcher_advice,
+        )
+        for first in _unlaunched(evidence)[:1]
+    ]
+    for name, finding in checks.items():
+        is_explained = any(one.state == "FAIL" for one in found)
+        unproven = failed(name, evidence.reason, _ADVICE.get(name, ""))
+        found.append(finding or (skipped(name, "not reached") if is_explained else unproven))
     return found
-
-
-def _reason(evidence: Evidence) -> str:
-    parts = (evidence.verdict.message, evidence.scheduler_says)
-    return "; ".join(part for part in parts if part)
 
 
 def _unlaunched(evidence: Evidence) -> list[Note]:
     """Return the hosts that the command which starts something on them did not reach."""
     seen = {one.node for one in evidence.nodes}
-    return [
-        note
-        for note in evidence.notes
-        if note.node not in seen and (note.is_host_lost or "cannot be run:" in note.said)
-    ]
+    lost = [note for note in evidence.notes if note.is_host_lost or "cannot be run:" in note.said]
+    return [note for note in lost if note.node not in seen]
 
 
 def _blind(evidence: Evidence) -> dict[int, Note]:
@@ -109,7 +99,7 @@ def _folder(evidence: Evidence) -> Finding | None:
         return passed(name, f"{evidence.all_nodes} read it, and what they wrote is here")
     if _unlaunched(evidence) and not blind:
         return None
-    why = blind[missing[0]].said if missing[0] in blind else _reason(evidence)
+    why = blind[missing[0]].said if missing[0] in blind else evidence.reason
     return failed(
         name,
         f"nothing that node {', '.join(map(str, missing))} wrote is here: {why}",
@@ -125,12 +115,11 @@ def _setup(evidence: Evidence, cluster: ClusterProfile) -> Finding | None:
     lines = [line for lines in evidence.logs.values() for line in lines]
     problems = [line for line in lines if line.startswith(SETUP_MARK)]
     if problems:
-        said = "; ".join(line.removeprefix(SETUP_MARK) for line in problems)
         # What bash itself said of the script, without the path of the scheduler's copy.
         first = next((f" ({found[1]})" for line in lines if (found := _OF_BASH.search(line))), "")
         return failed(
             name,
-            f"{said}{first}",
+            "; ".join(line.removeprefix(SETUP_MARK) for line in problems) + first,
             "change the key setup of the cluster profile; try its lines in a shell on a node",
         )
     return passed(name, "ran without an error") if evidence.nodes else None
@@ -141,10 +130,10 @@ def _container(evidence: Evidence) -> Finding | None:
     name, used = "container", evidence.container
     if used is None:
         return skipped(name, "the job is in no image")
-    if len(evidence.places) < evidence.num_nodes * evidence.ranks_per_node:
-        return failed(name, _reason(evidence), "see docs/containers.md for what an image must have")
-    cudas = (place["cuda"] for place in evidence.places if "cuda" in place)
-    torch, driver = next(((one["torch"], one["driver"]) for one in cudas), (None, None))
+    if len(evidence.places) < evidence.num_ranks:
+        return failed(name, evidence.reason, "see docs/containers.md for what an image must have")
+    cudas = [place["cuda"] for place in evidence.places if "cuda" in place]
+    torch, driver = (cudas[0]["torch"], cudas[0]["driver"]) if cudas else (None, None)
     if torch and driver and int(torch.partition(".")[0]) > int(driver.partition(".")[0]):
         return failed(
             name,
@@ -157,19 +146,17 @@ def _container(evidence: Evidence) -> Finding | None:
 
 
 def _interpreter(evidence: Evidence) -> Finding | None:
-    name = "interpreter"
-    agents = {seen.node for seen in evidence.nodes}
+    name, agents = "interpreter", {seen.node for seen in evidence.nodes}
     silent = set(_silent_nodes(evidence))
-    for node, lines in evidence.logs.items():
-        if node not in agents | evidence.ended | silent:
-            said = [line.strip() for line in lines if not _OF_LAUNCHER.match(line)]
-            last = next(filter(None, reversed(said)), _reason(evidence))
-            return failed(
-                name,
-                f"it does not start on node {node}: {last}",
-                "the key python of the cluster profile must name, on the nodes, a Python that has "
-                "hpcdist; setup lines can make it ready",
-            )
+    for node in evidence.logs.keys() - agents - evidence.ended - silent:
+        lines = [line.strip() for line in evidence.logs[node] if not _OF_LAUNCHER.match(line)]
+        last = next(filter(None, reversed(lines)), evidence.reason)
+        return failed(
+            name,
+            f"it does not start on node {node}: {last}",
+            "the key python of the cluster profile must name, on the nodes, a Python that has "
+            "hpcdist; setup lines can make it ready",
+        )
     if not evidence.places and (not agents or silent):
         return None
     if not evidence.places:
@@ -183,30 +170,29 @@ def _interpreter(evidence: Evidence) -> Finding | None:
 
 
 def _versions(evidence: Evidence) -> Finding:
-    name, here = "interpreter", evidence.versions
-    for place in evidence.places:
+    name, here, places = "interpreter", evidence.versions, evidence.places
+    for place in places:
         if (theirs := place["versions"]["hpcdist"]) != here["hpcdist"]:
             said = f"{place['host']} has hpcdist {theirs}, this machine {here['hpcdist']}"
             advice = "install the same version in both; the key python names the interpreter"
             return failed(name, said, advice)
-    torches = sorted({str(place["versions"]["torch"]) for place in evidence.places})
+    torches = sorted({str(place["versions"]["torch"]) for place in places})
     if len(torches) > 1:
         said = f"the nodes have different versions of torch: {', '.join(torches)}"
         return failed(name, said, "have one environment that all nodes see")
-    python = evidence.places[0]["versions"]["python"]
+    python = places[0]["versions"]["python"]
     return passed(name, f"Python {python}, hpcdist {here['hpcdist']} as here, torch {torches[0]}")
 
 
 def _gpus(evidence: Evidence, *, asks_for_gpus: bool) -> Finding | None:
     name = "GPUs"
+    per_node = evidence.ranks_per_node
     if not asks_for_gpus:
-        return skipped(name, "none are asked for")
-    devices = {seen.node: seen for seen in evidence.nodes if seen.device is not None}
+        return skipped(name, f"not asked for: {number_of(per_node, 'rank')} per node on CPUs")
+    devices = [seen for seen in evidence.nodes if seen.device is not None]
     if len(devices) < evidence.num_nodes:
         return None
-    per_node = evidence.ranks_per_node
-    without = [seen.host for seen in devices.values() if seen.device != "cuda"]
-    if without:
+    if without := [seen.host for seen in devices if seen.device != "cuda"]:
         variables = (place["environment"].get("CUDA_VISIBLE_DEVICES") for place in evidence.places)
         return failed(
             name,
@@ -226,12 +212,11 @@ def _interface(evidence: Evidence, cluster: ClusterProfile) -> Finding | None:
         ipaddress.ip_address(one).is_loopback for one in offers
     )
     if NO_INTERFACE in evidence.verdict.message or (offers and is_out_of_reach):
-        return failed(name, _reason(evidence), _ADVICE[name])
+        return failed(name, evidence.reason, _ADVICE[name])
     chosen = list(dict.fromkeys(seen.interface for seen in reached))
     if chosen and evidence.places:
-        why = (
-            "as the profile says" if cluster.interface in chosen else "node 0 is reached through it"
-        )
+        is_given = cluster.interface in chosen
+        why = "as the profile says" if is_given else "node 0 is reached through it"
         return passed(name, f"{' and '.join(map(str, chosen))}, {why}")
     return passed(name, f"node 0 offers {', '.join(offers)}") if offers else None
 
@@ -249,15 +234,14 @@ def _port(evidence: Evidence) -> Finding | None:
 
 
 def _collective(evidence: Evidence) -> Finding | None:
-    ranks = evidence.num_nodes * evidence.ranks_per_node
+    ranks = evidence.num_ranks
     if evidence.verdict.state != "done" or len(evidence.collectives) < ranks:
         return None
     times = evidence.collectives[0]
-    bandwidth = times.get("bus_bytes_per_s")  # one rank sends nothing
-    rate = f", bus bandwidth {show_bytes(bandwidth)}/s" if bandwidth else ""
-    return passed(
-        "collective",
-        f"{ranks} ranks on {evidence.all_nodes}: process group "
-        f"{times['group_time_s']:.2f} s, all-reduce of 1 MiB "
-        f"{times['all_reduce_time_s'] * 1e3:.1f} ms{rate}",
+    said = (
+        f"{ranks} ranks on {evidence.all_nodes}: process group {times['group_time_s']:.2f} s, "
+        f"all-reduce of 1 MiB {times['all_reduce_time_s'] * 1e3:.1f} ms"
     )
+    if bandwidth := times.get("bus_bytes_per_s"):  # one rank sends nothing
+        said += f", bus bandwidth {show_bytes(bandwidth)}/s"
+    return passed("collective", said)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from hpcdist.base.errors import HpcdistError, SchedulerError
-from hpcdist.base.polling import poll
+from hpcdist.base.errors import SchedulerError
 from hpcdist.base.terminal_lines import last_lines
 from hpcdist.base.text import number_of
 from hpcdist.cluster.load import LoadedProfile
 from hpcdist.job import LoadedJob
 from hpcdist.monitor.progress import NodeSeen, seen_nodes, waiting_sentence
-from hpcdist.monitor.states import OPEN_STATES, EndWatch
+from hpcdist.monitor.states import EndWatch, wait_until_gone
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec, UsedContainer
@@ -27,8 +25,6 @@ from hpcdist.submission.plan import PlannedRun, PlannedSubmission
 from hpcdist.submission.submit import submit
 
 _POLL_S = 0.2
-_GONE_POLL_S = 1.0
-_GONE_LIMIT_S = 60.0
 _LAST_LINES = 200
 
 
@@ -76,9 +72,18 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """The image that the job ran in."""
 
     @property
+    def num_ranks(self) -> int:
+        return self.num_nodes * self.ranks_per_node
+
+    @property
     def all_nodes(self) -> str:
         """The nodes in words: `2 nodes`."""
         return number_of(self.num_nodes, "node")
+
+    @property
+    def reason(self) -> str:
+        """Why the job ended, in words."""
+        return "; ".join(filter(None, (self.verdict.message, self.scheduler_says)))
 
 
 def run_trial(planned: PlannedRun, request: Request) -> tuple[Run, Verdict]:
@@ -98,16 +103,10 @@ def run_trial(planned: PlannedRun, request: Request) -> tuple[Run, Verdict]:
             said = waiting
             request.say(f"the job is pending: {waiting}")
 
-    def is_gone() -> bool | None:
-        with suppress(HpcdistError):
-            state = planned.scheduler.conditions([run])[run.id].state
-            return None if state in OPEN_STATES else True
-        return True
-
     try:
         verdicts = end.wait(check=tell, interval_s=_POLL_S, limit_s=request.timeout_s)
         if run.id in verdicts:
-            poll(is_gone, interval_s=_GONE_POLL_S, limit_s=_GONE_LIMIT_S)
+            wait_until_gone(run, with_job=True)
     except BaseException:
         planned.scheduler.cancel([run])
         raise
@@ -122,14 +121,13 @@ def run_trial(planned: PlannedRun, request: Request) -> tuple[Run, Verdict]:
 
 
 def collect(run: Run, verdict: Verdict, scheduler_says: str) -> Evidence:
-    spec = run.read_spec() or RunSpec()
-    size = spec.outline.resources
-    num_nodes = size.nodes or 1
+    spec, folder = run.read_spec() or RunSpec(), run.submitit_folder
+    num_nodes = spec.outline.resources.nodes or 1
     events = [event for _, _, path in run.event_files() for event in read_events(path)]
     return Evidence(
         run_id=run.id,
         num_nodes=num_nodes,
-        ranks_per_node=size.gpus or 1,
+        ranks_per_node=spec.outline.resources.gpus or 1,
         versions=spec.versions,
         verdict=verdict,
         nodes=seen_nodes(run),
@@ -139,16 +137,10 @@ def collect(run: Run, verdict: Verdict, scheduler_says: str) -> Evidence:
         logs={
             node: last_lines(path, _LAST_LINES)
             for node in range(num_nodes)
-            for path in run.submitit_folder.glob(f"*_{node}_log.out")
+            for path in folder.glob(f"*_{node}_log.out")
         },
-        ended=frozenset(
-            node for node in range(num_nodes) if (run.submitit_folder / f"{node}.ended").exists()
-        ),
-        notes=[
-            note
-            for path in sorted(run.submitit_folder.glob("*.notes"))
-            for note in read_notes(path)
-        ],
+        ended=frozenset(node for node in range(num_nodes) if (folder / f"{node}.ended").exists()),
+        notes=[note for path in sorted(folder.glob("*.notes")) for note in read_notes(path)],
         scheduler_says=scheduler_says,
         container=spec.container,
     )

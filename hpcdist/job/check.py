@@ -143,7 +143,8 @@ def _hint(
 def _quotes_hint(wanted: inspect.Type, value: Any) -> str | None:
     """YAML reads 4, 007 and true as numbers and booleans: quotes make them text."""
     parts = wanted.types if isinstance(wanted, inspect.UnionType) else (wanted,)
-    if isinstance(value, bool | int | float) and any(isinstance(p, inspect.StrType) for p in parts):
+    types = [part.type if isinstance(part, inspect.Metadata) else part for part in parts]
+    if isinstance(value, bool | int | float) and any(isinstance(t, inspect.StrType) for t in types):
         return "write the value in quotes, to make it text"
     if isinstance(value, list) and isinstance(wanted, inspect.ListType):
         bare = [item for item in value if _quotes_hint(wanted.item_type, item)]
@@ -231,10 +232,8 @@ def _number_words(wanted: Any) -> str:
     if wanted.ge is not None and at_most is not None:
         return f"{noun} from {wanted.ge} to {at_most}"
     bounds = {">=": wanted.ge, ">": wanted.gt, "<=": at_most, "<": wanted.lt}
-    told = [
-        _BOUNDS[sign].format(f"{bound:.15g}") for sign, bound in bounds.items() if bound is not None
-    ]
-    return ", ".join([noun, *told])
+    given = [_BOUNDS[sign].format(f"{at:.15g}") for sign, at in bounds.items() if at is not None]
+    return ", ".join([noun, *given])
 
 
 _NOUNS: dict[type[inspect.Type], str] = {

@@ -87,15 +87,21 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     def swept(self, others: Mapping[str, Sequence[Any]]) -> Comparison:
         """Return this with other values on its axes, or on more axes; raises JobError."""
         axes = {**self.axes, **{SHORT_NAMES.get(name, name): each for name, each in others.items()}}
-        job, names = next(iter(self.variants.values())).job, {v: k for k, v in SHORT_NAMES.items()}
-        points = [dict(zip(axes, values, strict=True)) for values in _combined(axes, self.source)]
-        variants = {
-            " ".join(f"{names.get(key, key)}={_text(point[key])}" for key in axes): Variant(
-                job=job, set=point
+        number = math.prod(map(len, axes.values()))
+        if not 2 <= number <= MAX_POINTS:
+            raise JobError(
+                f"{self.source}: sweep has {number} points, must be from 2 to {MAX_POINTS}",
+                hint="the first point is what the others are compared with",
             )
-            for point in points
-        }
-        if len(variants) < len(points):
+        job, names = next(iter(self.variants.values())).job, {v: k for k, v in SHORT_NAMES.items()}
+        variants = {}
+        for values in itertools.product(*axes.values()):
+            point = dict(zip(axes, values, strict=True))
+            shown = [value if isinstance(value, str) else show(value) for value in values]
+            pairs = zip(axes, shown, strict=True)
+            label = " ".join(f"{names.get(key, key)}={text}" for key, text in pairs)
+            variants[label] = Variant(job=job, set=point)
+        if len(variants) < number:
             hint = "list each value once; repeat says how often each point is run"
             raise JobError(f"{self.source}: sweep has a value twice", hint=hint)
         return msgspec.structs.replace(self, axes=axes, variants=variants)
@@ -116,19 +122,6 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
                     hint=f"leave {typed.name} out, or give its values by --sweep",
                 )
         return {**self.shared, **given, **own}
-
-
-def _combined(axes: Mapping[str, Sequence[Any]], source: str) -> list[tuple[Any, ...]]:
-    number = math.prod(map(len, axes.values()))
-    if not 2 <= number <= MAX_POINTS:
-        hint = "the first point is what the others are compared with"
-        message = f"{source}: sweep has {number} points, must be from 2 to {MAX_POINTS}"
-        raise JobError(message, hint=hint)
-    return list(itertools.product(*axes.values()))
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else show(value)
 
 
 def find_comparison(name: str | os.PathLike[str]) -> Comparison | None:
@@ -168,8 +161,8 @@ class JobListing(msgspec.Struct, frozen=True, kw_only=True):
     """One line of `hpcdist jobs`."""
 
     name: str
-    workload: str | None
-    description: str
+    workload: str | None = None
+    description: str = ""
     path: str
     error: str | None = None
     """The mistake in it, if it cannot be submitted."""
@@ -179,23 +172,17 @@ def list_jobs() -> list[JobListing]:
     """Return every job that has a name; a broken one is listed with what is wrong with it."""
     listed = []
     for name, file in named_jobs().items():
-        workload, description, mistake = None, "", None
+        listing = JobListing(name=name, path=str(file.path))
         try:
             if (comparison := find_comparison(name)) is not None:
+                workload, description = "compare", comparison.description
                 for key, variant in comparison.variants.items():
                     load_job(variant.job, flags=comparison.flags(key, {}))
-                workload, description = "compare", comparison.description
             else:
                 job = load_job(name).job
                 workload, description = job.workload, job.description
+            changes = {"workload": workload, "description": " ".join(description.split())}
         except JobError as error:
-            mistake = error.message
-        listing = JobListing(
-            name=name,
-            workload=workload,
-            description=" ".join(description.split()),
-            path=str(file.path),
-            error=mistake,
-        )
-        listed.append(listing)
+            changes = {"error": error.message}
+        listed.append(msgspec.structs.replace(listing, **changes))
     return listed

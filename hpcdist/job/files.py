@@ -1,7 +1,7 @@
 """Find what a job's name or path means, and the code that it runs, without running any of it.
 
 A name means ./jobs/NAME.yaml, then the jobs that ship with hpcdist; a path means a job file
-(.yaml, .yml), or else a Python script, which may be a folder or a zip file with a `__main__.py`.
+(.yaml, .yml), or else a Python script, which may be a folder with a `__main__.py`.
 Where a name is that of a job and of a script without a suffix, it means the job: ./NAME is the
 script. A module is found by its name as `python -m` would, a program as execvp does.
 """
@@ -16,18 +16,14 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-from zipfile import ZipFile, is_zipfile
+from typing import Any, Literal
 
 import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
 from hpcdist.base.files import shipped_folder
-from hpcdist.base.text import nearest, nearest_first, show_bytes
-
-if TYPE_CHECKING:
-    from _typeshed.importlib import PathEntryFinderProtocol
+from hpcdist.base.text import nearest, nearest_first
 
 LOCAL_JOBS = Path("jobs")
 YAML_SUFFIX = ".yaml"
@@ -38,14 +34,22 @@ MOST_SOURCE_BYTES = 16_000_000
 NameKind = Literal["job", "module", "program"]
 """A name is that of a job or a path, of a module (after -m), or of a program (--no-python)."""
 
-_KINDS: dict[str, Literal["yaml", "script"]] = {
-    YAML_SUFFIX: "yaml",
-    ".yml": "yaml",
-    SUFFIX: "script",
-}
-_MOST_UNPACKED_BYTES = 10 * MOST_SOURCE_BYTES
-_MAIN = "__main__"
-_NO_SCRIPTS = (".sh", ".bash", ".json", ".ipynb", ".toml", ".cfg", ".ini", ".txt", ".md", ".csv")
+_KINDS: dict[str, Literal["yaml", "script"]] = {".yaml": "yaml", ".yml": "yaml", ".py": "script"}
+_MAIN, _MAIN_FILE = "__main__", "__main__.py"
+_ARCHIVES = (".zip", ".pyz", ".tar", ".tgz", ".gz")
+_NO_SCRIPTS = (
+    *_ARCHIVES,
+    ".sh",
+    ".bash",
+    ".json",
+    ".ipynb",
+    ".toml",
+    ".cfg",
+    ".ini",
+    ".txt",
+    ".md",
+    ".csv",
+)
 """Suffixes of files that can by chance be read as Python, and are none."""
 _CORRECT = "correct the script; nothing was started"
 
@@ -86,7 +90,7 @@ def find_job(name: str) -> JobFile:
     ):
         path = folder / f"{name}{YAML_SUFFIX}"
         if name and "/" not in name and os.path.lexists(path):
-            is_script = os.path.isfile(name) or os.path.isfile(os.path.join(name, "__main__.py"))
+            is_script = os.path.isfile(name) or os.path.isfile(os.path.join(name, _MAIN_FILE))
             taken = f"{name} is taken for the job {name}, {path}; the script of that name is ./"
             notes = [taken + name] if is_script else []
             return JobFile(path=path, shown=shown, kind="yaml", notes=notes)
@@ -97,13 +101,9 @@ def find_job(name: str) -> JobFile:
 
 def named_jobs() -> dict[str, JobFile]:
     """Every job that has a name, sorted; local ones hide shipped ones of the same name."""
-    return {name: find_job(name) for name in _job_names()}
-
-
-def _job_names() -> list[str]:
     names = {*_entries(LOCAL_JOBS), *_entries(shipped_folder("jobs"))}
-    yaml = (name for name in names if name.endswith(YAML_SUFFIX) and name[0] != ".")
-    return sorted(name.removesuffix(YAML_SUFFIX) for name in yaml)
+    stems = (os.path.splitext(name) for name in names if name[0] != ".")
+    return {name: find_job(name) for name in sorted(stem for stem, end in stems if end == ".yaml")}
 
 
 def _entries(folder: str | Path) -> list[str]:
@@ -119,14 +119,12 @@ def _unknown_job(name: str, kind: str | None) -> JobError:
         near = nearest(name, [os.path.join(folder, one) for one in _entries(folder or ".")])
         hint = f"did you mean {near}?" if near else "check the path of the script"
         return JobError(f"{name}: there is no such file", hint=hint)
-    known = _job_names()
+    known = named_jobs()
     stem = os.path.splitext(os.path.basename(name))[0] if kind else name
     near = nearest(stem, known)
     listed = f"jobs are {', '.join(nearest_first(stem, known))}; or give a path"
-    if kind is not None:
-        message = f"{name}: there is no such file"
-    else:
-        message = f"there is no job called {name!r}"
+    message = f"{name}: there is no such file" if kind else f"there is no job called {name!r}"
+    if kind is None:
         if "." in name and all(part.isidentifier() for part in name.split(".")):
             listed += ", or a module with -m"
         if shutil.which(name):
@@ -168,56 +166,34 @@ def read_bytes(path: str, shown: str, *, most_bytes: int) -> bytes:
 
 
 def find_main(path: str) -> ModuleSpec | None:
-    """Return `__main__` of a folder or zip file, or ModuleNotFoundError; None for other files."""
-    finder = _finder_of(path)
-    if finder is None:
+    """Return `__main__` of a folder, or ModuleNotFoundError; None for other files."""
+    if not os.path.isdir(path):
         return None
-    spec = finder.find_spec(_MAIN)
+    PathFinder.invalidate_caches()
+    spec = PathFinder.find_spec(_MAIN, [path])
     if spec is None or not (spec.origin or "").endswith((SUFFIX, ".pyc")):
-        message = f"there is no module {_MAIN} in {path}"
-        raise ModuleNotFoundError(message, name=_MAIN, path=path)
+        raise ModuleNotFoundError(f"there is no module {_MAIN} in {path}", name=_MAIN, path=path)
     return spec
-
-
-def _finder_of(path: str) -> PathEntryFinderProtocol | None:
-    """Return a finder of the modules that a folder or zip file has now; None for any other path."""
-    for hook in sys.path_hooks:
-        try:
-            finder = hook(path)
-        except ImportError:
-            continue
-        if invalidate := getattr(finder, "invalidate_caches", None):
-            invalidate()  # zip files are looked into once per process
-        return finder
-    return None
 
 
 def check_script(path: str, shown: str) -> None:
     """Raise JobError unless `python PATH` would run without syntax errors."""
     try:
-        _check_archive(path)
         main = find_main(path)
-    except SyntaxError as error:
-        raise _wrong_source(error, f"{shown}/{_MAIN}.py", _CORRECT) from None
     except ModuleNotFoundError:
-        kind = "folder" if os.path.isdir(path) else "zip file"
-        raise JobError(
-            f"{shown} is a {kind} without a {_MAIN}.py, and cannot be run",
-            hint=f"give a job's name, a job file (.yaml), a Python script (.py), or a folder or "
-            f"zip file with a {_MAIN}.py",
-        ) from None
-    except Exception as error:  # noqa: BLE001 - bytes of an archive may mean anything
-        message = f"{shown} is a damaged zip file, or a too large one: {error}"
-        raise JobError(message, hint="make it anew, or give a script in a folder") from None
+        hint = "give a job's name, a job file (.yaml), a Python script (.py), or a folder with one"
+        raise JobError(f"{shown} is a folder without a {_MAIN_FILE}", hint=hint) from None
     if main is not None:
         _check_module(main, os.path.join(shown, os.path.basename(main.origin or "")))
         return
     suffix = os.path.splitext(path)[1].lower()
-    program = shown if "/" in shown else f"./{shown}"
-    other = f"run a program that is not Python with --no-python: {program}"
+    other = f"run a program that is not Python with --no-python: {'' if '/' in shown else './'}"
+    other += shown
     if suffix in _NO_SCRIPTS:
         if suffix == ".ipynb":
             other = f"make a script of it: jupyter nbconvert --to script {shown}"
+        if suffix in _ARCHIVES:
+            other = f"unpack it: a folder with a {_MAIN_FILE} can be run"
         raise JobError(
             f"{shown} does not have the name of a Python script",
             hint=f"job files end in .yaml, scripts in .py or have no suffix; {other}",
@@ -226,19 +202,6 @@ def check_script(path: str, shown: str) -> None:
         raise JobError(f"{shown} is not a Python script, but binary", hint=other)
     hint = _CORRECT if suffix == SUFFIX else f"correct the script; or, if it is not one, {other}"
     _check_source(read_bytes(path, shown, most_bytes=MOST_SOURCE_BYTES), path, shown, hint)
-
-
-def _check_archive(path: str) -> None:
-    """Read the Python files of a zip file, before zipimport compiles what is in it; raises what
-    they raise that are damaged, or ValueError where they are too large."""
-    if os.path.isfile(path) and is_zipfile(path):  # a pipe would block its reader
-        with ZipFile(path) as archive:
-            sources = [info for info in archive.infolist() if info.filename.endswith(SUFFIX)]
-            if sum(info.file_size for info in sources) > _MOST_UNPACKED_BYTES:
-                limit = show_bytes(_MOST_UNPACKED_BYTES)
-                raise ValueError(f"it unpacks to more than {limit} of Python files")
-            for source in sources:
-                archive.read(source)
 
 
 def _begin_of(path: str) -> bytes | None:
@@ -270,13 +233,12 @@ def _wrong_source(error: SyntaxError, shown: str, hint: str) -> JobError:
 def _check_module(spec: ModuleSpec, shown: str) -> None:
     """Raise JobError where the source of a module has syntax errors."""
     loader: Any = spec.loader
-    assert spec.origin is not None
-    if spec.origin.endswith(SUFFIX):  # else it was compiled once
+    if str(spec.origin).endswith(SUFFIX):  # else it was compiled once
         try:
             source = loader.get_data(spec.origin)
         except OSError as error:
             raise JobError(f"{shown} cannot be read: {error.strerror or error}") from None
-        _check_source(source, spec.origin, shown, _CORRECT)
+        _check_source(source, str(spec.origin), shown, _CORRECT)
 
 
 # Modules.
@@ -309,18 +271,17 @@ def find_module(name: str, shown: str) -> str:
             )
             hint = f"the working directory is {os.getcwd()}"
             if near := nearest(part, _modules_in(folders or ["."])):
-                hint = f"did you mean {around}.{near}?" if around else f"did you mean {near}?"
+                hint = f"did you mean {f'{around}.{near}'.lstrip('.')}?"
+            if shutil.which(name):
+                hint = f"name the module alone, without {name}: hpcdist starts Python itself"
             raise JobError(f"{shown}: there is no module {found} in {where}", hint=hint)
         folders = spec.submodule_search_locations
-    assert spec is not None
-    if folders is not None:
-        spec = _ask_finders(f"{name}.{_MAIN}", folders)
-        if spec is None:
-            raise JobError(
-                f"{shown}: {name} is a package without a module __main__, and cannot be run",
-                hint=f"{name} has {', '.join(_modules_in(folders)) or 'no modules'}",
-            )
-    if spec.origin is None or not spec.origin.endswith(SUFFIX):
+    if folders is not None and (spec := _ask_finders(f"{name}.{_MAIN}", folders)) is None:
+        raise JobError(
+            f"{shown}: {name} is a package without a module {_MAIN}, and cannot be run",
+            hint=f"{name} has {', '.join(_modules_in(folders)) or 'no modules'}",
+        )
+    if spec is None or spec.origin is None or not spec.origin.endswith(SUFFIX):
         message = f"{shown}: the module {name} has no Python source that could be run"
         raise JobError(message, hint="give a module that is a .py file")
     _check_module(spec, os.path.relpath(spec.origin))
@@ -357,36 +318,40 @@ def find_program(name: str, shown: str, folder: str = "") -> str:
     if "/" not in name:
         found = shutil.which(name) if name else None
         if found is None:
-            looked = "a name without a slash is looked for in PATH"
             near = f"did you mean ./{name}? " if os.path.isfile(name) else ""
-            raise JobError(f"{shown}: there is no such program in PATH", hint=near + looked)
+            hint = f"{near}a name without a slash is looked for in PATH"
+            raise JobError(f"{shown}: there is no such program in PATH", hint=hint)
         path = os.path.abspath(found)
     else:
         path = os.path.abspath(os.path.join(folder, os.path.expanduser(name)))
-    wrong, hint = _why_not_executable(path, shown)
-    if wrong:
-        raise JobError(shown + wrong, hint=hint)
+    begin = b""
+    if os.path.isfile(path):
+        begin = _begin_of(path) or b"\0"  # what may be executed need not be readable
+    interpreter = os.fsdecode(begin[2:].partition(b"\n")[0]).strip(" \t").split(" ")[0]
+    for is_wrong, problem, hint in (
+        (
+            os.path.isdir(path),
+            " is a folder, must be a program",
+            f"a folder with a {_MAIN_FILE} needs no --no-python",
+        ),
+        (not os.path.exists(path), ": there is no such file", "check the path of the program"),
+        (not begin, " is not a regular file", "check the path of the program"),
+        (
+            bool(begin) and not os.access(path, os.X_OK),
+            " is not executable",
+            f"chmod +x {shown}; a Python script needs no --no-python",
+        ),
+        (
+            begin.startswith(b"#!") and not os.path.exists(interpreter),
+            f": its first line asks for {interpreter!r}, which is not there",
+            "correct the path of the interpreter, and the end of the line",
+        ),
+        (
+            not begin.startswith(b"#!") and b"\0" not in begin,
+            " is a text that does not say what runs it",
+            "begin it with a line such as #!/bin/bash",
+        ),
+    ):
+        if is_wrong:
+            raise JobError(shown + problem, hint=hint)
     return path
-
-
-def _why_not_executable(path: str, shown: str) -> tuple[str, str]:
-    """Return what the kernel would not execute, and what to do; empty texts where it would."""
-    if os.path.isdir(path):
-        return " is a folder, must be a program", "a folder with a __main__.py needs no --no-python"
-    if not os.path.isfile(path):
-        is_there = os.path.exists(path)
-        wrong = " is not a regular file" if is_there else ": there is no such file"
-        return wrong, "check the path of the program"
-    if not os.access(path, os.X_OK):
-        return " is not executable", f"chmod +x {shown}; a Python script needs no --no-python"
-    begin = _begin_of(path) or b"\0"  # what may be executed need not be readable
-    wrong = hint = ""
-    if begin.startswith(b"#!"):
-        interpreter = os.fsdecode(begin[2:].partition(b"\n")[0]).strip(" \t").split(" ")[0]
-        if not os.path.exists(interpreter):
-            wrong = f": its first line asks for {interpreter!r}, which is not there"
-            hint = "correct the path of the interpreter, and the end of the line"
-    elif b"\0" not in begin:
-        wrong = " is a text that does not say what runs it"
-        hint = "begin it with a line such as #!/bin/bash"
-    return wrong, hint

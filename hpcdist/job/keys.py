@@ -12,12 +12,11 @@ import inspect
 import json
 import sys
 import typing
-from typing import Any
 
 import msgspec
 import msgspec.inspect
 
-from hpcdist.job.check import accepts, is_struct, literals, wanted_words
+from hpcdist.job.check import is_struct, wanted_words
 from hpcdist.job.spec import FILE_JOB_TYPES
 
 _DEFAULTS = {"null": "unset", '""': "none", "{}": "none", "[]": "none"}
@@ -114,32 +113,3 @@ def keys_below(struct: type[msgspec.Struct], before: str = "") -> list[DottedKey
         if key.value == "section":
             found += keys_below(typing.get_type_hints(struct)[name], f"{before}{name}.")
     return found
-
-
-def values_of(annotation: Any) -> list[str]:
-    """Return the values that a key lists one by one, as they are typed: true, auto, null."""
-    wanted = msgspec.inspect.type_info(annotation)
-    types = wanted.types if isinstance(wanted, msgspec.inspect.UnionType) else (wanted,)
-    values = [str(value) for value in literals(wanted)]
-    if any(isinstance(each, msgspec.inspect.BoolType) for each in types):
-        values += ["true", "false"]
-    if any(isinstance(each, msgspec.inspect.NoneType) for each in types):
-        values.append("null")
-    return values
-
-
-def example_of(path: str, annotation: Any) -> str | None:
-    """Return a value that the key takes, other than its default; None for a section, and for a key
-    whose values nobody can guess."""
-    default = next(key.default for key in job_keys() if key.path == path)
-    for value in values_of(annotation):
-        if value not in (default, "null", "auto") and path != "workload":
-            return value
-    try:
-        number = float(default) * 2 or 1.0
-    except ValueError:
-        number = 8.0
-    for each in (int(number), number):
-        if default != "required" and accepts(annotation, each):
-            return f"{each:g}"
-    return None

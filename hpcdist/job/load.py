@@ -12,6 +12,7 @@ replaces the file's.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,14 @@ import msgspec
 from hpcdist.base.errors import JobError
 from hpcdist.base.secrets import starred_args
 from hpcdist.base.text import nearest
-from hpcdist.job.check import accepts, annotation_at, convert_values, dotted, show
+from hpcdist.job.check import (
+    accepts,
+    annotation_at,
+    convert_values,
+    dotted,
+    is_struct,
+    show,
+)
 from hpcdist.job.files import (
     JobFile,
     NameKind,
@@ -57,8 +65,6 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
     """Flags and --set, each as key=value."""
     origins: dict[str, str] = {}
     """Keys that were given outside of the job file -> what messages call the flag."""
-    file_keys: list[str] = []
-    """Keys that stand in the job file."""
     notes: list[str] = []
     """Notes for the user on the meaning of the name."""
 
@@ -66,15 +72,9 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
         """Return the same with other sections of the job."""
         return msgspec.structs.replace(self, job=msgspec.structs.replace(self.job, **changes))
 
-    def origin_of(self, key: str) -> str | None:
-        """Return where the value of a key comes from: a flag, or the job file; None: it is the
-        default."""
-        path = tuple(key.split("."))
-        origin = _Origins(self.source, self.origins)(path)
-        if origin != self.source:
-            return origin
-        above = {dotted(path[:end]) for end in range(1, len(path) + 1)}
-        return self.source if above & set(self.file_keys) else None
+    def place_of(self, key: str) -> str:
+        """Return the flag that gave a key, or a part of it, or else the source."""
+        return _origin(self.source, self.origins, key)
 
 
 class Flag(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,63 +103,55 @@ def load_job(
     """
     file = find_named(os.fspath(name), kind)
     given = _merge_flags(flags or {}, [parse_override(text) for text in overrides])
-    values = _defaults(file) | (read_job_file(file) if file.kind == "yaml" else {})
+    path = os.path.abspath(file.path)
+    values: dict[str, Any] = {"name": Path(path).stem}
+    if file.kind == "script":
+        values |= {"workload": "script", "script": path}
+    elif file.kind != "yaml":
+        stem = file.name.rpartition(".")[2] if file.kind == "module" else values["name"]
+        values = {"name": stem, "workload": file.kind, file.kind: file.name}
+    else:
+        values |= read_job_file(file)
     if compares(values):
         raise JobError(
             f"{file.shown} compares several jobs, and is not one itself",
             hint=f"run all of them with: hpcdist submit {file.shown}",
         )
-    origins = _Origins(file.shown, {key: flag.name for key, flag in given.items()})
-    file_keys = dotted_keys(values)
-    job = _checked(values, given, origins, FILE_JOB_TYPES, defaults or {})
-    notes = list(file.notes)
-    if isinstance(job, ScriptJob) and job.accelerate is not None:
-        config, sizes = _read_accelerate(job.accelerate, file, origins)
-        job = _checked(values, given, origins, FILE_JOB_TYPES, {**sizes, **(defaults or {})})
-        job = msgspec.structs.replace(job, accelerate_config=config)
-    return msgspec.structs.replace(
-        _loaded(_finish(job, file, origins, list(script_args)), given, origins),
-        file_keys=file_keys,
-        notes=notes,
-    )
-
-
-def _read_accelerate(name: str, file: JobFile, origins: _Origins) -> tuple[str, dict[str, Any]]:
-    """Return the content of accelerate's config file, and the job's size by it."""
-    from hpcdist.job.accelerate import sizes_of_config
-    from hpcdist.job.yaml_text import MOST_BYTES, parse_keys
-
-    origin = origins(("accelerate",))
-    folder = str(file.path.parent) if file.kind == "yaml" and origin == file.shown else ""
-    path = os.path.abspath(os.path.join(folder, os.path.expanduser(name)))
-    content = read_bytes(path, f"{origin}: accelerate {name}", most_bytes=MOST_BYTES)
-    keys = parse_keys(content, name, hint="accelerate config writes such a file") or {}
-    return content.decode("utf-8-sig"), sizes_of_config(keys, name)
+    defaults = defaults or {}
+    try:
+        loaded = _checked(values, given, file.shown, FILE_JOB_TYPES, defaults)
+    except JobError as error:
+        raise _with_line(error, file) from None
+    if isinstance(loaded.job, ScriptJob) and loaded.job.accelerate is not None:
+        config, sizes = _read_accelerate(loaded.job.accelerate, file, loaded)
+        loaded = _checked(values, given, file.shown, FILE_JOB_TYPES, {**sizes, **defaults})
+        loaded = loaded.with_job(accelerate_config=config)
+    job = _finish(loaded, file, list(script_args))
+    return msgspec.structs.replace(loaded, job=job, notes=list(file.notes))
 
 
 def load_values(values: Mapping[str, Any], *, source: str, flags: Mapping[str, Flag]) -> LoadedJob:
     """Return the job of these keys, which are in no file; messages call them `source`."""
-    given = _merge_flags(flags, [])
-    origins = _Origins(source, {key: flag.name for key, flag in given.items()})
-    return _loaded(_checked(dict(values), given, origins, JOB_TYPES, {}), given, origins)
+    return _checked(dict(values), _merge_flags(flags, []), source, JOB_TYPES, {})
 
 
-def _loaded(job: JobSpec, given: Mapping[str, Flag], origins: _Origins) -> LoadedJob:
-    return LoadedJob(
-        job=job,
-        source=origins.source,
-        overrides=[f"{key}={flag.text or show(flag.value)}" for key, flag in given.items()],
-        origins=origins.flag_names,
-    )
+def _with_line(error: JobError, file: JobFile) -> JobError:
+    """Return an error with the line of a key that has no colon, which YAML takes for text."""
+    word = re.match(r"there is no colon after (\w+)", error.hint or "")
+    if word is None or file.kind != "yaml":
+        return error
+    lines = file.path.read_text("utf-8-sig", "replace").splitlines()
+    found = [number for number, line in enumerate(lines, 1) if line.split()[:1] == [word[1]]]
+    where = f"{file.shown}: line {found[0]}: " if found else f"{file.shown}: "
+    return JobError(error.message.replace(f"{file.shown}: ", where, 1), hint=error.hint)
 
 
 def locate(loaded: LoadedJob, error: JobError) -> JobError:
     """An error that begins with a key of the job, with the place that the key's value came from."""
-    path = tuple(error.message.partition(" ")[0].split("."))
-    if annotation_at(type(loaded.job), path) is None:
+    key = error.message.partition(" ")[0]
+    if annotation_at(type(loaded.job), tuple(key.split("."))) is None:
         return error
-    origin = _Origins(loaded.source, loaded.origins)(path)
-    return JobError(f"{origin}: {error.message}", hint=error.hint)
+    return JobError(f"{loaded.place_of(key)}: {error.message}", hint=error.hint)
 
 
 def parse_flag(name: str, text: str) -> Flag:
@@ -177,35 +169,16 @@ def parse_override(text: str) -> tuple[str, Flag]:
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not all(key.split(".")):
-        raise JobError(
-            f"--set {text}: must be key.path=value", hint="for example --set train.lr=0.01"
-        )
+        hint = "for example --set train.lr=0.01"
+        raise JobError(f"--set {text}: must be key.path=value", hint=hint)
     return key, parse_flag(f"--set {text}", value)
 
 
-def dotted_keys(values: Mapping[str, Any], before: str = "") -> list[str]:
-    """Return the keys of nested sections by their dotted names."""
-    names: list[str] = []
-    for key, value in values.items():
-        is_section = isinstance(value, dict) and value
-        names += dotted_keys(value, f"{before}{key}.") if is_section else [f"{before}{key}"]
-    return names
-
-
-class _Origins:
-    """The places that values came from: the flag that set a key or a part of it, or the file."""
-
-    def __init__(self, source: str, flag_names: dict[str, str]) -> None:
-        self.source = source
-        self.flag_names = flag_names
-
-    def __call__(self, path: tuple[str, ...]) -> str:
-        for end in range(len(path), 0, -1):
-            if name := self.flag_names.get(dotted(path[:end])):
-                return name
-        below = dotted(path) + "."
-        names = (name for key, name in self.flag_names.items() if key.startswith(below))
-        return next(names, self.source)
+def _origin(source: str, flag_names: Mapping[str, str], key: str) -> str:
+    parts = key.split(".")
+    above = [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
+    below = [name for name in flag_names if name.startswith(f"{key}.")]
+    return next((flag_names[one] for one in [*above, *below] if one in flag_names), source)
 
 
 def _merge_flags(flags: Mapping[str, Flag], overrides: list[tuple[str, Flag]]) -> dict[str, Flag]:
@@ -223,19 +196,6 @@ def _merge_flags(flags: Mapping[str, Flag], overrides: list[tuple[str, Flag]]) -
     return dict(sorted(merged.items(), key=lambda item: item[0].count(".")))
 
 
-def _defaults(file: JobFile) -> dict[str, Any]:
-    if file.kind == "module":
-        name = file.name.rpartition(".")[2]
-        return {"name": name, "workload": "module", "module": file.name}
-    path = os.path.abspath(file.path)
-    values: dict[str, Any] = {"name": Path(path).stem}
-    if file.kind == "script":
-        values |= {"workload": "script", "script": path}
-    if file.kind == "program":
-        values |= {"workload": "program", "program": file.name}
-    return values
-
-
 def _put(values: dict[str, Any], key: str, value: Any) -> None:
     """Set one key of nested sections, making those that are not there."""
     *sections, last = key.split(".")
@@ -249,11 +209,12 @@ def _put(values: dict[str, Any], key: str, value: Any) -> None:
 def _checked(
     values: dict[str, Any],
     given: Mapping[str, Flag],
-    origins: _Origins,
+    source: str,
     types: Mapping[str, type[JobSpec]],
     defaults: Mapping[str, Any],
-) -> JobSpec:
+) -> LoadedJob:
     """The values as a job of one of the types; JobError for the first mistake in them."""
+    names = {key: flag.name for key, flag in given.items()}
     for key, flag in given.items():
         _put(values, key, flag.value)
     for key, value in defaults.items():
@@ -268,7 +229,7 @@ def _checked(
         near = nearest(workload, types) if isinstance(workload, str) else None
         problem = f"is {show(workload)}, must be one of {known}" if workload else "is missing"
         hint = f"did you mean {near}?" if near else f"set the key workload to one of {known}"
-        raise JobError(f"{origins(('workload',))}: workload {problem}", hint=hint)
+        raise JobError(f"{_origin(source, names, 'workload')}: workload {problem}", hint=hint)
     for key, flag in given.items():
         # A flag that looks like a number is text where the key wants text: --set name=2024.
         annotation = annotation_at(struct, tuple(key.split(".")))
@@ -277,22 +238,24 @@ def _checked(
         if accepts(annotation, flag.text):
             _put(values, key, flag.text)
     for key in [key for key, value in values.items() if value is None]:
-        annotation = annotation_at(struct, (key,))
-        if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        if is_struct(annotation_at(struct, (key,))):
             del values[key]  # an empty section
-    return convert_values(values, struct, origins)
+    job = convert_values(values, struct, lambda path: _origin(source, names, dotted(path)))
+    overrides = [f"{key}={flag.text or show(flag.value)}" for key, flag in given.items()]
+    return LoadedJob(job=job, source=source, overrides=overrides, origins=names)
 
 
-def _finish(job: JobSpec, file: JobFile, origins: _Origins, script_args: list[str]) -> JobSpec:
+def _finish(loaded: LoadedJob, file: JobFile, script_args: list[str]) -> JobSpec:
     """Settle what a struct cannot know: paths are absolute, script arguments have a script, and a
     goal names a figure."""
+    job = loaded.job
     try:
         parse_goal(job.record.goal or "loss=0")
     except ValueError as error:
         said = f"record.goal is {show(job.record.goal)}, {error}"
-        raise JobError(f"{origins(('record', 'goal'))}: {said}") from None
+        raise JobError(f"{loaded.place_of('record.goal')}: {said}") from None
     if isinstance(job, ScriptJob):
-        script = _find_code(job, file, origins)
+        script = _find_code(job, file, loaded)
         return msgspec.structs.replace(job, script=script, args=[*job.args, *script_args])
     if script_args:
         raise JobError(
@@ -300,34 +263,48 @@ def _finish(job: JobSpec, file: JobFile, origins: _Origins, script_args: list[st
             f"{' '.join(starred_args(script_args))}",
             hint="change its keys with --set, for example --set train.lr=0.01",
         )
-    if isinstance(job, TrainingJob):
-        resume = _absolute(job.checkpoint.resume)
-        checkpoint = msgspec.structs.replace(job.checkpoint, resume=resume)
+    # An absolute path means the same in all processes of the run.
+    if isinstance(job, TrainingJob) and (resume := job.checkpoint.resume) is not None:
+        checkpoint = msgspec.structs.replace(job.checkpoint, resume=_path(resume))
         job = msgspec.structs.replace(job, checkpoint=checkpoint)
-    if isinstance(job, TrainingJob | InferenceJob | DataloadJob):
-        data = msgspec.structs.replace(job.data, root=_absolute(job.data.root))
+    if isinstance(job, TrainingJob | InferenceJob | DataloadJob) and job.data.root is not None:
+        data = msgspec.structs.replace(job.data, root=_path(job.data.root))
         job = msgspec.structs.replace(job, data=data)
     return job
 
 
-def _absolute(path: str | None) -> str | None:
-    """Return an absolute path, which means the same in all processes of the run."""
-    return None if path is None else os.path.abspath(os.path.expanduser(path))
+def _path(path: str, folder: str = "") -> str:
+    return os.path.abspath(os.path.join(folder, os.path.expanduser(path)))
 
 
-def _find_code(job: ScriptJob, file: JobFile, origins: _Origins) -> str:
+def _folder_of(key: str, file: JobFile, loaded: LoadedJob) -> str:
+    """Return the folder that a path is relative to: that of the job file which has it."""
+    is_in_file = file.kind == "yaml" and loaded.place_of(key) == file.shown
+    return str(file.path.parent) if is_in_file else ""
+
+
+def _read_accelerate(name: str, file: JobFile, loaded: LoadedJob) -> tuple[str, dict[str, Any]]:
+    """Return the content of accelerate's config file, and the job's size by it."""
+    from hpcdist.job.accelerate import sizes_of_config
+    from hpcdist.job.yaml_text import MOST_BYTES, parse_keys
+
+    path, shown = _path(name, _folder_of("accelerate", file, loaded)), loaded.place_of("accelerate")
+    content = read_bytes(path, f"{shown}: accelerate {name}", most_bytes=MOST_BYTES)
+    keys = parse_keys(content, name, hint="accelerate config writes such a file") or {}
+    return content.decode("utf-8-sig"), sizes_of_config(keys, name)
+
+
+def _find_code(job: ScriptJob, file: JobFile, loaded: LoadedJob) -> str:
     """Return the path of a script's, module's or program's file; JobError if it cannot be run."""
-    origin = origins((job.workload,))
-    given = getattr(job, job.workload)
-    shown = f"{origin}: {job.workload} {given}"
-    folder = str(file.path.parent) if file.kind == "yaml" and origin == file.shown else ""
+    origin, given = loaded.place_of(job.workload), getattr(job, job.workload)
+    shown, folder = f"{origin}: {job.workload} {given}", _folder_of(job.workload, file, loaded)
     if not isinstance(job, ModuleJob | ProgramJob):
-        path = os.path.abspath(os.path.join(folder, os.path.expanduser(given)))
+        path = _path(given, folder)
         check_script(path, origin if file.kind == "script" and origin == file.shown else shown)
         return path
     if job.script:
         raise JobError(
-            f"{origins(('script',))}: script is {show(job.script)}, but the workload is "
+            f"{loaded.place_of('script')}: script is {show(job.script)}, but the workload is "
             f"{job.workload}",
             hint=f"leave script out: the file is found by the key {job.workload}",
         )

@@ -10,23 +10,28 @@ from typing import Any, ClassVar
 
 import yaml
 from yaml.constructor import ConstructorError, SafeConstructor
-from yaml.reader import ReaderError
 
 from hpcdist.base.errors import JobError
 
 MOST_BYTES = 256_000
 """Size of a file that is read."""
-_MAX_DEPTH = 50
+_MAX_DEPTH, _MAX_ALIASES = 50, 100
 _TOO_DEEP = f"it is nested more than {_MAX_DEPTH} levels deep"
-_MAX_VALUES = 10_000
-"""Keys and values in a file, also those that aliases repeat, which make exponentially many of a few
-lines; a second's work. A thousand letters count as a value."""
 _TAG = "tag:yaml.org,2002:"
+_NUMBER = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+_SCALARS = (
+    ("null", "~|null|Null|NULL|", "~nN"),
+    ("merge", "<<", "<"),
+    ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", "[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    ("float", rf"{_NUMBER}|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+.0123456789"),
+)
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may have come without libyaml
 
 
 class YamlError(ValueError):
-    """Text that is not one strict YAML document; the message says where."""
+    """Text that is not one strict YAML document; the message says where, and a second argument what
+    to do, where that is known."""
 
 
 class _Loader(_Base):  # type: ignore[misc] # it is one of two
@@ -60,14 +65,7 @@ class _Loader(_Base):  # type: ignore[misc] # it is one of two
 
 
 _Loader.add_constructor(_TAG + "int", _Loader.construct_int)
-_NUMBER = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
-for _name, _pattern, _first in (
-    ("null", "~|null|Null|NULL|", "~nN"),
-    ("merge", "<<", "<"),
-    ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("int", "[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
-    ("float", rf"{_NUMBER}|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+.0123456789"),
-):
+for _name, _pattern, _first in _SCALARS:
     _Loader.add_implicit_resolver(_TAG + _name, re.compile(rf"(?:{_pattern})\Z"), [*_first, ""])
 
 
@@ -78,49 +76,35 @@ def parse_yaml(text: str) -> Any:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - it makes plain values only
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        problem = ", ".join(part for part in (error.context, error.problem) if part)
-        if "nesting depth" in problem:  # libyaml has a limit of its own since 0.2.6
-            place, problem = "", _TOO_DEEP
-        # It is seen in the line after `epochs 3`.
-        before = text.splitlines()[mark.line - 1 : mark.line] if mark else []
-        if mark and before and (found := re.fullmatch(r"\s*([\w.]+) +[^\s:#][^:#]*", before[0])):
-            place, problem = f"line {mark.line}: ", f"there is no colon after {found[1]}"
-        raise YamlError(place + (problem or "not YAML")) from None
-    except ReaderError as error:
-        raise YamlError(
-            f"character {chr(error.character)!r} at position {error.position} is not allowed"
-        ) from None
+        problem = ", ".join(part for part in (error.context, error.problem) if part) or "not YAML"
+        if mark is None or "nesting depth" in problem:  # libyaml has a limit of its own
+            raise YamlError(_TOO_DEEP if mark else problem) from None
+        # What has no colon is seen in its line, or in the next.
+        first = max(mark.line, 1)
+        for line, found in enumerate(text.splitlines()[first - 1 : mark.line + 1], first):
+            if word := re.fullmatch(r"\s*([\w.]+) +([^\s:#][^:#]*)", found):
+                hint = f"write {word[1]}: {word[2]}"
+                message = f"line {line}: there is no colon after {word[1]}"
+                raise YamlError(message, hint) from None
+        raise YamlError(f"line {mark.line + 1}, column {mark.column + 1}: {problem}") from None
     except (yaml.YAMLError, ValueError, KeyError) as error:  # KeyError: `!!bool maybe`
-        raise YamlError(str(error)) from None
+        raise YamlError(" ".join(str(error).split())) from None
 
 
 def _check_size(text: str) -> None:
-    """Raise YamlError for text that is nested too deep, where libyaml would exhaust the C stack, or
-    that has too many values, each counted as often as aliases repeat it."""
-    sizes: dict[str | None, int] = {}
-    open_: list[tuple[str | None, int]] = [(None, 0)]
+    """Raise YamlError where libyaml would exhaust the C stack, or a few lines mean gigabytes."""
+    anchors: list[str | None] = []  # of the collections that are open
+    num_aliases = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionStartEvent):
-            open_.append((event.anchor, 1))
-            if len(open_) > _MAX_DEPTH + 1:
-                raise YamlError(_TOO_DEEP)
-            continue
-        if isinstance(event, yaml.AliasEvent):
-            anchor, size = None, sizes.get(event.anchor, _MAX_VALUES)  # it may hold itself
-        elif isinstance(event, yaml.ScalarEvent):
-            anchor, size = event.anchor, 1 + len(event.value) // 1_000
+            anchors.append(event.anchor)
         elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, size = open_.pop()
-        else:
-            continue
-        sizes[anchor] = size
-        around, before = open_[-1]
-        open_[-1] = around, before + size
-        if before + size > _MAX_VALUES:
-            raise YamlError(
-                f"it has more than {_MAX_VALUES:,} keys and values, with those that aliases repeat"
-            )
+            anchors.pop()
+        num_aliases += isinstance(event, yaml.AliasEvent)
+        if len(anchors) > _MAX_DEPTH:
+            raise YamlError(_TOO_DEEP)
+        if isinstance(event, yaml.AliasEvent) and (num_aliases > _MAX_ALIASES or any(anchors)):
+            raise YamlError(f"it has over {_MAX_ALIASES} aliases, or one in what has an anchor")
 
 
 def parse_keys(content: bytes, shown: str, *, hint: str) -> dict[str, Any] | None:
@@ -129,13 +113,12 @@ def parse_keys(content: bytes, shown: str, *, hint: str) -> dict[str, Any] | Non
     try:
         values = parse_yaml(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise JobError(
-            f"{shown} is not UTF-8 text: byte {error.start} is 0x{content[error.start]:02x}",
-            hint="save the file as UTF-8",
-        ) from None
+        problem = f"is not UTF-8 text: byte {error.start} is 0x{content[error.start]:02x}"
+        raise JobError(f"{shown} {problem}", hint="save the file as UTF-8") from None
     except YamlError as error:
-        hint = "check the indentation and the quotes there"
-        raise JobError(f"{shown}: not valid YAML: {error}", hint=hint) from None
+        message, *hints = error.args
+        hint = (*hints, "check the indentation and the quotes there")[0]
+        raise JobError(f"{shown}: not valid YAML: {message}", hint=hint) from None
     if values is not None and not isinstance(values, dict):
         kind = type(values).__name__
         raise JobError(f"{shown}: the file holds a {kind}, must be keys with values", hint=hint)

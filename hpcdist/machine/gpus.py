@@ -12,6 +12,7 @@ ROCm, HIP_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES some of the rest from HIP
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import re
@@ -27,6 +28,7 @@ from hpcdist.base import files
 from hpcdist.base.errors import JobError
 from hpcdist.machine.process import kernel_text
 
+LIBRARY = "libnvidia-ml.so.1"
 KFD = Path("/sys/class/kfd/kfd")
 DRM = Path("/sys/class/drm")
 DEVICE = Path("/dev/kfd")
@@ -59,6 +61,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 @contextlib.contextmanager
 def nvml() -> Iterator[Any]:
     """Give the module of NVML, with its library open; None without a driver."""
+    try:
+        ctypes.CDLL(LIBRARY)  # importing pynvml takes as long as twenty other modules
+    except OSError:
+        yield None
+        return
     import pynvml
 
     try:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct
 
 from hpcdist.base import files
 from hpcdist.job.spec import JobSpec
-from hpcdist.rank.board import ProgressSlot
-from hpcdist.rank.recorder import Peers, StepRecorder
-from hpcdist.runs.events import EventWriter, Note
 from hpcdist.runs.run import Run
+
+if TYPE_CHECKING:  # commands plan workloads, and are no ranks
+    from hpcdist.rank.board import ProgressSlot
+    from hpcdist.rank.recorder import StepRecorder
+    from hpcdist.runs.events import EventWriter
 
 
 class RankPlace(Struct, frozen=True, kw_only=True):
@@ -68,6 +70,8 @@ class RankContext(RankPlace, frozen=True, kw_only=True):
 
     def recorder(self, *, first_step: int = 0, **options: Any) -> StepRecorder:
         """Return a step recorder, as the job's `record` section says."""
+        from hpcdist.rank.recorder import Peers, StepRecorder
+
         return StepRecorder(
             self.events,
             self.progress,
@@ -80,6 +84,8 @@ class RankContext(RankPlace, frozen=True, kw_only=True):
 
     def note(self, message: str) -> None:
         """Tell the user something of the run: in its summary, and in this rank's log."""
+        from hpcdist.runs.events import Note
+
         self.events.write(Note(message=message))
         self.say(f"note: {message}")
 

@@ -3,6 +3,7 @@ events."""
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import defaultdict
@@ -14,10 +15,11 @@ from typing import Any
 import msgspec
 
 from hpcdist.base import files
-from hpcdist.base.errors import HpcdistError, SchedulerError
+from hpcdist.base.errors import HpcdistError, SchedulerError, UserError
+from hpcdist.base.text import number_of
 from hpcdist.remote.command import Note, Verb
 from hpcdist.remote.ssh import Connection, Where
-from hpcdist.runs.remote import Remote, is_remote, known_hosts, read_remote, write_remote
+from hpcdist.runs.remote import Remote, is_remote, read_remote, write_remote
 from hpcdist.runs.run import ID, SWEEP_FILE, Run, make_runs_folder
 
 _SMALL = ("spec.json", "submission.json", "verdict.json", SWEEP_FILE)
@@ -52,25 +54,22 @@ def refresh(runs: Sequence[Run], *, with_events: bool, note: Note) -> None:
 
     Runs at a host that does not answer stay as they are, and `note` says so.
     """
-    open_runs = []
+    groups: dict[Where, list[Run]] = defaultdict(list)
     for run in runs:
-        remote = read_remote(run)
-        if remote is not None and not remote.is_whole:
-            if remote.host in known_hosts():
-                open_runs.append(run)
-            else:
-                note(f"run {run.id} is said to be at {remote.host}, which was never named here")
-    for where, theirs in by_place(open_runs).items():
-        if where is None:
-            continue
+        if (remote := read_remote(run)) is not None and not remote.is_whole:
+            try:
+                groups[Where.of(run, remote)].append(run)
+            except UserError as error:
+                note(error.message)
+    for where, theirs in groups.items():
         try:
             wanted = {run.id for run in theirs}
             folder = theirs[0].path.parent
             with Connection(where.host) as connection:
                 bring(connection, where, folder, wanted, with_events=with_events, note=note)
         except HpcdistError as error:
-            number = "1 run is" if len(theirs) == 1 else f"{len(theirs)} runs are"
-            note(f"{number} shown as last known here: {error.message}")
+            listed = number_of(len(theirs), "run")
+            note(f"{listed} shown as last known here: {error.message}")
 
 
 def bring(
@@ -119,10 +118,8 @@ def bring(
     )
     for one in brought:
         verdict = Run(runs / one.run).read_verdict()
-        is_settled = verdict is not None and (
-            one.accounting is not None
-            or (verdict.time_s is not None and time.time() - verdict.time_s > _SETTLED_S)
-        )
+        ended_s = (verdict and verdict.time_s) or math.inf
+        is_settled = bool(verdict and one.accounting) or time.time() - ended_s > _SETTLED_S
         remote = Remote(
             host=where.host.name,
             folder=where.host.folder,
@@ -140,9 +137,7 @@ def _is_to_bring(runs: Path, name: str) -> bool:
     if not ID.fullmatch(name) or "/" in name:
         return False
     folder = runs / name
-    if is_remote(Run(folder)) and not folder.is_symlink():
-        return True
     with suppress(FileExistsError):
         folder.mkdir(mode=files.PRIVATE_FOLDER)
         return True
-    return False
+    return is_remote(Run(folder)) and not folder.is_symlink()

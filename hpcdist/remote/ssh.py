@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpcdist.base.errors import SchedulerError, UserError
 from hpcdist.base.text import one_line
-from hpcdist.cluster.host import Host, parse_host
+from hpcdist.cluster.profile import Host, parse_host
 from hpcdist.runs.remote import FILE, Remote, known_hosts
 from hpcdist.runs.run import Run
 
@@ -84,7 +84,7 @@ class Connection:
     def __init__(self, host: Host) -> None:
         self.host = host
         self._ssh = shlex.split(os.environ.get(SSH_VARIABLE, "")) or ["ssh"]
-        options = ["ClearAllForwardings=yes", *([] if _can_ask() else ["BatchMode=yes"])]
+        options = ["ClearAllForwardings=yes"]
         argv = [*self._ssh, "-G", "--", host.name]
         try:
             said = subprocess.check_output(argv, stderr=subprocess.DEVNULL, timeout=10, text=True)
@@ -180,11 +180,3 @@ class Connection:
 
     def _words(self, *options: str, terminal: str = "-T") -> list[str]:
         return [*self._ssh, terminal, *self._options, *options]
-
-
-def _can_ask() -> bool:
-    try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
-    except OSError:
-        return bool(os.environ.get("SSH_ASKPASS"))
-    return True

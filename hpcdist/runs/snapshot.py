@@ -17,7 +17,6 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from io import FileIO
@@ -118,6 +117,8 @@ def plan_snapshot(
             elif stat.S_ISREG(status.st_mode):
                 sizes[path] = status.st_size
     _check_size(root, sizes, limit_bytes)
+    from concurrent.futures import ThreadPoolExecutor  # many commands only ask what there is
+
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
         are_keys = pool.map(lambda path: _is_key(root, path), sizes)
         secret.update(compress(sizes, track(are_keys, "reading files", total=len(sizes))))
@@ -216,6 +217,8 @@ def copy_code(plan: SnapshotPlan, owner: Path) -> None:
     copy = owner / FOLDER
     # One that a laptop has sent was made for this command, and can be linked to itself.
     former = Path(plan.root) if plan.root != plan.source else _find_last_copy(owner.parent)
+    from concurrent.futures import ThreadPoolExecutor
+
     try:
         copy.mkdir(mode=files.PRIVATE_FOLDER)
         for path in sorted({os.path.dirname(path) for path in plan.targets} - {""}):

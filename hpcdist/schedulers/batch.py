@@ -20,7 +20,6 @@ import time
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -243,6 +242,8 @@ class Batch(Commands):
         )
 
     def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
+        from concurrent.futures import ThreadPoolExecutor
+
         from hpcdist.schedulers.submitting import Handover  # which takes 0.1 s
 
         # The cluster's name is asked for while the scheduler makes the caller wait anyway.

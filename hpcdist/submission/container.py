@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from hpcdist.base.carried import carried_folder
 from hpcdist.base.errors import JobError
 from hpcdist.base.secrets import holds_secret
 from hpcdist.cluster.load import LoadedProfile
@@ -61,7 +60,12 @@ def settle_container(
             )
     runtime, notes = _runtime(wanted.runtime, scheduler)
     image = str(wanted.image)
-    if not is_reference(image, runtime):
+    if is_reference(image, runtime):
+        notes.append(
+            f"{image} is looked for when the job starts, and no sooner; its first start fetches "
+            "and converts it, which takes minutes"
+        )
+    else:
         image = os.path.abspath(os.path.expanduser(image))
     try:
         look_at_image(image, runtime)
@@ -71,12 +75,7 @@ def settle_container(
             hint=f"see docs/containers.md for what each runtime starts; {_NONE}",
         ) from None
     for text in wanted.mounts:
-        notes += _notes_on_mount(text, runtime, scheduler)
-    if is_reference(image, runtime):
-        notes.append(
-            f"{image} is looked for when the job starts, and no sooner; its first start fetches "
-            "and converts it, which takes minutes"
-        )
+        _check_mount(text, runtime, scheduler)
     settled = msgspec.structs.replace(wanted, image=image, runtime=runtime)
     return loaded.with_job(container=settled), notes
 
@@ -84,33 +83,23 @@ def settle_container(
 def _runtime(wanted: str, scheduler: Scheduler) -> tuple[str, list[str]]:
     """Return the runtime, and a note where it is not there on this machine."""
     usable = scheduler.container_runtimes
-    if wanted not in ("auto", *usable):
-        hint = f"name another: {', '.join(usable)}"
-        raise JobError(
-            f"container.runtime is {wanted}, which {scheduler.title} does not start", hint=hint
-        )
-    if wanted != "auto" and has_runtime(wanted):
-        return wanted, []
-    if wanted != "auto" and not scheduler.runs_here:
-        return wanted, [f"{wanted} is not on this machine: the nodes must have it"]
-    found = [name for name in usable if has_runtime(name)]
-    if wanted != "auto":
-        raise JobError(
-            f"container.runtime is {wanted}, which is not on this machine",
-            hint=f"there is {', '.join(found) or 'none'}",
-        )
-    if len(found) == 1:
-        return found[0], []
-    here = f"there are {' and '.join(found)}" if found else "none is on this machine"
-    raise JobError(
-        f"container.runtime is auto, and {here}",
-        hint="name the one that the nodes have: --set container.runtime=apptainer, or the key "
-        "container.runtime of the cluster profile",
-    )
+    found, must_be = [name for name in usable if has_runtime(name)], scheduler.runs_here
+    hint = f"name one of {', '.join(found if must_be else usable) or 'none: there is none here'}"
+    if wanted == "auto":
+        if len(found) == 1:
+            return found[0], []
+        here = f"there are {' and '.join(found)}" if found else "none is on this machine"
+        hint += ", in --set container.runtime=NAME or in the cluster profile"
+        raise JobError(f"container.runtime is auto, and {here}", hint=hint)
+    is_there = wanted in found
+    if wanted not in usable or (must_be and not is_there):
+        why = "is not on this machine" if wanted in usable else f"{scheduler.title} does not start"
+        raise JobError(f"container.runtime is {wanted}, which {why}", hint=hint)
+    return wanted, [] if is_there else [f"{wanted} is not on this machine: the nodes must have it"]
 
 
-def _notes_on_mount(text: str, runtime: str, scheduler: Scheduler) -> list[str]:
-    key, hint = f"container.mounts has {show(text)}", ""
+def _check_mount(text: str, runtime: str, scheduler: Scheduler) -> None:
+    key = f"container.mounts has {show(text)}"
     try:
         mount = Mount.parse(text)
     except ValueError as error:
@@ -118,12 +107,9 @@ def _notes_on_mount(text: str, runtime: str, scheduler: Scheduler) -> list[str]:
         raise JobError(f"{key}: {error}", hint=hint) from None
     if mount.is_read_only and runtime == "charliecloud":
         raise JobError(f"{key}, and charliecloud mounts nothing read-only", hint="leave out :ro")
-    if "$" in mount.source or os.path.exists(mount.source):
-        return []
-    if scheduler.runs_here:
+    is_known = "$" in mount.source or os.path.exists(mount.source)
+    if scheduler.runs_here and not is_known:
         raise JobError(f"{key}, and there is no {mount.source}", hint="name a folder that is there")
-    there = "which is not on this machine: the nodes must have it"
-    return [f"container.mounts has {mount.source}, {there}"]
 
 
 def used_container(job: JobSpec) -> UsedContainer | None:
@@ -158,13 +144,12 @@ def in_container(job: JobSpec, *, runs: Path, cwd: str, submit_dir: str) -> InCo
     unique = [Path(path) for path in dict.fromkeys(map(os.path.abspath, paths))]
     outermost = [str(path) for path in unique if not any(other in path.parents for other in unique)]
     carried = _carried()
+    # The folder around it is the same for every version: images need one mount point.
+    around, is_read_only = os.path.dirname(carried), wanted.runtime != "charliecloud"
     try:
         mounts = [
             *map(Mount.at_same_path, outermost),
-            # The folder around it is the same for every version: images need one mount point.
-            Mount.at_same_path(
-                os.path.dirname(carried), is_read_only=wanted.runtime != "charliecloud"
-            ),
+            Mount.at_same_path(around, is_read_only=is_read_only),
             *map(Mount.parse, wanted.mounts),
         ]
     except ValueError as error:
@@ -184,4 +169,6 @@ def in_container(job: JobSpec, *, runs: Path, cwd: str, submit_dir: str) -> InCo
 
 @functools.cache  # the runs of a sweep carry the same
 def _carried() -> str:
+    from hpcdist.base.carried import carried_folder
+
     return str(carried_folder())

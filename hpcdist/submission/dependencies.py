@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from hpcdist.base.errors import UserError
 from hpcdist.base.text import nearest
@@ -18,30 +18,27 @@ from hpcdist.runs.run import Run, find_runs
 from hpcdist.runs.spec import SweepPlace
 from hpcdist.schedulers.base import Dependency, Scheduler
 
-Kind = Literal["ok", "any", "notok"]
-"""The runs must be done, have ended in whatever way, or in another way than done."""
-After = tuple[Kind, str, list[Run]]
+After = tuple[str, str, list[Run]]
 """One --after: its kind, the name as the user gave it, and the runs."""
 _POLL_S = 0.2
-_WORDS: dict[Kind, Literal["afterok", "afterany", "afternotok"]] = {
+_WORDS: dict[str, Literal["afterok", "afterany", "afternotok"]] = {
     "ok": "afterok",
     "any": "afterany",
     "notok": "afternotok",
 }
+"""Kind -> the schedulers' word: the runs must be done, have ended, or ended without success."""
 
 
-def parse_after(text: str) -> tuple[Kind, str]:
+def parse_after(text: str) -> tuple[str, str]:
     """Split `[KIND:]RUN`; UserError for another kind."""
     word, colon, name = text.partition(":")
     if not colon or "/" in word:  # a path may hold colons
         return "ok", text
-    kinds: tuple[Kind, ...] = get_args(Kind)
-    for kind in kinds:
-        if word == kind and name:
-            return kind, name
-    near = nearest(word, kinds)
+    if word in _WORDS and name:
+        return word, name
+    near = nearest(word, _WORDS)
     raise UserError(
-        f"--after {text}: must be RUN or KIND:RUN, with KIND one of {', '.join(kinds)}",
+        f"--after {text}: must be RUN or KIND:RUN, with KIND one of {', '.join(_WORDS)}",
         hint=f"did you mean {near}:{name or 'RUN'}?" if near else "for example --after any:last",
     )
 
@@ -61,9 +58,9 @@ def settle(
 
     Raises UserError where the new run can never start, or a run is elsewhere.
     """
-    still_open = [_still_open(*after, scheduler.name) for after in afters]
+    still_open = [(*after, _still_open(*after, scheduler.name)) for after in afters]
     dependencies = []
-    for (kind, name, _), waiting in zip(afters, still_open, strict=True):
+    for kind, name, _, waiting in still_open:
         if scheduler.has_queue and waiting:
             job_ids = _job_ids(kind, name, waiting, scheduler)
             dependencies.append(Dependency(kind=_WORDS[kind], job_ids=job_ids))
@@ -75,7 +72,7 @@ def settle(
     return dependencies
 
 
-def _still_open(kind: Kind, name: str, runs: Sequence[Run], scheduler: str) -> list[Run]:
+def _still_open(kind: str, name: str, runs: Sequence[Run], scheduler: str) -> list[Run]:
     """Return the runs that have not ended; those that have must have ended as they should."""
     states = run_states(runs)
     for run in runs:
@@ -97,7 +94,7 @@ def _still_open(kind: Kind, name: str, runs: Sequence[Run], scheduler: str) -> l
     return [run for run in runs if states[run.id] in OPEN_STATES]
 
 
-def _job_ids(kind: Kind, name: str, runs: Sequence[Run], scheduler: Scheduler) -> list[str]:
+def _job_ids(kind: str, name: str, runs: Sequence[Run], scheduler: Scheduler) -> list[str]:
     job_ids = []
     # Of a sweep all of whose runs are waited for, the names of its arrays do for them. But an array
     # has failed where one of its runs has; for `notok` each must.

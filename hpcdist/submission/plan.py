@@ -1,4 +1,5 @@
-"""A checked job and how its scheduler would run it, at one point or at many.
+"""A checked job and how its scheduler would run it, at one point or at many; the scheduler's jobs
+that come of it, and their scripts, which `hpcdist render` prints.
 
 Nothing here has an effect: every mistake at any point is found before anything is submitted.
 """
@@ -7,12 +8,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -21,15 +24,22 @@ from hpcdist.base.secrets import Stars
 from hpcdist.cluster.channels import mail_of, parse_channel, read_address
 from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
 from hpcdist.job import LoadedJob, locate
-from hpcdist.job.spec import JobSpec, ScriptJob, TrainingJob, job_to_dict
+from hpcdist.job.spec import JobSpec, Launch, Resources, ScriptJob, TrainingJob, job_to_dict
 from hpcdist.machine.containers import InContainer
 from hpcdist.runs.run import Run, Sweep
 from hpcdist.schedulers import detect_scheduler, load_scheduler
-from hpcdist.schedulers.base import Allocation, Dependency, Plan, Scheduler, Target
+from hpcdist.schedulers.base import Allocation, Dependency, Directive, Plan, Scheduler, Target
 from hpcdist.submission.container import in_container, settle_container
 from hpcdist.submission.points import Point
-from hpcdist.submission.workspace import SnapshotRequest, Workspace, plan_workspace
+from hpcdist.submission.workspace import (
+    PLACEHOLDER_ID,
+    SnapshotRequest,
+    Workspace,
+    plan_workspace,
+)
 from hpcdist.workloads import load_workload
+
+_SUMMARY_LIMIT_MIN, _SUMMARY_MEM_GB = 10.0, 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,12 +98,37 @@ class PlannedRun:
             step_options=self.plan.step_options,
         )
 
-    def explain(self, runs: Path) -> list[str]:
-        """Return what images find, a line each."""
+    def explain(self, script: str, runs: Path) -> list[dict[str, Any]]:
+        """Return the lines of the script, but for empty ones; each option, and what the profile has
+        in it, with what it is for and the keys that it comes from. At the end, what an image
+        sees."""
+        from hpcdist.cluster.profile import profile_keys
+        from hpcdist.job.keys import job_keys
+
+        profile, target = self.cluster.profile, self.target(Run(runs / PLACEHOLDER_ID))
+        meanings = {key.path: key.meaning for key in [*profile_keys(), *job_keys()]}
+        known = [
+            *(
+                Directive(line, keys=["setup"])
+                for text in profile.setup
+                for line in text.split("\n")
+            ),
+            *(Directive(one, keys=["directives"]) for one in profile.directives),
+            *(Directive(f"export {name}=", keys=["environment"]) for name in profile.environment),
+            *self.scheduler.directives(self.loaded.job, profile, target),
+        ]
         lines = []
+        for line in filter(str.strip, script.splitlines()):
+            text = re.sub(r"^#[A-Z]+ ", "", line.strip())
+            one = next((one for one in known if one.option and text.startswith(one.option)), None)
+            keys = "|".join(one.keys).split("|") if one and one.keys else []
+            why = (one.why or meanings[keys[0]]) if one else ""
+            lines.append({"line": line, "why": why, "keys": keys})
         if (container := self.container_in(runs)) is not None:
-            lines.append(f"container: {container.image}, started by {container.runtime}")
-            lines += [f"seen inside: {mount}" for mount in container.mounts]
+            seen = ", ".join(map(str, container.mounts))
+            why = f"The ranks are started in it by {container.runtime}, and see {seen}."
+            keys = ["container.image"]
+            lines.append({"line": f"container: {container.image}", "why": why, "keys": keys})
         return lines
 
     def container_in(self, runs: Path) -> InContainer | None:
@@ -113,6 +148,26 @@ class PlannedRun:
             load_workload(job).check_device(plan.launch.device)
         return replace(self, plan=plan)
 
+    def planned_for(self, loaded: LoadedJob) -> PlannedRun:
+        """Return the plan of another job of this profile and code."""
+        with _located(loaded):
+            load_workload(loaded.job).check()
+            loaded, notes = settle_container(loaded, self.cluster, self.scheduler)
+            plan = self.plan
+            if shape_of(loaded.job) != shape_of(self.loaded.job):
+                plan = self.scheduler.plan(loaded.job, self.cluster.profile)
+            load_workload(loaded.job).check_device(plan.launch.device)
+        return replace(self, loaded=loaded, plan=plan, container_notes=notes)
+
+    def with_seed_of(self, repeat: int) -> PlannedRun:
+        """Return the plan with a seed of its own, without which a repeat would not show what chance
+        does to an accuracy."""
+        job = self.loaded.job
+        if not repeat or not isinstance(job, TrainingJob):
+            return self
+        train = msgspec.structs.replace(job.train, seed=(job.train.seed + repeat) % 2**32)
+        return replace(self, loaded=self.loaded.with_job(train=train))
+
     def prepare(self) -> None:
         """Do what comes before any submission, such as a download, which may take long; what jobs
         would not find is for themselves to do."""
@@ -122,28 +177,11 @@ class PlannedRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
-    """The run directories of a submission, made or not."""
-
-    path: Path
-    """The run's, or the sweep's."""
-    runs: list[Run]
-    """One per point."""
-    sweep: Sweep | None
-    """None: the run is by itself."""
-
-    @property
-    def id(self) -> str:
-        """The name by which the user calls the submission."""
-        return self.path.name
-
-
-@dataclass(frozen=True, kw_only=True)
 class PlannedSubmission:
     """All runs of one submission, and how each would run; a single run has one point."""
 
     points: list[Point]
-    runs: list[PlannedRun]
+    plans: list[PlannedRun]
     """One per point."""
     max_parallel: int | None = None
     """So many runs at one time; None: locally one, else as many as there is room for."""
@@ -151,27 +189,42 @@ class PlannedSubmission:
     """Name of the comparison whose variants the points are."""
     is_sweep: bool = True
     """The runs belong to a sweep, which has a folder of its own."""
+    path: Path = Path("RUN")
+    """The run's folder, or the sweep's, made or not; its name is that of the submission."""
 
     @classmethod
     def of_run(cls, planned: PlannedRun) -> PlannedSubmission:
         """Return the submission of one run by itself."""
-        return cls(points=[Point(index=0, flags={})], runs=[planned], is_sweep=False)
+        return cls(points=[Point(index=0, flags={})], plans=[planned], is_sweep=False)
+
+    def at(self, path: Path) -> PlannedSubmission:
+        """Return the plan with its folder, and its code's copy in it: all scripts are final then,
+        but for the ids of jobs that they wait for."""
+        plans = [replace(one, workspace=one.workspace.placed(path)) for one in self.plans]
+        return replace(self, plans=plans, path=path)
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    @property
+    def sweep(self) -> Sweep | None:
+        return Sweep(self.path) if self.is_sweep else None
+
+    @property
+    def runs(self) -> list[Run]:
+        """The run directories, made or not, one per point."""
+        number = range(len(self.points))
+        return [self.sweep.run(i, len(number)) for i in number] if self.sweep else [Run(self.path)]
 
     @property
     def scheduler(self) -> Scheduler:
         """The scheduler of all runs."""
-        return self.runs[0].scheduler
-
-    @property
-    def schedulers(self) -> str:
-        return self.scheduler.name
+        return self.plans[0].scheduler
 
     @property
     def has_queue(self) -> bool:
         return self.scheduler.has_queue
-
-    def only_scheduler(self, option: str) -> Scheduler:  # noqa: ARG002
-        return self.scheduler
 
     def points_here(self) -> list[int]:
         """Return the points of a sweep that run on this machine, one after the other."""
@@ -179,35 +232,22 @@ class PlannedSubmission:
 
     @property
     def name(self) -> str:
-        return self.comparison or self.runs[0].loaded.job.name
+        return self.comparison or self.plans[0].loaded.job.name
 
     @property
     def notes(self) -> list[str]:
         """Return what the user should know, each sentence once."""
-        return list(dict.fromkeys(note for run in self.runs for note in run.notes))
-
-    def places(self, path: Path) -> Places:
-        """Return the run directories, where `path` is the run's or the sweep's folder."""
-        if not self.is_sweep:
-            return Places(path=path, runs=[Run(path)], sweep=None)
-        sweep = Sweep(path)
-        runs = [sweep.run(index, len(self.points)) for index in range(len(self.points))]
-        return Places(path=path, runs=runs, sweep=sweep)
+        return list(dict.fromkeys(note for one in self.plans for note in one.notes))
 
     def prepare(self) -> None:
         """Do what comes before any submission, once for runs that are the same."""
-        for run in {id(run): run for run in self.runs}.values():
-            run.prepare()
-
-    def placed(self, path: Path) -> PlannedSubmission:
-        """Return the plan with its code copied into the run's or the sweep's folder."""
-        runs = [replace(run, workspace=run.workspace.placed(path)) for run in self.runs]
-        return replace(self, runs=runs)
+        for one in {id(one): one for one in self.plans}.values():
+            one.prepare()
 
     def now(self) -> PlannedSubmission:
         """Return the plan for this machine as it is at present, if the runs are for it."""
-        runs = [run.now() if run.scheduler.runs_here else run for run in self.runs]
-        return replace(self, runs=runs)
+        plans = [one.now() if one.scheduler.runs_here else one for one in self.plans]
+        return replace(self, plans=plans)
 
 
 def plan_run(
@@ -231,7 +271,11 @@ def plan_run(
     if allocation is not None:
         launch = msgspec.structs.replace(loaded.job.launch, requeue=False)
         loaded = loaded.with_job(launch=launch)
-    _check_channels(cluster, chosen)
+    for kind, reference in map(parse_channel, cluster.profile.notify):
+        if kind == "apprise":
+            _check_apprise(reference, chosen)
+        elif kind == "command":
+            _check_command(reference, chosen)
     with _located(loaded):
         load_workload(loaded.job).check()
         loaded, container_notes = settle_container(loaded, cluster, chosen)
@@ -240,44 +284,44 @@ def plan_run(
         else:
             plan = chosen.plan_step(loaded.job, cluster.profile, allocation)
         load_workload(loaded.job).check_device(plan.launch.device)
-    if workspace is None:
-        workspace = plan_workspace(
-            loaded.job,
-            snapshot or SnapshotRequest(),
-            # What starts while its user looks on needs none: there is no queue to wait in.
-            by_default=allocation is None and not chosen.runs_here,
-            only_there=None if chosen.shares_files else chosen.title,
-        )
     return PlannedRun(
         loaded=loaded,
         scheduler=chosen,
         cluster=cluster,
         plan=plan,
-        workspace=workspace,
+        workspace=workspace
+        or plan_workspace(
+            loaded.job,
+            snapshot or SnapshotRequest(),
+            # What starts while its user looks on needs none: there is no queue to wait in.
+            by_default=allocation is None and not chosen.runs_here,
+            only_there=None if chosen.shares_files else chosen.title,
+        ),
         container_notes=container_notes,
     )
 
 
-def _check_channels(cluster: LoadedProfile, scheduler: Scheduler) -> None:
+def _check_apprise(reference: str, scheduler: Scheduler) -> None:
     """Raise UserError for a channel that could not tell anything."""
-    for kind, reference in map(parse_channel, cluster.profile.notify):
-        if kind == "command" and (scheduler.runs_here or reference.startswith("~")):
-            program = shlex.split(reference)[0]  # what begins with ~ is here as on the nodes
-            if scheduler.shares_files and shutil.which(os.path.expanduser(program)) is None:
-                hint = "name one that can be executed, with / or ~ before a path"
-                raise UserError(f"notify: there is no program {program}", hint=hint)
-        if kind != "apprise":
-            continue
-        if not scheduler.shares_files:
-            raise UserError(
-                f"notify: apprise needs a variable or a file of yours, and the nodes of "
-                f"{scheduler.title} have neither",
-                hint="leave it out, or name a command that the nodes have",
-            )
-        read_address(reference)
-        if importlib.util.find_spec("apprise") is None:
-            hint = "install it: pip install 'hpcdist[notify]'"
-            raise UserError("notify: the package apprise is not there", hint=hint)
+    if not scheduler.shares_files:
+        raise UserError(
+            f"notify: apprise needs a variable or a file of yours, and the nodes of "
+            f"{scheduler.title} have neither",
+            hint="leave it out, or name a command that the nodes have",
+        )
+    read_address(reference)
+    if importlib.util.find_spec("apprise") is None:
+        hint = "install it: pip install 'hpcdist[notify]'"
+        raise UserError("notify: the package apprise is not there", hint=hint)
+
+
+def _check_command(reference: str, scheduler: Scheduler) -> None:
+    """Raise UserError for a program that is not there, where that can be known here."""
+    if scheduler.shares_files and (scheduler.runs_here or reference.startswith("~")):
+        program = shlex.split(reference)[0]  # what begins with ~ is here as on the nodes
+        if shutil.which(os.path.expanduser(program)) is None:
+            hint = "name one that can be executed, with / or ~ before a path"
+            raise UserError(f"notify: there is no program {program}", hint=hint)
 
 
 def plan_points(
@@ -285,63 +329,184 @@ def plan_points(
     *,
     load: Callable[[Point], LoadedJob],
     plan: Callable[[LoadedJob, Point], PlannedRun],
-    max_parallel: int | None = None,
-    comparison: str | None = None,
-    is_sweep: bool = True,
     same_seed: bool = False,
+    **more: Any,
 ) -> PlannedSubmission:
-    """Load and plan every point: once for its repeats, the scheduler's plan once for every shape,
-    and what depends on the code once for all. Repeats have seeds of their own, without which they
-    would not show what chance does to an accuracy; not with `same_seed`.
+    """Load and plan every point: once for its repeats, and the scheduler's plan once for every
+    shape. Repeats have seeds of their own, but not with `same_seed`.
 
-    Raises UserError or SchedulerError, as `load` and `plan` do, and UserError for profiles of
-    several schedulers: a submission is handed over to one.
+    `more` are fields of the PlannedSubmission. Raises UserError or SchedulerError, as `load` and
+    `plan` do, and UserError for profiles of several schedulers: a submission is handed over to one.
     """
     by_values: dict[tuple[str, ...], PlannedRun] = {}
-    by_shape: dict[tuple[str, ...], PlannedRun] = {}
-    runs: list[PlannedRun] = []
+    alike: dict[tuple[str, ...], PlannedRun] = {}
+    plans: list[PlannedRun] = []
     for point in points:
         values = (point.job or "", *(flag.name for flag in point.flags.values()))
         if values not in by_values:
             loaded = load(point)
-            job = loaded.job
-            script = job.script if isinstance(job, ScriptJob) else ""
-            code = (point.cluster or "", job.workload, script)
-            shape = (*code, shape_of(job))
-            if same := by_shape.get(shape) or by_shape.get(code):
-                with _located(loaded):
-                    load_workload(job).check()
-                    loaded, notes = settle_container(loaded, same.cluster, same.scheduler)
-                    of_plan = same.plan
-                    if shape_of(job) != shape_of(same.loaded.job):
-                        of_plan = same.scheduler.plan(loaded.job, same.cluster.profile)
-                    load_workload(job).check_device(of_plan.launch.device)
-                planned = replace(same, loaded=loaded, plan=of_plan, container_notes=notes)
-            else:
-                planned = plan(loaded, point)
-            by_values[values] = by_shape[shape] = by_shape[code] = planned
-        planned = by_values[values]
-        job = planned.loaded.job
-        if point.repeat and isinstance(job, TrainingJob) and not same_seed:
-            seed = (job.train.seed + point.repeat) % 2**32
-            train = msgspec.structs.replace(job.train, seed=seed)
-            planned = replace(planned, loaded=planned.loaded.with_job(train=train))
-        runs.append(planned)
-    if len(names := dict.fromkeys(run.scheduler.name for run in runs)) > 1:
+            script = loaded.job.script if isinstance(loaded.job, ScriptJob) else ""
+            code = (point.cluster or "", loaded.job.workload, script)
+            shape = (*code, shape_of(loaded.job))
+            same = alike.get(shape) or alike.get(code)
+            planned = same.planned_for(loaded) if same else plan(loaded, point)
+            by_values[values] = alike[shape] = alike[code] = planned
+        plans.append(by_values[values].with_seed_of(0 if same_seed else point.repeat))
+    if len(names := dict.fromkeys(one.scheduler.name for one in plans)) > 1:
         hint = "submit a sweep for each of them"
         raise UserError(f"the sweep is for {' and '.join(names)}, must be for one", hint=hint)
-    return PlannedSubmission(
-        points=list(points),
-        runs=runs,
-        max_parallel=max_parallel,
-        comparison=comparison,
-        is_sweep=is_sweep,
-    )
+    return PlannedSubmission(points=list(points), plans=plans, **more)
 
 
 def shape_of(job: JobSpec) -> str:
     """Return what a scheduler's plan depends on: jobs of one code and shape can share a plan."""
     return msgspec.json.encode((job.resources, job.launch)).decode()
+
+
+# The scheduler's jobs.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One job of a submission: a run, an array of runs that differ only in what they read, or the
+    one that writes the summary."""
+
+    planned: PlannedRun
+    """The plan of its first run."""
+    target: Target
+    points: Sequence[int] = ()
+    """Its runs; none: it writes the summary."""
+    behind: Sequence[int] = ()
+    """The jobs, by their places, whose ends it waits for."""
+
+    def target_behind(self, job_ids: Sequence[str]) -> Target:
+        """Return the target with the ids of the jobs before it."""
+        if not self.behind:
+            return self.target
+        before = Dependency(kind="afterany", job_ids=[job_ids[place] for place in self.behind])
+        dependencies = [*self.target.dependencies, before]
+        return msgspec.structs.replace(self.target, dependencies=dependencies)
+
+
+def group_points(
+    scripts: Sequence[str], *, max_array_size: int, max_parallel: int | None = None
+) -> list[tuple[list[int], int | None, list[int]]]:
+    """Put points of one script into arrays of at most `max_array_size`, in the points' order;
+    return each group with how many of it may run at one time, and the group that it waits for.
+
+    `max_parallel` holds for all of them together: the groups are dealt out to as many lanes, one
+    group of a lane waits for the one before it, and the lanes share the number.
+    """
+    by_script: dict[str, list[int]] = {}
+    for index, script in enumerate(scripts):
+        by_script.setdefault(script, []).append(index)
+    size = max(1, max_array_size)
+    parts = [
+        points[start : start + size]
+        for points in by_script.values()
+        for start in range(0, len(points), size)
+    ]
+    lanes = min(max_parallel or len(parts), len(parts))
+    return [
+        # Where the lanes cannot share the number evenly, the first have one more.
+        (
+            points,
+            max_parallel and (max_parallel + lanes - 1 - place % lanes) // lanes,
+            [place - lanes] if place >= lanes else [],
+        )
+        for place, points in enumerate(parts)
+    ]
+
+
+def lay_out(
+    planned: PlannedSubmission,
+    dependencies: Sequence[Dependency] = (),
+    *,
+    summary_after: bool = False,
+) -> list[Job]:
+    """Return the jobs of a submission that has its folder: runs whose scripts are the same go into
+    one array, and behind all others comes the job of --summary-after, where there is a queue.
+
+    Raises UserError where a job would have to wait for others, and its scheduler cannot.
+    """
+    scheduler, path = planned.scheduler, planned.path
+    groups: list[tuple[list[int], int | None, list[int]]]
+    groups = [([index], None, []) for index in range(len(planned.points))]
+    if planned.is_sweep and scheduler.has_queue:
+        groups = group_points(
+            [one.script(one.target(Run(path))) for one in planned.plans],
+            max_array_size=scheduler.max_array_size(),
+            max_parallel=planned.max_parallel,
+        )
+    arrays = [points for points, _, _ in groups if len(points) > 1]
+    jobs: list[Job] = []
+    for points, max_parallel, behind in groups:
+        first = planned.plans[points[0]]
+        target = first.target(planned.runs[points[0]], dependencies)
+        if (size := len(points)) > 1:  # a single run needs no array
+            number = arrays.index(points)
+            target = msgspec.structs.replace(
+                target,
+                name=planned.id if len(arrays) == 1 else f"{planned.id}.{number}",
+                folder=path / f"array-{number}",
+                array_size=size,
+                max_parallel=max_parallel if max_parallel and max_parallel < size else None,
+            )
+        jobs.append(Job(planned=first, target=target, points=points, behind=behind))
+    if scheduler.has_queue and summary_after:
+        jobs.append(_summary_job(planned, jobs))
+    if scheduler.has_queue and not scheduler.jobs_can_wait:
+        limited = planned.max_parallel is not None and planned.max_parallel < len(planned.points)
+        for option, is_asked, instead in (
+            ("--after", dependencies, "submit it when the other run has ended"),
+            (
+                "--max-parallel",
+                limited,
+                "submit without it; the nodes of the compute are the limit",
+            ),
+            ("--summary-after", summary_after, "hpcdist submit --wait, or hpcdist summary then"),
+        ):
+            if is_asked:
+                problem = f"{option}: a job of {scheduler.title} cannot wait for others"
+                raise UserError(problem, hint=instead)
+    return jobs
+
+
+def _summary_job(planned: PlannedSubmission, others: Sequence[Job]) -> Job:
+    """Return the small job that writes the summary once the others have ended."""
+    of_runs, cwd = planned.plans[0], os.getcwd()
+    cluster = of_runs.plan.cluster
+    mem_gb = cluster.mem_gb and min(cluster.mem_gb, _SUMMARY_MEM_GB)
+    job = JobSpec(
+        name=f"summary of {planned.id}",
+        workload="summary",
+        resources=Resources(cpus_per_gpu=1, time_limit_min=_SUMMARY_LIMIT_MIN),
+        launch=Launch(device="cpu"),
+    )
+    small = msgspec.structs.replace(cluster, mem_gb=mem_gb, notify=[])
+    loaded = LoadedJob(job=job, source=job.name)
+    plan = planned.scheduler.plan(job, small)
+    target = Target(name=f"{planned.id}.summary", folder=planned.path / "summary-job", cwd=cwd)
+    return Job(
+        planned=replace(of_runs, loaded=loaded, plan=plan, workspace=Workspace(submit_dir=cwd)),
+        target=target,
+        behind=range(len(others)),
+    )
+
+
+def planned_scripts(
+    planned: PlannedSubmission,
+    folder: Path,
+    dependencies: Sequence[Dependency] = (),
+    *,
+    summary_after: bool = False,
+) -> list[tuple[str, Sequence[int]]]:
+    """Return what would be submitted with the runs in `folder`: each script with its points; that
+    of the summary has none. RUN and JOBID-of-NAME stand for ids that are not known yet."""
+    planned = planned.at(folder / PLACEHOLDER_ID)
+    jobs = lay_out(planned, dependencies, summary_after=summary_after)
+    ids = [f"JOBID-of-{job.target.name}" for job in jobs]
+    return [(job.planned.script(job.target_behind(ids)), job.points) for job in jobs]
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -21,29 +21,14 @@ from hpcdist.job.check import show
 from hpcdist.job.comparison import MAX_POINTS, SHORT_NAMES, Comparison
 from hpcdist.job.load import Flag, parse_flag
 
+Axis: TypeAlias = "list[dict[str, Flag]]"
+"""Steps of one key, or of keys that change together: key of the job -> its value."""
 _EXAMPLE = 'for example --sweep "nodes=1,2 train.lr=0.1,0.01"'
 CLUSTER = "cluster"
 """The axis whose values are no key of the job: the profiles that the runs go by."""
 _PIECES = re.compile(r"""(?<![^=,[{:\s])(?:"[^"]*"|'[^']*')|.""", re.DOTALL)
 """A text in quotes, or a letter; a quote after a letter is an apostrophe."""
-
-
-class Axis(msgspec.Struct, frozen=True, kw_only=True):
-    """One key and the values that it takes."""
-
-    key: str
-    """The key of the job file."""
-    name: str
-    """As the user calls it: nodes, for resources.nodes."""
-    flags: list[Flag]
-    """One per value."""
-    beside: list[Axis] = []
-    """Other keys, which take as many values, and step with this one."""
-
-    @property
-    def keys(self) -> list[Axis]:
-        """An axis for each key."""
-        return [self, *self.beside]
+_NAMES = {key: name for name, key in SHORT_NAMES.items()}
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,8 +40,6 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     repeat: int = 0
     """Place among the runs with these values."""
     num_repeats: int = 1
-    names: dict[str, str] = {}
-    """Key -> what the user calls it."""
     variant: str | None = None
     """Name of its variant in a comparison; the flags are the variant's."""
     job: str | None = None
@@ -82,37 +65,32 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     def label(self) -> str:
         """The point in one line: nodes=2 train.lr=0.1 repeat=3; secrets are starred out."""
         words = [
-            f"{self.names.get(key, key)}={Stars().value(flag.text or show(flag.value), key)}"
+            f"{_NAMES.get(key, key)}={Stars().value(flag.text or show(flag.value), key)}"
             for key, flag in self.flags.items()
         ]
-        if self.variant is not None:
-            words = [self.variant]
-        if self.num_repeats > 1:
-            words.append(f"repeat={self.repeat}")
-        return " ".join(words)
+        words = words if self.variant is None else [self.variant]
+        return " ".join([*words, *([f"repeat={self.repeat}"] if self.num_repeats > 1 else [])])
 
 
 def make_points(axes: Sequence[Axis], *, num_repeats: int = 1) -> list[Point]:
     """Return all combinations of the axes' values, each `num_repeats` times; JobError where there
     are too many."""
-    number = math.prod(len(axis.flags) for axis in axes) * num_repeats
+    number = math.prod(map(len, axes)) * num_repeats
     if number > MAX_POINTS:
         raise JobError(
             f"the sweep has {number} points, must be {MAX_POINTS} or fewer",
             hint="give fewer values or repeats, or split it into several sweeps",
         )
-    names = {each.key: each.name for axis in axes for each in axis.keys}
-    steps = (zip(*(each.flags for each in axis.keys), strict=True) for axis in axes)
-    repeated = itertools.product(itertools.product(*steps), range(num_repeats))
     return [
         Point(
             index=index,
-            flags=dict(zip(names, itertools.chain.from_iterable(flags), strict=True)),
-            repeat=repeat,
+            flags={key: flag for step in steps for key, flag in step.items()},
+            repeat=index % num_repeats,
             num_repeats=num_repeats,
-            names=names,
         )
-        for index, (flags, repeat) in enumerate(repeated)
+        for index, (steps, _) in enumerate(
+            itertools.product(itertools.product(*axes), range(num_repeats))
+        )
     ]
 
 
@@ -125,7 +103,7 @@ def variant_points(
     meantime is not taken for a difference between them. Raises JobError.
     """
     flags = {name: comparison.flags(name, given) for name in comparison.variants}
-    repeated = itertools.product(range(num_repeats), comparison.variants)
+    repeated = itertools.product(range(num_repeats), comparison.variants.items())
     return [
         Point(
             index=index,
@@ -133,9 +111,9 @@ def variant_points(
             repeat=repeat,
             num_repeats=num_repeats,
             variant=name,
-            job=comparison.variants[name].job,
+            job=variant.job,
         )
-        for index, (repeat, name) in enumerate(repeated)
+        for index, (repeat, (name, variant)) in enumerate(repeated)
     ]
 
 
@@ -152,49 +130,47 @@ def parse_sweeps(texts: Sequence[str]) -> list[Axis]:
 
 def axes_from_values(values: Mapping[str, Sequence[Any]]) -> list[Axis]:
     """Return the axes of values that come from Python; raises JobError."""
-    axes = [
-        Axis(
-            key=SHORT_NAMES.get(name, name),
-            name=name,
-            flags=[Flag(name=f"over[{name!r}]={show(value)}", value=value) for value in listed],
-        )
-        for name, listed in values.items()
-    ]
-    for axis in axes:
-        if not axis.flags:
-            raise JobError(f"over[{axis.name!r}] is empty", hint="give it one value or more")
-    return _checked(axes)
+    if empty := [name for name, listed in values.items() if not listed]:
+        raise JobError(f"over[{empty[0]!r}] is empty", hint="give it one value or more")
+    return _checked(
+        [
+            [
+                {_key(name): Flag(name=f"over[{name!r}]={show(value)}", value=value)}
+                for value in listed
+            ]
+            for name, listed in values.items()
+        ]
+    )
 
 
-def _checked(axes: Sequence[Axis]) -> list[Axis]:
+def _key(name: str) -> str:
+    return SHORT_NAMES.get(name.replace("-", "_"), name)
+
+
+def _checked(axes: list[Axis]) -> list[Axis]:
     """Return the axes; JobError for a key, or a value of a key, that is given twice."""
-    keys = [each.key for axis in axes for each in axis.keys]
-    for each in itertools.chain.from_iterable(axis.keys for axis in axes):
-        if keys.count(each.key) > 1:
-            raise JobError(
-                f"--sweep {each.name}: {each.key} is swept twice",
-                hint=f"give all of its values at once: --sweep {each.name}=...,...",
-            )
+    keys = [key for axis in axes for key in axis[0]]
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        name = _NAMES.get(twice, twice)
+        hint = f"give all of its values at once: --sweep {name}=...,..."
+        raise JobError(f"--sweep {name}: {twice} is swept twice", hint=hint)
     for axis in axes:
         # By the names, which have the text: 1, 1.0 and True are equal in Python, but not in a job.
-        steps = list(zip(*([flag.name for flag in each.flags] for each in axis.keys), strict=True))
-        if twice := next((step for step in steps if steps.count(step) > 1), None):
-            raise JobError(
-                f"{' '.join(twice)} is given twice",
-                hint="give each value once; --repeat runs every point several times",
-            )
-    return list(axes)
+        steps = [" ".join(flag.name for flag in step.values()) for step in axis]
+        if again := next((step for step in steps if steps.count(step) > 1), None):
+            hint = "give each value once; --repeat runs every point several times"
+            raise JobError(f"{again} is given twice", hint=hint)
+    return axes
 
 
 def check_given_once(axes: Sequence[Axis], given: Mapping[str, str]) -> None:
     """Raise JobError for a key that is swept and also given by a flag; `given`: key -> flag."""
-    for axis in itertools.chain.from_iterable(axis.keys for axis in axes):
-        if axis.key in given:
-            raise JobError(
-                f"--sweep {axis.name} and {given[axis.key]} contradict each other: both give "
-                f"{axis.key}",
-                hint="give one of them",
-            )
+    for key in (key for axis in axes for key in axis[0] if key in given):
+        raise JobError(
+            f"--sweep {_NAMES.get(key, key)} and {given[key]} contradict each other: both give "
+            f"{key}",
+            hint="give one of them",
+        )
 
 
 def _parse_axis(word: str, text: str) -> Axis:
@@ -208,25 +184,19 @@ def _parse_axis(word: str, text: str) -> Axis:
             f"--sweep {word}: value {values.index('') + 1} of {len(values)} is empty",
             hint='leave out the comma, or write "" for an empty text',
         )
-    steps = [_parse_step(names, value, text) for value in values]
-    axes = [
-        Axis(key=SHORT_NAMES.get(name.replace("-", "_"), name), name=name, flags=list(flags))
-        for name, flags in zip(names, zip(*steps, strict=True), strict=True)
-    ]
-    return msgspec.structs.replace(axes[0], beside=axes[1:])
-
-
-def _parse_step(names: Sequence[str], value: str, text: str) -> list[Flag]:
-    """Return a value for each of the names that a colon joins: `2:32`."""
-    parts = [value] if len(names) == 1 else [part.strip() for part in _split(value, ":", text)]
-    if len(parts) != len(names) or not all(parts):
-        raise JobError(
-            f"--sweep {text}: {value!r} must have a value for each of {', '.join(names)}",
-            hint=f"join them by colons: {':'.join(names)}={':'.join(['...'] * len(names))},...",
+    axis = []
+    for value in values:
+        parts = [part.strip() for part in _split(value, ":", text)] if names[1:] else [value]
+        if len(parts) != len(names) or not all(parts):
+            raise JobError(
+                f"--sweep {text}: {value!r} must have a value for each of {', '.join(names)}",
+                hint=f"join them by colons: {joined}={':'.join(['...'] * len(names))},...",
+            )
+        pairs = zip(names, parts, strict=True)
+        axis.append(
+            {_key(name): parse_flag(f"--sweep {name}={part}", part) for name, part in pairs}
         )
-    return [
-        parse_flag(f"--sweep {name}={part}", part) for name, part in zip(names, parts, strict=True)
-    ]
+    return axis
 
 
 def _split(text: str, separators: str, whole: str) -> list[str]:

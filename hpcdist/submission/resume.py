@@ -172,19 +172,14 @@ def resume(run: Run, ended: Ended, planned: PlannedRun) -> list[str]:
             hint="try again when it is gone, or end it with hpcdist cancel "
             f"{name_to_type(run.path)}",
         )
-    begun = [run.read_beginning(number) for number in run.attempts()]
-    lives = 1 + max((one.life for one in begun if one is not None), default=-1)
-    number = 1 + int((ended.spec.job_name or "").rpartition(".")[2] or 1)
-    name = f"{run.id}.{number}"
+    begun = [one for number in run.attempts() if (one := run.read_beginning(number)) is not None]
+    lives = 1 + max((one.life for one in begun), default=-1)
+    name = f"{run.id}.{1 + int((ended.spec.job_name or '').rpartition('.')[2] or 1)}"
     target = planned.target(run)
-    target = msgspec.structs.replace(
-        target,
-        name=name,
-        environment=target.environment | {FORMER_LIVES_VARIABLE: str(lives)},
-    )
+    environment = target.environment | {FORMER_LIVES_VARIABLE: str(lives)}
+    target = msgspec.structs.replace(target, name=name, environment=environment)
     with _reopened(run, ended.verdict):
-        spec = msgspec.structs.replace(ended.spec, job_name=name)
-        write_spec(run, planned, spec)
+        write_spec(run, planned, msgspec.structs.replace(ended.spec, job_name=name))
         return hand_over(planned, target, [run])
 
 
@@ -241,9 +236,19 @@ def _reopened(run: Run, verdict: Verdict) -> Iterator[None]:
 # As another run.
 
 
+def starting_from(ended: Ended, run: Run) -> Ended:
+    """Return a run's end with its job changed to start from the run's own checkpoint."""
+    checkpoint = getattr(ended.job, "checkpoint", None)
+    if checkpoint is None or ended.step is None:
+        return ended
+    checkpoint = msgspec.structs.replace(checkpoint, resume=str(run.path))
+    job = msgspec.structs.replace(ended.job, checkpoint=checkpoint)
+    return msgspec.structs.replace(ended, job=job)
+
+
 def submit_from(run: Run, ended: Ended, planned: PlannedRun) -> Submission:
     """Submit a run that starts from the checkpoint of another, which must be here."""
-    if "checkpoint" not in job_to_dict(ended.job):
+    if "checkpoint" not in ended.job.__struct_fields__:
         raise UserError(
             f"run {run.id} ran code of your own, which {planned.scheduler.title} starts on new "
             "disks: hpcdist cannot bring there what it saved",
@@ -253,22 +258,14 @@ def submit_from(run: Run, ended: Ended, planned: PlannedRun) -> Submission:
     return submit(PlannedSubmission.of_run(planned), runs=run.path.parent)
 
 
-def starting_from(ended: Ended, run: Run) -> Ended:
-    """Return a run's end with its job changed to start from the run's own checkpoint."""
-    job = ended.job
-    checkpoint = getattr(job, "checkpoint", None)
-    if checkpoint is None or ended.step is None:
-        return ended
-    checkpoint = msgspec.structs.replace(checkpoint, resume=str(run.path))
-    return msgspec.structs.replace(ended, job=msgspec.structs.replace(job, checkpoint=checkpoint))
-
-
 def sentence(run: Run, ended: Ended) -> str:
     """Say where a run goes on."""
     if ended.step is not None:
         return f"run {run.id} continues from its checkpoint of step {ended.step}"
-    if not hasattr(ended.job, "checkpoint"):
+    if (checkpoint := getattr(ended.job, "checkpoint", None)) is None:
         return f"run {run.id} starts again; its program continues from what it has saved itself"
-    if (given := ended.job.checkpoint.resume) is not None:
-        return f"run {run.id} has no checkpoint of its own: it starts again from {given}"
+    if checkpoint.resume is not None:
+        return (
+            f"run {run.id} has no checkpoint of its own: it starts again from {checkpoint.resume}"
+        )
     return f"run {run.id} has no checkpoint: it starts from the beginning"

@@ -9,18 +9,18 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from hpcdist.base import files
-from hpcdist.base.carried import carry
 from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError
+from hpcdist.base.polling import poll
 from hpcdist.base.secrets import HIDDEN, Stars, redact
 from hpcdist.base.version import locked, versions
 from hpcdist.job.spec import job_to_dict
+from hpcdist.monitor.states import EndWatch, wait_until_gone
 from hpcdist.runs.run import (
     Run,
     cannot_write,
@@ -32,11 +32,11 @@ from hpcdist.runs.run import (
 )
 from hpcdist.runs.snapshot import copy_code, run_git
 from hpcdist.runs.spec import RunSpec, SweepPlace, UsedCluster
+from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import Dependency, Target
 from hpcdist.schedulers.tasks import SummaryTask
 from hpcdist.submission.container import used_container
-from hpcdist.submission.layout import Job, check_waits, lay_out, summary_job
-from hpcdist.submission.plan import PlannedRun, PlannedSubmission
+from hpcdist.submission.plan import Job, PlannedRun, PlannedSubmission, lay_out
 
 _GIT_LIMIT_S = 5.0
 
@@ -54,10 +54,9 @@ def submit(
     SubmissionUnclearError. After one later, what the scheduler has, or may have, stays with it, the
     runs that it has not are deleted, and the error says so.
     """
-    check_waits(planned, dependencies, summary_after=summary_after)
     submission = Submission(planned, runs)
     try:
-        jobs = lay_out(submission.planned, submission.places, dependencies)
+        jobs = lay_out(submission.planned, dependencies, summary_after=summary_after)
         # All directories before the scheduler is called: a full disk is found before too.
         for job in jobs:
             submission.make_runs(job)
@@ -65,22 +64,11 @@ def submit(
             submission.hand_over(job)
     except BaseException as error:
         submission.take_back()
-        if isinstance(error, OSError):
-            raise cannot_write(runs, error) from None
-        if isinstance(error, HpcdistError) and submission.is_half_way:
-            raise submission.what_is_left(error) from error
-        raise
-    if summary_after and planned.scheduler.has_queue:
-        submission.submit_summary()
+        known = cannot_write(runs, error) if isinstance(error, OSError) else error
+        if isinstance(known, HpcdistError) and submission.is_half_way:
+            raise submission.what_is_left(known) from error
+        raise known from None
     return submission
-
-
-class SubmittedJob(NamedTuple):
-    """One job that a scheduler has; of an array, its own id, and the ids of its runs in order."""
-
-    name: str
-    job_id: str
-    runs: list[str]
 
 
 class Submission:
@@ -90,37 +78,38 @@ class Submission:
         """Make the folder of the run, or of the sweep, in `runs`, and copy the code into it, once
         for all runs; an error leaves nothing behind."""
         make_runs_folder(runs)
-        path = make_unique_folder(runs, slug(planned.name))
-        self.planned = planned.placed(path)
-        self.places = planned.places(path)
+        self.planned = planned.at(make_unique_folder(runs, slug(planned.name)))
+        self.path, self.runs = self.planned.path, self.planned.runs
         try:
-            if any(run.loaded.job.container.image for run in planned.runs):
+            if any(one.loaded.job.container.image for one in planned.plans):
+                from hpcdist.base.carried import carry
+
                 carry()
-            snapshots = [run.workspace.snapshot for run in planned.runs if run.workspace.snapshot]
-            if snapshots:
-                copy_code(snapshots[0], path)
-            if self.places.sweep is not None:
-                self.places.sweep.write()
+            if snapshots := [one for plan in planned.plans if (one := plan.workspace.snapshot)]:
+                copy_code(snapshots[0], self.path)
+            if (sweep := self.planned.sweep) is not None:
+                sweep.write()
         except BaseException:
-            delete_folder(path)
+            delete_folder(self.path)
             raise
-        self.id = path.name
-        self.runs = self.places.runs
-        self.jobs: list[SubmittedJob] = []
-        """The jobs that the scheduler has accepted."""
+        self.id = self.path.name
+        self.jobs: list[Job] = []
+        """The jobs with runs that the scheduler has accepted."""
+        self.job_ids: list[str] = []
+        """Their ids; of an array its own."""
         self.summary_job_id: str | None = None
         self.messages: list[str] = []
         """The messages of the scheduler, each sentence once."""
         self._surroundings = surroundings_now()
-        self._unclear: list[str] = []
-        """Ids of runs of which nobody knows whether the scheduler has them."""
+        self._unclear: Job | None = None
+        """A job of which nobody knows whether the scheduler has it."""
 
-    def make_runs(self, job: Job, planned: PlannedRun | None = None) -> None:
-        """Make the directories of a job's runs, as `planned` or as the points are planned."""
+    def make_runs(self, job: Job) -> None:
+        """Make the directories of a job's runs."""
         for task, index in enumerate(job.points):
             run, point = self.runs[index], self.planned.points[index]
             run.make()
-            place = self.places.sweep and SweepPlace(
+            place = self.planned.sweep and SweepPlace(
                 id=self.id,
                 index=index,
                 num_points=len(self.planned.points),
@@ -132,73 +121,164 @@ class Submission:
                 job_name=job.target.name,
                 task=None if job.target.array_size is None else task,
             )
-            spec = msgspec.structs.replace(self._surroundings, sweep=place)
-            write_spec(run, planned or self.planned.runs[index], spec)
+            planned = self.planned.plans[index] if job.points[1:] else job.planned
+            write_spec(run, planned, msgspec.structs.replace(self._surroundings, sweep=place))
 
-    def hand_over(self, job: Job, planned: PlannedRun | None = None) -> None:
-        """Give a job to the scheduler, as `planned` or as its first point is planned."""
-        runs = [self.runs[index] for index in job.points]
-        ids = [run.id for run in runs]
-        target = job.target_behind([job.job_id for job in self.jobs])
-        planned = planned or self.planned.runs[job.points[0]]
+    def hand_over(self, job: Job) -> None:
+        """Give a job to the scheduler."""
+        runs, target = [self.runs[index] for index in job.points], job.target_behind(self.job_ids)
         try:
-            self._note(hand_over(planned, target, runs))
+            if runs:
+                said = hand_over(job.planned, target, runs)
+                job_id = job.planned.scheduler.dependency_id(str(runs[0].read_job_id()))
+                self.jobs.append(job)
+                self.job_ids.append(job_id)
+            else:
+                target.make_folders()
+                paths = [str(run.path) for run in self.runs]
+                task, script = SummaryTask(run_paths=paths, folder=str(self.path)), job.planned
+                self.summary_job_id, said = script.scheduler.submit_task(
+                    script.loaded.job, target, task, script.script(target)
+                )
         except SubmissionUnclearError:
-            self._unclear = ids
+            self._unclear = job
             raise
-        job_id = planned.scheduler.dependency_id(str(runs[0].read_job_id()))
-        self.jobs.append(SubmittedJob(name=target.name, job_id=job_id, runs=ids))
-
-    def submit_summary(self) -> None:
-        """Submit the job that writes the summary."""
-        job_ids = [job.job_id for job in self.jobs]
-        job, target, script = summary_job(self.planned, self.places.path, job_ids)
-        try:
-            target.make_folders()
-            paths = [str(run.path) for run in self.runs]
-            task = SummaryTask(run_paths=paths, folder=str(self.places.path))
-            scheduler = self.planned.scheduler
-            self.summary_job_id, messages = scheduler.submit_task(job, target, task, script)
-        except OSError as error:
-            raise cannot_write(self.places.path, error) from None
-        except HpcdistError as error:
-            perhaps = "perhaps " if isinstance(error, SubmissionUnclearError) else ""
-            raise SchedulerError(
-                f"{self.id} was submitted, but {perhaps}not the job for its summary: "
-                f"{error.message}",
-                hint="it continues; summarize it later with: hpcdist summary "
-                f"{name_to_type(self.places.path)}",
-            ) from error
-        self._note(messages)
-
-    def _note(self, messages: Sequence[str]) -> None:
-        self.messages = list(dict.fromkeys([*self.messages, *messages]))
+        self.messages = list(dict.fromkeys([*self.messages, *said]))
 
     def take_back(self) -> None:
         """Delete the runs that the scheduler has not; with the last of them goes the sweep."""
-        theirs = {name for job in self.jobs for name in job.runs}.union(self._unclear)
-        for run in self.runs:
-            if run.id not in theirs:
+        jobs = [*self.jobs, *([self._unclear] if self._unclear else [])]
+        theirs = {index for job in jobs for index in job.points}
+        for index, run in enumerate(self.runs):
+            if index not in theirs:
                 delete_folder(run.path)
-        if not theirs and self.places.sweep is not None:
-            delete_folder(self.places.path)
+        if not theirs and self.planned.sweep is not None:
+            delete_folder(self.path)
 
     @property
     def is_half_way(self) -> bool:
-        """The scheduler has, or may have, some of the runs of a sweep."""
-        return self.places.sweep is not None and bool(self.jobs or self._unclear)
+        """The scheduler has, or may have, some of the jobs, and not all."""
+        is_sweep = self.planned.sweep is not None
+        return bool(self.jobs) or (is_sweep and self._unclear is not None)
 
     def what_is_left(self, error: HpcdistError) -> SchedulerError:
         """Return the error that says what the scheduler has, or may have."""
         kind = SubmissionUnclearError if self._unclear else SchedulerError
-        number = sum(len(job.runs) for job in self.jobs)
-        unknown = f" of {len(self._unclear)} that is not known, and" if self._unclear else ""
-        name = name_to_type(self.places.path)
+        number, name = sum(len(job.points) for job in self.jobs), name_to_type(self.path)
+        if number == len(self.runs):
+            perhaps = "perhaps " if self._unclear else ""
+            return SchedulerError(
+                f"{self.id} was submitted, but {perhaps}not the job for its summary: "
+                f"{error.message}",
+                hint=f"it continues; summarize it later with: hpcdist summary {name}",
+            )
+        unclear = len(self._unclear.points) if self._unclear else 0
+        unknown = f" of {unclear} that is not known, and" if unclear else ""
         return kind(
-            f"{number} of the {len(self.planned.points)} runs of sweep {self.id} were submitted,"
+            f"{number} of the {len(self.runs)} runs of sweep {self.id} were submitted,"
             f"{unknown} the others were not: {error.message}",
             hint=f"hpcdist status {name} shows what runs, hpcdist cancel {name} ends them",
         )
+
+
+# A sweep on this machine: its points one after the other, or a few at a time.
+
+
+class PointEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of one point."""
+
+    index: int
+    run: Run | None = None
+    """None where it could not be started."""
+    verdict: Verdict | None = None
+    error: str | None = None
+    """Why it could not be started."""
+
+
+class LocalSweep:
+    """Starts the runs of a sweep; a run's directory is made when it starts. A subclass shows what
+    happens."""
+
+    def __init__(self, submission: Submission, check: Callable[[], None] = lambda: None) -> None:
+        """`check` may raise, which ends the sweep."""
+        self._submission, self._check = submission, check
+        self.planned = submission.planned
+
+    def started(self, index: int, run: Run) -> None:
+        """Show that a point has started."""
+
+    def ended(self, end: PointEnd) -> None:
+        """Show that a point has ended, or could not be started."""
+
+    def end(self, running: Sequence[Run], why: BaseException) -> None:  # noqa: ARG002 - a default
+        """End what runs, for this exception."""
+        self.planned.scheduler.cancel(running)
+
+    def wait(self, running: Mapping[int, Run]) -> dict[int, Verdict]:
+        """Wait until at least one of the runs has ended; return those that have."""
+        watch = EndWatch(running.values())
+
+        def look() -> dict[str, Verdict] | None:
+            self._check()
+            return watch.look() or None
+
+        verdicts = poll(look, interval_s=0.1)
+        ended = {index: run for index, run in running.items() if run.id in verdicts}
+        for run in ended.values():
+            wait_until_gone(run)
+        return {index: verdicts[run.id] for index, run in ended.items()}
+
+    def run_points(self) -> list[PointEnd]:
+        """Run the points, so many at one time as the sweep's max_parallel says, or one.
+
+        A point that fails does not stop the others. Once somebody cancels the sweep no more are
+        started, and those are not among the ends. An exception ends what runs, and starts no more.
+        """
+        sweep, waiting = self.planned.sweep, self.planned.points_here()
+        running: dict[int, Run] = {}
+        gpus: dict[int, set[str]] = {}  # they may not look busy yet
+        ends: dict[int, PointEnd] = {}
+        try:
+            while waiting or running:
+                if sweep is not None and sweep.cancel_file.exists():
+                    waiting.clear()
+                while waiting and len(running) < (self.planned.max_parallel or 1):
+                    index, run = waiting[0], self._submission.runs[waiting[0]]
+                    try:
+                        gpus[index] = self._start(index, set().union(*gpus.values()))
+                    except HpcdistError as error:
+                        if running:  # perhaps for want of what the others hold
+                            break
+                        ends[index] = PointEnd(index=index, error=error.message)
+                        self.ended(ends[index])
+                    else:
+                        running[index] = run
+                        self.started(index, run)
+                    del waiting[0]
+                for index, verdict in (self.wait(running) if running else {}).items():
+                    ends[index] = PointEnd(index=index, run=running.pop(index), verdict=verdict)
+                    del gpus[index]
+                    self.ended(ends[index])
+        except BaseException as error:
+            if running:
+                self.end([*running.values()], error)
+            raise
+        return [ends[index] for index in sorted(ends)]
+
+    def _start(self, index: int, busy_gpus: set[str]) -> set[str]:
+        """Start one point; return its GPUs, which are others than the busy ones."""
+        planned, run = self.planned.plans[index].now(busy_gpus), self._submission.runs[index]
+        job = Job(planned=planned, target=planned.target(run), points=[index])
+        try:
+            self._submission.make_runs(job)
+            self._submission.hand_over(job)
+        except BaseException:
+            delete_folder(run.path)
+            raise
+        return {uuid for node in planned.plan.launch.nodes for uuid in node.gpus or []}
+
+
+# What is written and handed over.
 
 
 def hand_over(planned: PlannedRun, target: Target, runs: Sequence[Run]) -> list[str]:

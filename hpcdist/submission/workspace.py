@@ -80,18 +80,20 @@ class Workspace:
 
     def job(self, job: JobSpec) -> JobSpec:
         """Return the job with its script, or what its function imports, in the copy."""
-        if self.snapshot is None or self.used is None:
+        snapshot = self.snapshot
+        if snapshot is None or self.used is None:
             return job
         copy = Path(str(self.used.folder))
+
+        def there(path: str | None) -> str | None:
+            return str(snapshot.path_in(copy, path) or path) if path else path
+
         if isinstance(job, FunctionJob):
-            path = self.snapshot.python_path_in(copy, job.python_path)
-            source = None if job.source is None else self.snapshot.path_in(copy, job.source)
-            there = job.source if source is None else str(source)
-            return msgspec.structs.replace(job, python_path=path, source=there)
-        if not isinstance(job, ScriptJob):
-            return job
-        script = self.snapshot.path_in(copy, job.script)
-        return job if script is None else msgspec.structs.replace(job, script=str(script))
+            path = snapshot.python_path_in(copy, job.python_path)
+            return msgspec.structs.replace(job, python_path=path, source=there(job.source))
+        if isinstance(job, ScriptJob):
+            return msgspec.structs.replace(job, script=str(there(job.script)))
+        return job
 
     @property
     def cwd(self) -> str:
@@ -122,58 +124,47 @@ def plan_workspace(
     there is a git work tree. `only_there` is the scheduler whose jobs find nothing but a snapshot:
     UserError where one is needed, and there is none.
     """
-    submit_dir = os.getcwd()
+    submit_dir, wanted = os.getcwd(), request.wanted
     runs = request.runs or runs_folder()
-    unnamed = runs / PLACEHOLDER_ID
     if (received := find_received(Path(submit_dir))) is not None:
         # It is here for this command only; outputs belong into the folder that it stands for.
         stands_for = os.environ.get(SUBMIT_DIR_VARIABLE, submit_dir)
-        return Workspace(submit_dir=stands_for, snapshot=received).placed(unnamed)
-    if isinstance(job, TrainingJob | InferenceJob):
-        runs_code_of_user = is_own(job.model.name)
-    elif isinstance(job, DataloadJob):
-        runs_code_of_user = job.data.dataset is not None
-    else:
-        runs_code_of_user = isinstance(job, OwnCodeJob)
-    by_default = by_default and runs_code_of_user
+        return Workspace(submit_dir=stands_for, snapshot=received).placed(runs / PLACEHOLDER_ID)
+    own_model = isinstance(job, TrainingJob | InferenceJob) and is_own(job.model.name)
+    own_data = isinstance(job, DataloadJob) and job.data.dataset is not None
+    runs_code_of_user = own_model or own_data or isinstance(job, OwnCodeJob)
     if only_there is not None and runs_code_of_user:
-        if request.wanted is False:
+        if wanted is False:
             raise UserError(
                 f"--no-snapshot: jobs of {only_there} find no files but those of a snapshot",
                 hint="leave out --no-snapshot",
             )
-        request = replace(request, wanted=True)
-    if not (by_default if request.wanted is None else request.wanted):
+        wanted = True
+    if wanted is False or not (wanted or (by_default and runs_code_of_user)):
         return Workspace(submit_dir=submit_dir)
     limit_bytes = limit_bytes_of(request.limit_mb)
     try:
         snapshot = plan_snapshot(Path(submit_dir), runs=runs, limit_bytes=limit_bytes)
     except NoWorkTreeError as error:
-        if request.wanted:
+        if wanted:
             raise
         note = f"no snapshot is taken, the job reads its files when it starts: {error.message}"
         return Workspace(submit_dir=submit_dir, notes=[note])
-    left_behind = _left_behind(snapshot, job)
-    if only_there is not None and left_behind:
-        raise UserError(
-            f"{left_behind[0]}: {only_there} has no other files than the snapshot's",
-            hint="have it in the git work tree, in no file that .gitignore lists",
-        )
-    notes = [*snapshot.notes, *left_behind]
-    return Workspace(submit_dir=submit_dir, snapshot=snapshot, notes=notes).placed(unnamed)
-
-
-def _left_behind(snapshot: SnapshotPlan, job: JobSpec) -> list[str]:
-    """Name what of the user's code is read where it is, and not from the snapshot."""
-    here = Path(snapshot.root)
+    notes, here = list(snapshot.notes), Path(snapshot.root)
     if (
-        not isinstance(job, ScriptJob)
-        or not (job.is_given_by_path or Path(job.script).is_relative_to(here))
-        or snapshot.path_in(here, job.script) is not None
+        isinstance(job, ScriptJob)
+        and (job.is_given_by_path or Path(job.script).is_relative_to(here))
+        and snapshot.path_in(here, job.script) is None
     ):
-        return []
-    missing = f"{job.script} is not among the files of the git work tree {snapshot.root}"
-    return [f"{missing}: it is read when the job starts, and not from the snapshot"]
+        missing = f"{job.script} is not among the files of the git work tree {here}"
+        if only_there is not None:
+            raise UserError(
+                f"{missing}, and {only_there} has no other files than the snapshot's",
+                hint="have it in the git work tree, in no file that .gitignore lists",
+            )
+        notes.append(f"{missing}: it is read when the job starts, and not from the snapshot")
+    workspace = Workspace(submit_dir=submit_dir, snapshot=snapshot, notes=notes)
+    return workspace.placed(runs / PLACEHOLDER_ID)
 
 
 def _python_path(snapshot: SnapshotPlan, copy: Path) -> str | None:

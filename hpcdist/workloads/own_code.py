@@ -49,7 +49,7 @@ _KNOWS_LAUNCHERS = re.compile(
 class ScriptWorkload(Workload[ScriptJob]):
     """A Python script, run as `python script.py args` would run it.
 
-    A folder or a zip file with a `__main__.py` is a script too: `python folder args`.
+    A folder with a `__main__.py` is a script too: `python folder args`.
     """
 
     def check(self) -> None:
@@ -76,7 +76,7 @@ class ScriptWorkload(Workload[ScriptJob]):
         return heavy_imports(self._main_file())
 
     def _main_file(self) -> Path:
-        """Return the file that is run; of a folder or a zip file, its main program."""
+        """Return the file that is run; of a folder, its main program."""
         main = find_main(self.job.script)
         return Path(self.job.script if main is None else main.origin or "")
 

@@ -48,7 +48,7 @@ def make_run(tree):
         submission = PlannedSubmission.of_run(planned)
         if sweep is None:  # else that of a run before
             copy_code(planned.workspace.snapshot, run.path)
-        (planned,) = submission.placed((sweep or run).path).runs
+        (planned,) = submission.at((sweep or run).path).plans
         write_spec(run, planned)
         if resume is not None:
             spec = json.loads(run.spec_file.read_text())

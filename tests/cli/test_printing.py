@@ -8,7 +8,6 @@ from terminals import Terminal
 
 from hpcdist.base import progress
 from hpcdist.base.terminal_lines import terminal_lines
-from hpcdist.cli import printing
 from hpcdist.cli.printing import print_columns
 
 
@@ -58,22 +57,22 @@ def test_words_are_whole_in_80_columns(runs):
 
 
 def test_long_work_is_shown_on_a_terminal_and_nowhere_else(capsys, monkeypatch):
-    monkeypatch.setattr(printing, "_SHOWN_AFTER_S", 0.0)
-    monkeypatch.setattr(printing, "_BETWEEN_S", 0.0)
-    for name in ("_show", "_end"):
-        monkeypatch.setattr(progress, name, getattr(progress, name))
-    printing.show_progress()
+    for name in ("_SHOWN_AFTER_S", "_BETWEEN_S"):
+        monkeypatch.setattr(progress, name, 0.0)
+    monkeypatch.setattr(progress, "_is_wanted", False)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert list(progress.track([1, 2, 3], "drawing")) == [1, 2, 3]
+    progress.show()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
     assert list(progress.track([1, 2, 3], "drawing")) == [1, 2, 3]
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setenv("TERM", "xterm")
-    printing.show_progress()
     for number in progress.track(iter([1, 2, 3]), "drawing", total=3):
         assert number < 3 or "drawing: 2 of 3" in capsys.readouterr().err
     # What is left in the middle is taken away before an error is printed.
     left = progress.track([1, 2, 3], "drawing")
     assert [next(left), next(left)] == [1, 2]
-    progress.end()
+    progress.StatusLine.clear()
     out, err = capsys.readouterr()
     assert not out
     assert "drawing" in err

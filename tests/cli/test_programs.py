@@ -1,11 +1,10 @@
-"""Scripts without a suffix, folders, zip files and programs in any language, as a user submits
+"""Scripts without a suffix, folders and programs in any language, as a user submits
 them."""
 
 import json
 import os
 import subprocess
 import sys
-import zipapp
 from pathlib import Path
 
 import pytest
@@ -48,15 +47,6 @@ def make_folder(user, beside=""):
     return user.write("app/__main__.py", TELL).parent
 
 
-def make_zip(user, beside="", *, name="app.pyz"):
-    zipapp.create_archive(make_folder(user, beside), user.folder / name, sys.executable)
-    return user.folder / name
-
-
-def make_zip_without_suffix(user):
-    return make_zip(user, name="packed")
-
-
 def make_program(user, name="say", text=SAYS):
     path = user.write(name, text)
     path.chmod(0o755)
@@ -72,7 +62,7 @@ def snapshot_of(user):
     return Path(json.loads(spec.read_text())["snapshot"]["folder"])
 
 
-@pytest.mark.parametrize("make", [make_script, make_folder, make_zip, make_zip_without_suffix])
+@pytest.mark.parametrize("make", [make_script, make_folder])
 def test_what_python_runs_by_its_path_finds_what_python_would_give_it(hpcdist, make):
     path = make(hpcdist)
     args = ["--lr", "0.1", "", "two words", "--"]
@@ -88,7 +78,7 @@ def test_what_python_runs_by_its_path_finds_what_python_would_give_it(hpcdist, m
     assert json.loads(done.stdout.partition("] ")[2]) == json.loads(plain.stdout)
 
 
-@pytest.mark.parametrize("make", [make_script, make_folder, make_zip])
+@pytest.mark.parametrize("make", [make_script, make_folder])
 def test_what_python_runs_by_its_path_runs_from_a_snapshot(hpcdist, make):
     path = make(hpcdist)
     git_init(hpcdist)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.cluster.load import LoadedProfile, list_profiles, shipped_file, shipped_names
+from hpcdist.cluster.load import LoadedProfile, list_profiles, shipped_file, shipped_files
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "cluster-profiles.md").read_text()
@@ -20,7 +20,7 @@ def test_an_example_of_the_page_is_a_profile(profiles, text):
     assert all(isinstance(profile, LoadedProfile) for profile in found.values()), found
 
 
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("name", shipped_files())
 def test_a_file_that_ships_is_of_profiles_and_says_which_is_the_default(profiles, name):
     profiles.project(shipped_file(name))
     default, found = list_profiles()

@@ -224,10 +224,10 @@ def test_a_project_without_its_environment_is_refused_with_the_command_that_make
         ),
         (of_one("{cpus_per_gpu: 0}"), "cluster jura: cpus_per_gpu is 0, must be 1 or more", ""),
         (of_one("{scheduler: slrum}"), 'scheduler is "slrum", must be auto', "did you mean slurm?"),
-        (of_one("{account: 0123}"), "account is 123, must be text or null", "in quotes"),
+        (of_one("{account: 0123}"), "account is 123, must be one word", "in quotes"),
         (of_one("{environment: {A: 4}}"), "environment.A is 4, must be text", "in quotes"),
         (of_one("{environment: [A]}"), 'environment is ["A"], must be a section with keys', ""),
-        (of_one("{setup: [1]}"), "setup is [1], must be a list, each value text", ""),
+        (of_one("{setup: [1]}"), "setup is [1], must be a list, each value bash", ""),
         (of_one("gpu"), 'clusters.jura is "gpu", must be a section with keys or null', ""),
         ("clusters: [jura]\n", 'clusters is ["jura"], must be a section with keys', ""),
         (
@@ -253,9 +253,10 @@ def test_a_mistake_is_told_with_the_file_the_key_and_the_value(profiles, text, m
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("{partition: a b}", 'partition is "a b", must be one word', "scheduler knows"),
+        ("{partition: a b}", 'partition is "a b", must be one word, as the scheduler knows it', ""),
         ("{account: --x}", 'account is "--x", must be one word', ""),
-        ("{qos: ''}", 'qos is "", must be one line of text', "leave qos out"),
+        ("{qos: ''}", 'qos is "", must be one word', "leave qos out"),
+        ('{partition: "a\\u202eb"}', "must be one word", ""),
         ('{constraint: "a\\nb"}', 'constraint is "a\\nb", must be one line', ""),
         ("{environment: {A-B: x}}", 'has "A-B", which is not the name of a variable', "letters"),
         ("{environment: {2A: x}}", 'has "2A", which is not the name', ""),
@@ -268,9 +269,17 @@ def test_a_mistake_is_told_with_the_file_the_key_and_the_value(profiles, text, m
         ("{setup: ['wandb login --key=ghp_0123456789']}", "setup holds a value that looks", ""),
         ("{directives: ['--comment=ghp_0123456789']}", "directives holds a value that", ""),
         ("{account: ghp_0123456789}", "account holds a value that looks secret", "private file"),
-        ('{setup: ["a\\rb"]}', "with a character that bash cannot take", "remove it"),
-        ("{directives: [exclusive]}", 'has "exclusive", must be options', "nothing before it"),
-        ("{directives: ['#SBATCH --x']}", "must be options of the scheduler", ""),
+        (
+            '{setup: ["a\\rb"]}',
+            "must be a list, each value bash without control characters",
+            "leave setup out",
+        ),
+        (
+            "{directives: [exclusive]}",
+            'directives is ["exclusive"], must be a list, each value options',
+            "leave directives out",
+        ),
+        ("{directives: ['#SBATCH --x']}", "each value options of the scheduler", ""),
         ("{directives: ['--export=ALL,X_TOKEN=abc']}", "directives gives X_TOKEN", "export"),
         ("{lsf: {options: [-tii]}}", 'lsf.options is ["-tii"]', "default"),
         ("{lsf: {gpu: 'num={gpu}'}}", 'lsf.gpu is "num={gpu}", must be one line', ""),
@@ -332,7 +341,9 @@ def test_an_unknown_name_lists_the_known_ones_nearest_first_and_the_files(profil
 
 def test_a_wrong_flag_is_named(profiles):
     error = error_of(flags={"partition": Flag(name="--partition", value="")})
-    assert error.message == '--partition: partition is "", must be one line of text'
+    assert error.message == (
+        '--partition: partition is "", must be one word, as the scheduler knows it or null'
+    )
 
 
 @pytest.mark.parametrize("content", [b"\xff", None], ids=["bytes", "a folder"])

@@ -108,7 +108,7 @@ def test_a_run_takes_all_hosts_of_the_job_or_some_and_ends_with_its_own_code(she
     code, out, err = shell(*HERE, "--json")
     assert (code, json.loads(out)["state"]) == (0, "done"), err
     (run,) = all_runs(shell.user.folder / "runs")
-    assert run.read_outline().resources.nodes == 2
+    assert run.spec.outline.resources.nodes == 2
     submission = run.read_submission()
     assert (submission.step, submission.job_id) == (True, shell.job_id)
     assert 0 < run.read_spec().plan.limit_min <= 10  # what the job has left

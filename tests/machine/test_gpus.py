@@ -146,6 +146,7 @@ def driver(monkeypatch):
     }
     for name, answer in answers.items():
         monkeypatch.setattr(pynvml, name, answer)
+    monkeypatch.setattr("hpcdist.machine.gpus.LIBRARY", None)  # this program is always there
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 

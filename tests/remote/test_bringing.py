@@ -268,7 +268,7 @@ def test_limits_of_the_users_own_ssh_configuration_win(laptop, missing, tmp_path
     laptop("runs", "--host", "login", ssh=str(ssh), code=3, SSH_ASKPASS="")
     words = (tmp_path / "given").read_text().splitlines()
     options = [value for option, value in itertools.pairwise(words) if option == "-o"]
-    assert options[:-3] == ["ClearAllForwardings=yes", "BatchMode=yes", *given]
+    assert options[:-3] == ["ClearAllForwardings=yes", *given]
     assert words[-2:] == ["--", "login"]
 
 

@@ -14,8 +14,7 @@ from hpcdist.job import LoadedJob, load_job
 from hpcdist.runs.run import Run, make_unique_folder
 from hpcdist.runs.snapshot import NoWorkTreeError, copy_code, plan_snapshot, read_contents
 from hpcdist.runs.spec import RunSpec, UsedSnapshot
-from hpcdist.submission.layout import planned_scripts
-from hpcdist.submission.plan import PlannedSubmission, plan_run
+from hpcdist.submission.plan import PlannedSubmission, plan_run, planned_scripts
 from hpcdist.submission.submit import write_spec
 from hpcdist.submission.workspace import LIMIT_VARIABLE, SnapshotRequest, plan_workspace
 
@@ -342,12 +341,12 @@ def test_the_spec_the_script_and_render_name_the_snapshot(tree, runs):
     planned = plan_run(
         loaded(tree), scheduler="local", snapshot=SnapshotRequest(wanted=True, runs=runs)
     )
-    (script,) = planned_scripts(PlannedSubmission.of_run(planned), runs)
+    ((script, _),) = planned_scripts(PlannedSubmission.of_run(planned), runs)
     assert not runs.exists()
     assert f"\ncd {runs}/RUN/code" in script
     assert f"\nexport HPCDIST_SUBMIT_DIR={tree}\n" in script
     run = Run.create(runs, "x")
-    (placed,) = PlannedSubmission.of_run(planned).placed(run.path).runs
+    (placed,) = PlannedSubmission.of_run(planned).at(run.path).plans
     write_spec(run, placed)
     spec = run.read_spec()
     folder = run.path / "code"

@@ -77,7 +77,6 @@ def test_a_job_takes_the_profiles_image_unless_it_names_its_own_or_none(settle):
     assert container.mounts == ["/scratch", "/usr"]
     assert [note.split(",")[0] for note in notes] == [
         "pyxis is not on this machine: the nodes must have it",
-        "container.mounts has /scratch",
         "docker://a/b:1 is looked for when the job starts",
     ]
     assert settle(profile=profile, image="none") == (Container(), [])

@@ -9,7 +9,7 @@ import hpcdist
 ROOT = Path(hpcdist.__file__).parent
 FILES = [
     *(path for room in ("submission", "doctor", "job") for path in (ROOT / room).glob("*.py")),
-    *(ROOT / "cluster" / name for name in ("load.py", "rules.py", "channels.py", "host.py")),
+    *(ROOT / "cluster" / name for name in ("load.py", "channels.py")),
 ]
 NAMES = re.compile(r"\b(slurm|lsf|pbs|azure)\b", re.IGNORECASE)
 

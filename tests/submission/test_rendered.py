@@ -8,8 +8,7 @@ import pytest
 
 from hpcdist.job import load_job
 from hpcdist.schedulers import submitting
-from hpcdist.submission.layout import planned_scripts
-from hpcdist.submission.plan import PlannedSubmission, plan_run
+from hpcdist.submission.plan import PlannedSubmission, plan_run, planned_scripts
 from hpcdist.submission.submit import submit
 
 COMMANDS = {
@@ -36,6 +35,6 @@ def test_render_prints_what_the_scheduler_gets(name, tmp_path, monkeypatch, writ
         (tmp_path / "bin" / command).chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
     planned = PlannedSubmission.of_run(plan_run(load_job(write_script("")), scheduler=name))
-    (rendered,) = planned_scripts(planned, tmp_path / "runs")
+    ((rendered, _),) = planned_scripts(planned, tmp_path / "runs")
     (run,) = submit(planned, runs=tmp_path / "runs").runs
     assert sent.read_bytes() == re.sub(r"\bRUN\b", run.id, rendered).encode()

@@ -21,8 +21,7 @@ from hpcdist.runs.snapshot import plan_snapshot
 from hpcdist.schedulers import local
 from hpcdist.submission import plan
 from hpcdist.submission import submit as submission
-from hpcdist.submission.layout import lay_out, planned_scripts
-from hpcdist.submission.plan import PlannedSubmission, plan_run
+from hpcdist.submission.plan import PlannedSubmission, lay_out, plan_run, planned_scripts
 from hpcdist.submission.points import Point
 
 
@@ -85,9 +84,9 @@ def test_secret_arguments_reach_the_agent_and_nothing_that_is_shown(
     flags = {"args": Flag(name="--set args", value=job.args, text=f"[--password, {SECRET}]")}
     loaded = LoadedJob(job=job, source="x.py", overrides=[f"args=[--password, {SECRET}]", url])
     planned = plan_run(loaded, scheduler="local")
-    submitted = PlannedSubmission(points=[Point(index=0, flags=flags)], runs=[planned])
+    submitted = PlannedSubmission(points=[Point(index=0, flags=flags)], plans=[planned])
     made = submission.Submission(submitted, tmp_path)
-    made.make_runs(*lay_out(made.planned, made.places))
+    made.make_runs(*lay_out(made.planned))
     (run,) = made.runs
     assert files_with(tmp_path, SECRET.encode(), b"pw-of-ann") == [run.private_file]
     assert run.private_file.stat().st_mode & 0o777 == 0o600

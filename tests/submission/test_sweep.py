@@ -12,7 +12,7 @@ from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.slurm.site import ask_max_array_size
 from hpcdist.schedulers.slurm.slurm import parse_books
 from hpcdist.submission.dependencies import parse_after
-from hpcdist.submission.layout import group_points
+from hpcdist.submission.plan import group_points
 from hpcdist.submission.points import (
     axes_from_values,
     check_given_once,
@@ -94,7 +94,7 @@ def test_commas_and_spaces_within_brackets_and_quotes_do_not_split(text, expecte
         with pytest.raises(JobError, match="value 2 of 2 is empty"):
             axes(text)
     else:
-        assert [flag.value for flag in axes(text)[0].flags] == expected
+        assert [step["k"].value for step in axes(text)[0]] == expected
 
 
 @pytest.mark.parametrize(
@@ -150,33 +150,30 @@ def test_values_from_python_are_axes_too():
         axes_from_values({"nodes": []})
 
 
-def test_runs_of_one_shape_share_an_array():
-    jobs = group_points(["a", "b", "a", "c", "b", "a"], max_array_size=1001)
-    assert [job.points for job in jobs] == [[0, 2, 5], [1, 4], [3]]
-
-
-@pytest.mark.parametrize(("limit", "sizes"), [(31, [31, 31, 31, 7]), (99, [99, 1]), (100, [100])])
-def test_arrays_are_no_longer_than_the_site_allows(limit, sizes):
-    jobs = group_points(["a"] * 100, max_array_size=limit)
-    assert [len(job.points) for job in jobs] == sizes
-    assert [index for job in jobs for index in job.points] == list(range(100))
-
-
-def test_a_site_without_arrays_gets_single_jobs():
-    jobs = group_points(["a"] * 3, max_array_size=0)
-    assert [job.points for job in jobs] == [[0], [1], [2]]
+@pytest.mark.parametrize(
+    ("scripts", "most", "groups"),
+    [
+        ("abacba", 1001, [[0, 2, 5], [1, 4], [3]]),
+        ("aaa", 0, [[0], [1], [2]]),
+        ("aaaaa", 3, [[0, 1, 2], [3, 4]]),
+        ("aaaaa", 5, [[0, 1, 2, 3, 4]]),
+    ],
+)
+def test_runs_of_one_shape_share_arrays_no_longer_than_the_site_allows(scripts, most, groups):
+    jobs = group_points(list(scripts), max_array_size=most)
+    assert [points for points, _, _ in jobs] == groups
+    assert all(limit is None and not behind for _, limit, behind in jobs)
 
 
 @pytest.mark.parametrize("max_parallel", [1, 2, 3, 7])
 def test_max_parallel_holds_for_all_jobs_together(max_parallel):
     jobs = group_points(list("aabbbcdee"), max_array_size=2, max_parallel=max_parallel)
-    firsts = [job for job in jobs if job.behind is None]
-    assert sum(job.max_parallel for job in firsts) == max_parallel
-    for job in jobs:
-        if job.behind is not None:  # it starts where that one has ended
-            assert job.max_parallel == jobs[job.behind].max_parallel
-    behind = [job.behind for job in jobs if job.behind is not None]
-    assert len(set(behind)) == len(behind)
+    assert sum(limit for _, limit, behind in jobs if not behind) == max_parallel
+    for _, limit, behind in jobs:
+        if behind:  # it starts where that one has ended
+            assert limit == jobs[behind[0]][1]
+    lanes = [behind[0] for _, _, behind in jobs if behind]
+    assert len(set(lanes)) == len(lanes)
 
 
 @pytest.mark.parametrize(("told", "size"), [("31", 31), (None, 1001)], ids=["told", "by default"])

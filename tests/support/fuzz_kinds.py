@@ -6,7 +6,6 @@ import io
 import os
 import socket
 import struct
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -307,31 +306,6 @@ def job_file(folder: Path) -> list[Sample]:
     return [Sample(_JOB, read), Sample(allreduce, read)]
 
 
-def program_archive(folder: Path) -> list[Sample]:
-    """A zip file as a script: loaded, and its imports looked through."""
-    from hpcdist.job.load import load_job
-    from hpcdist.workloads import load_workload
-
-    path = folder / "program.zip"
-
-    def read(content: bytes) -> bool:
-        path.write_bytes(content)
-        try:
-            load_workload(load_job(str(path)).job).notes()
-        except JobError as error:
-            return _is_refused(error)
-        return True
-
-    def archived(compression: int) -> bytes:
-        out = io.BytesIO()
-        with zipfile.ZipFile(out, "w", compression) as archive:
-            archive.writestr("__main__.py", "import helper\nhelper.f()\n")
-            archive.writestr("helper.py", "import torch\ndef f(): pass\n")
-        return out.getvalue()
-
-    return [Sample(archived(way), read) for way in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)]
-
-
 def profile(folder: Path) -> list[Sample]:
     from hpcdist.cluster.load import list_profiles, load_profile
 
@@ -585,7 +559,6 @@ KINDS: dict[str, Callable[[Path], list[Sample]]] = {
     "verdict": verdict,
     "spec": spec,
     "job file": job_file,
-    "program archive": program_archive,
     "profile": profile,
     "cache": cache,
     "checkpoint": checkpoint,

@@ -25,6 +25,16 @@ GOES_ON = (
     "so, or if it records its steps and has saved a checkpoint in HPCDIST_RUN_DIR; hpcdist resume "
     "starts it again by hand"
 )
+_NO_GPU = "this node shows no GPU: let the script choose cpu and gloo there, or ask for GPUs"
+_HINTS = {
+    "EOF when reading a line": "ranks have no keyboard: give the value as an argument, after --",
+    "Found no NVIDIA driver": _NO_GPU,
+    "Torch not compiled with CUDA": _NO_GPU,
+    "No CUDA GPUs are available": _NO_GPU,
+    "requires at least one CUDA device": _NO_GPU,
+    "only supported with GPUs": _NO_GPU,
+}
+"""A part of an exception's message -> what to do."""
 _OWN_ERRORS = f"{HpcdistError.__module__}."
 _LONGEST_TEXT = 300  # of an exception in a sentence; verdict.json has all of it
 _TRACEBACK = "Traceback (most recent call last):"
@@ -158,6 +168,7 @@ def _why(end: RankEnd, kind: Kind) -> str:
         # Our own errors say in words what is wrong, and what to do.
         is_own, what = report.exception.startswith(_OWN_ERRORS), report.exception
         said = text if is_own else ": ".join(filter(None, [what, text]))
+        said = "; ".join([said, *dict.fromkeys(_HINTS[part] for part in _HINTS if part in text)])
         return f"out of memory: {said}" if kind == "out_of_memory" else said
     if end.exit_code == 0:
         return "exited with code 0 before its workload was done (os._exit?)"

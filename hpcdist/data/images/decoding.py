@@ -173,7 +173,7 @@ class Report:
     """Path -> why the file is no image, in the order of the data set."""
 
 
-def check_files(parts: ImageParts, tick: Callable[[], None] = lambda: None) -> Report:
+def check_files(parts: ImageParts, tick: Callable[[], object] = lambda: None) -> Report:
     """Decode all files, several at a time; `tick` is called after each."""
     paths = [part.root / path for part in (parts.train, parts.test) for path in part.paths]
     report = Report()
