@@ -39,7 +39,7 @@ quick: $(VENV)/test-installed
 floor:
 	mkdir -p build
 	$(PYTHON) .ci/floor.py > build/floor.txt
-	$(MAKE) quick VENV=.venv-floor CONSTRAINTS=build/floor.txt
+	$(MAKE) quick VENV=.venv-floor CONSTRAINTS=build/floor.txt PYTEST_ARGS="-W ignore::DeprecationWarning"
 
 # Faults put into hpcdist one by one: prints how many of them the tests find. In a clean work tree, which it changes meanwhile.
 MUTANTS ?= 60

@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -334,7 +335,8 @@ def fork_store(listener: socket.socket, address: str) -> int:
             select.select([listener], [], [])
         from torch._C._distributed_c10d import TCPStore  # torch.distributed exports it untyped
 
-        store = TCPStore(
+        open_store = partial(
+            TCPStore,
             address,
             listener.getsockname()[1],
             world_size=None,
@@ -343,6 +345,10 @@ def fork_store(listener: socket.socket, address: str) -> int:
             wait_for_workers=False,
             master_listen_fd=listener.detach(),
         )
+        try:
+            store = open_store()
+        except NotImplementedError:  # libuv takes no socket that listens already: torch 2.6
+            store = open_store(use_libuv=False)
         while store is not None:
             signal.pause()
     except BaseException:  # noqa: BLE001 - the copy of the process must not run on above this frame

@@ -226,7 +226,7 @@ def test_the_fit_is_that_of_numpy_where_no_term_is_below_zero():
     law = fit_law(times_s, is_strong=True)
     rows = [[1 / size.gpus, (size.gpus - 1) / size.gpus] for size in times_s]
     relative = [[x / t for x in row] for row, t in zip(rows, times_s.values(), strict=True)]
-    (first, second), (squares,), *_ = numpy.linalg.lstsq(relative, [1.0] * 4)
+    (first, second), (squares,), *_ = numpy.linalg.lstsq(relative, [1.0] * 4, rcond=None)
     assert (law.computing_s, law.communication_s) == pytest.approx((first, second))
     assert law.variance == pytest.approx(squares / 2)
     covariance = numpy.linalg.inv(numpy.transpose(relative) @ relative)
