@@ -107,9 +107,9 @@ def drill(
     finally:
         if not is_kept:
             shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):  # one of them is not empty
-            folder.rmdir()
-            folder.parent.rmdir()
+        for each in (folder, folder.parent):
+            with suppress(OSError):  # it is gone, or not empty
+                each.rmdir()
     code = EXIT_FAILED if any(cost.is_work_lost for cost in costs) else EXIT_DONE
     if as_json:
         paths = [run.path if is_kept else None for run in runs]
