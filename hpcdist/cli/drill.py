@@ -18,7 +18,7 @@ from hpcdist.cli.follow import Interrupted, Interrupts
 from hpcdist.cli.options import ONE_RUN_OPTIONS, Choice, JobOptions, job_options, json_option
 from hpcdist.cli.printing import print_columns, print_json, print_wrapped, say
 from hpcdist.cluster.channels import NONE
-from hpcdist.drill.drill import NAMES, Request, conduct
+from hpcdist.drill.drill import NAMES, Cost, Request, conduct
 
 if TYPE_CHECKING:
     from hpcdist.submission.plan import PlannedRun
@@ -107,25 +107,16 @@ def drill(
     finally:
         if not is_kept:
             shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):  # one of them is not empty
-            folder.rmdir()
-            folder.parent.rmdir()
+        for each in (folder, folder.parent):
+            with suppress(OSError):  # it is gone, or not empty
+                each.rmdir()
     code = EXIT_FAILED if any(cost.is_work_lost for cost in costs) else EXIT_DONE
     if as_json:
         paths = [run.path if is_kept else None for run in runs]
         told = {"exit_code": code, "undisturbed": paths[0], "disturbed": paths[1]}
         print_json(told | {"disturbances": costs})
         return code
-    rows = []
-    for cost in costs:
-        lost = "-" if cost.lost_steps is None else number_of(cost.lost_steps, "step")
-        down = "-" if cost.down_s is None else f"{cost.down_s:.1f} s"
-        rows.append((cost.name, cost.verdict or "-", cost.went_on, lost, down))
-    print_columns(("DISTURBANCE", "VERDICT", "WENT ON FROM", "LOST", "DOWN"), rows)
-    for cost in costs:
-        if cost.advice:
-            lost = "WORK LOST: " if cost.is_work_lost else ""
-            print_wrapped(f"{lost}{one_line(cost.advice)}", first=f"\n{cost.name}: ", indent=2)
+    _print(costs)
     if is_kept:
         say(f"its runs are in {folder}")
     return code
@@ -142,3 +133,16 @@ def _changed(options: JobOptions, keys: Sequence[str], *, here: str) -> JobOptio
         name = name if os.sep in name else f".{os.sep}{name}"
     overrides = (*options.overrides, *keys)
     return replace(options, job_name=name, time_limit=None, overrides=overrides)
+
+
+def _print(costs: Sequence[Cost]) -> None:
+    rows = []
+    for cost in costs:
+        lost = "-" if cost.lost_steps is None else number_of(cost.lost_steps, "step")
+        down = "-" if cost.down_s is None else f"{cost.down_s:.1f} s"
+        rows.append((cost.name, cost.verdict or "-", cost.went_on, lost, down))
+    print_columns(("DISTURBANCE", "VERDICT", "WENT ON FROM", "LOST", "DOWN"), rows)
+    for cost in costs:
+        if cost.advice:
+            lost = "WORK LOST: " if cost.is_work_lost else ""
+            print_wrapped(f"{lost}{one_line(cost.advice)}", first=f"\n{cost.name}: ", indent=2)
