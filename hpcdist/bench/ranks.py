@@ -14,8 +14,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED
-from hpcdist.rank.context import RankContext
-from hpcdist.runs.benchmarks import (
+from hpcdist.bench.cells import (
     EVENT_TYPES,
     BenchmarkRun,
     BenchmarkSummary,
@@ -26,6 +25,7 @@ from hpcdist.runs.benchmarks import (
     pictures,
     summarize,
 )
+from hpcdist.rank.context import RankContext
 from hpcdist.runs.run import slug
 from hpcdist.training import group
 

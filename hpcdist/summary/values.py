@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Struct
 
 from hpcdist.base.statistics import Measure, Ratio
+from hpcdist.bench.cells import BenchmarkSummary
 from hpcdist.job.goal import Quantity
-from hpcdist.runs.benchmarks import BenchmarkSummary
 from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import Kind, State
 

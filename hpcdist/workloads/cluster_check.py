@@ -14,10 +14,10 @@ import msgspec
 
 from hpcdist.base.version import versions
 from hpcdist.bench.allreduce.bandwidth import size_sentence, size_table
+from hpcdist.bench.cells import Findings
 from hpcdist.job.spec import Allreduce, CheckJob
 from hpcdist.machine.gpus import driver_cuda_version, visible_uuids
 from hpcdist.rank.context import RankContext, Workload
-from hpcdist.runs.benchmarks import Findings
 from hpcdist.runs.spec import RunSpec
 from hpcdist.training.group import process_group
 

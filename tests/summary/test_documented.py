@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcdist.base.statistics import Interval, Measure
-from hpcdist.runs.benchmarks import BenchmarkSummary, CellTable, Findings, TimedCell
+from hpcdist.bench.cells import BenchmarkSummary, CellTable, Findings, TimedCell
 from hpcdist.runs.spec import Accounting
 from hpcdist.summary import summarize
 from hpcdist.summary.report.csv import to_csv

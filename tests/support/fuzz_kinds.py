@@ -20,8 +20,8 @@ from hpcdist.agent.node import RankMeeting
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, JobError, ProfileError
 from hpcdist.base.text import one_line
+from hpcdist.bench import cells
 from hpcdist.job.spec import Data, Resources, TrainJob, job_to_dict
-from hpcdist.runs import benchmarks
 from hpcdist.runs.events import read_events
 from hpcdist.runs.requests import (
     Answer,
@@ -122,7 +122,7 @@ def _usage() -> bytes:
 def _benchmark_events() -> bytes:
     """One of every kind of event that only benchmarks record, twice, beside a rank's others."""
     first, *_, last = _events(0).splitlines(keepends=True)
-    kinds = [{"event": kind, **_filled(event)} for kind, event in benchmarks.EVENT_TYPES.items()]
+    kinds = [{"event": kind, **_filled(event)} for kind, event in cells.EVENT_TYPES.items()]
     return b"".join([first, *(msgspec.json.encode(each) + b"\n" for each in kinds * 2), last])
 
 

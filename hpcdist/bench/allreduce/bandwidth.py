@@ -12,7 +12,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import combinations
 
 from hpcdist.base.text import format_time, number_of, show_binary, show_bytes, shown
-from hpcdist.runs.benchmarks import CellTable, TimedCell
+from hpcdist.bench.cells import CellTable, TimedCell
 
 Pair = tuple[int, int]
 """Two nodes, the smaller number first."""

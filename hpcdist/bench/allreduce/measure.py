@@ -19,9 +19,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hpcdist.bench.allreduce.bandwidth import bus_bandwidth
+from hpcdist.bench.cells import TimedCell, percentile, timed_cell
 from hpcdist.bench.ranks import num_affordable
 from hpcdist.job.spec import Allreduce
-from hpcdist.runs.benchmarks import TimedCell, percentile, timed_cell
 
 _VALUES = 7  # no power of two: parts of buffers begin at powers of two
 _BLOCK_NUMBERS = 1 << 18

@@ -17,13 +17,13 @@ from hpcdist.bench.allreduce.bandwidth import (
     size_sentence,
     size_table,
 )
+from hpcdist.bench.cells import CellTable, Findings
 from hpcdist.bench.ranks import BenchmarkRank, process_group
 from hpcdist.job.check import check_each_once
 from hpcdist.job.spec import Allreduce, AllreduceJob
 from hpcdist.machine.memory import free_bytes
 from hpcdist.machine.process import boot_id
 from hpcdist.rank.context import RankContext, Workload
-from hpcdist.runs.benchmarks import CellTable, Findings
 
 if TYPE_CHECKING:
     from hpcdist.bench.allreduce.measure import Measured

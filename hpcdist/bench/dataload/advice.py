@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hpcdist.base.statistics import Ratio, differs, ratio, ratios_of_all, spread_measure
 from hpcdist.base.text import interval_text, number_of, show_percent, show_time, spread_text
-from hpcdist.runs.benchmarks import Findings, TimedCell
+from hpcdist.bench.cells import Findings, TimedCell
 
 PARTS = {
     "read": "reading",

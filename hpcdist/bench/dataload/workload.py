@@ -11,6 +11,7 @@ import msgspec
 
 from hpcdist.base.statistics import mean
 from hpcdist.base.text import number_of
+from hpcdist.bench.cells import CellTable, Findings, TimedCell, timed_cell
 from hpcdist.bench.dataload.advice import WAITING, Loading, conclude
 from hpcdist.bench.dataload.ways import Way, check_dataload, combine, several
 from hpcdist.bench.ranks import BenchmarkRank, process_group
@@ -18,7 +19,6 @@ from hpcdist.data.catalog import download_data, find_data_set
 from hpcdist.job.spec import Data, DataloadJob
 from hpcdist.machine.cpus import cpu_quota
 from hpcdist.rank.context import RankContext, Workload
-from hpcdist.runs.benchmarks import CellTable, Findings, TimedCell, timed_cell
 
 if TYPE_CHECKING:
     from hpcdist.bench.dataload.measure import Loader, Passes

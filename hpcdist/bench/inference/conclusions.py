@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from hpcdist.base.statistics import differs
 from hpcdist.base.text import interval_text, number_of, show_percent
-from hpcdist.runs.benchmarks import CellTable, Comparison, TimedCell, compare
+from hpcdist.bench.cells import CellTable, Comparison, TimedCell, compare
 
 SINGLE = "single"
 DATA_PARALLEL = "data_parallel"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcdist.base.errors import JobError
+from hpcdist.bench.cells import Findings, TimedCell, timed_cell
 from hpcdist.bench.inference.conclusions import (
     DATA_PARALLEL,
     PROCESS_PER_GPU,
@@ -16,7 +17,6 @@ from hpcdist.data.catalog import check_data, download_data, find_data_set
 from hpcdist.job.check import check_each_once
 from hpcdist.job.spec import InferenceJob
 from hpcdist.rank.context import RankContext, Workload
-from hpcdist.runs.benchmarks import Findings, TimedCell, timed_cell
 from hpcdist.training.checks import check_model, is_torchvision
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from msgspec import Struct
 from hpcdist.base.errors import UserError
 from hpcdist.base.statistics import Measure, Ratio, differs, measure, ratios, spread_measure
 from hpcdist.base.text import first_few
-from hpcdist.runs.benchmarks import rates
+from hpcdist.bench.cells import rates
 from hpcdist.summary.values import SCHEMA, RanWith, RunSummary
 
 Outcome = Literal["slower", "faster", "within threshold", "not distinguishable", "failed"]

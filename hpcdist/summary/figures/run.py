@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from hpcdist.base.statistics import mean
 from hpcdist.base.text import listed, number_of
+from hpcdist.bench.cells import summarize
 from hpcdist.job.goal import Quantity
-from hpcdist.runs import benchmarks
 from hpcdist.runs.events import PHASES, ClockSet, End, Evaluation, Memory, Note, PeerGroup
 from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import State, Verdict
@@ -204,7 +204,7 @@ def measure_run(
         slowest_rank=max(paces, key=lambda pace: pace.own_time_s, default=None),
         fastest_rank=min(paces, key=lambda pace: pace.own_time_s, default=None),
         verdict=_verdict_summary(verdict) if verdict else None,
-        benchmark=_newest(ranks, lambda own: benchmarks.summarize(own.events.events)),
+        benchmark=_newest(ranks, lambda own: summarize(own.events.events)),
         notes=[
             *dict.fromkeys(note.message for own in ranks for note in own.events.all(Note)),
             *_notes_on_clocks(ranks),

@@ -18,10 +18,11 @@ from msgspec import Struct
 
 from hpcdist.base import files
 from hpcdist.base.text import number_of
-from hpcdist.runs import benchmarks, events
+from hpcdist.bench import cells
+from hpcdist.runs import events
 from hpcdist.runs.events import MOST_FILE_BYTES, UNDECODABLE, Window, decode_event
 
-EVENT_TYPES: dict[str, type[Struct]] = {**events.EVENT_TYPES, **benchmarks.EVENT_TYPES}
+EVENT_TYPES: dict[str, type[Struct]] = {**events.EVENT_TYPES, **cells.EVENT_TYPES}
 """Events that the summary reads. Their tags are their kinds; those of benchmarks that stand in the
 summary as they are have none, as a tag would stand there too."""
 

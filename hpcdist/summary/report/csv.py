@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from hpcdist.base import table
 from hpcdist.base.table import Column, Table
-from hpcdist.runs.benchmarks import TimedCell
+from hpcdist.bench.cells import TimedCell
 from hpcdist.runs.events import PHASES
 from hpcdist.summary.figures.run import flatten
 from hpcdist.summary.figures.shares import SHARES

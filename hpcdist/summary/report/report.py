@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from hpcdist.base.table import Table
 from hpcdist.base.text import format_ranges, shown
-from hpcdist.runs import benchmarks
+from hpcdist.bench.cells import to_tables
 from hpcdist.summary.compare.conclusions import (
     cell_conclusions,
     conclusions,
@@ -190,4 +190,4 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
 def _benchmarks(rows: Sequence[Row]) -> Iterator[Table[Any]]:
     for row in rows:
         if row.run.benchmark is not None:
-            yield from benchmarks.to_tables(row.run.benchmark, row.number)
+            yield from to_tables(row.run.benchmark, row.number)

@@ -14,7 +14,7 @@ from hpcdist.bench.allreduce.bandwidth import (
     slow_pairs,
     tournament,
 )
-from hpcdist.runs.benchmarks import timed_cell
+from hpcdist.bench.cells import timed_cell
 
 
 @pytest.mark.parametrize("num_nodes", range(1, 12))

@@ -2,8 +2,8 @@
 
 import pytest
 
+from hpcdist.bench.cells import TimedCell
 from hpcdist.bench.dataload.advice import Loading, conclude
-from hpcdist.runs.benchmarks import TimedCell
 
 PARTS = {
     "read": 20e-6,

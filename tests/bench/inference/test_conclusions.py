@@ -2,8 +2,8 @@
 
 import pytest
 
+from hpcdist.bench.cells import TimedCell
 from hpcdist.bench.inference.conclusions import conclude
-from hpcdist.runs.benchmarks import TimedCell
 
 SINGLE = {1: 1.0, 8: 1.0, 64: 4.0, 512: 32.0}
 """Milliseconds by batch size."""

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from hpcdist.base import plotting
 from hpcdist.base.plotting import Picture, first, label
 from hpcdist.base.text import format_ranges, format_time, number_of, shown, unique
+from hpcdist.bench.cells import BenchmarkRun
+from hpcdist.bench.cells import pictures as pictures_of_cells
 from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.job.goal import Goal
-from hpcdist.runs import benchmarks
-from hpcdist.runs.benchmarks import BenchmarkRun
 from hpcdist.runs.run import Run, slug
 from hpcdist.runs.spec import RunSpec
 from hpcdist.summary.figures.series import Learning, Series, decode_series
@@ -221,7 +221,7 @@ def _benchmarks(section: Section) -> Iterator[Picture]:
         for row, name in zip(rows, run_names(rows), strict=True)
         if row.run.benchmark is not None
     ]
-    for picture in benchmarks.pictures(section.name, results):
+    for picture in pictures_of_cells(section.name, results):
         own = [by_id[run] for run in picture.runs]
         draw = partial(_draw_titled, picture.draw, picture.title, own)
         yield picture._replace(draw=draw, topic=Topic.MEASURED.value)

@@ -3,7 +3,7 @@
 import pytest
 
 from hpcdist.base.table import to_csv
-from hpcdist.runs.benchmarks import (
+from hpcdist.bench.cells import (
     BenchmarkRun,
     BenchmarkSummary,
     CellTable,
