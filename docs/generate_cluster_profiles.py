@@ -13,11 +13,8 @@ from hpcdist.job.keys import keys_of
 _HEAD = """# Cluster profiles
 
 A profile holds what a job must know about a cluster but no job file should contain: the partition, the account, how GPUs
-are requested, which modules to load. Profiles are in the file `hpcdist.yaml`. With a profile,
-
-    hpcdist submit ddp --nodes 2 --gpus 2
-
-is all you need to type, and the same job runs on another cluster with `--cluster NAME`.
+are requested, which modules to load. Profiles are in the file `hpcdist.yaml`. The same job runs on another cluster with
+`--cluster NAME`.
 
 ## A first file
 
@@ -27,9 +24,8 @@ On a login node:
     hpcdist cluster detect --write         # ./hpcdist.yaml, for this project
     hpcdist cluster detect --out ~/.config/hpcdist/hpcdist.yaml      # for all projects
 
-The command asks the scheduler (sinfo, scontrol and sacctmgr; bqueues, bparams and bhosts; qstat and pbsnodes; Azure's workspace) and writes one profile for every
-partition with GPUs and one for the default partition. It overwrites a file only with `--force`. Add yourself what the
-scheduler does not know, such as modules.
+The command asks the scheduler and writes one profile for every partition with GPUs and one for the default partition. It
+overwrites a file only with `--force`. Add yourself what the scheduler does not know, such as modules.
 
 hpcdist ships a commented file for some clusters:
 
@@ -41,7 +37,7 @@ These commands show your profiles and what a job would request:
 
     hpcdist cluster list                   # the profiles; * is the one used without --cluster
     hpcdist cluster show [NAME]            # every value, and where it comes from
-    hpcdist explain ddp --nodes 2 --gpus 2     # the script: what each line does, and where it comes from
+    hpcdist explain ddp --nodes 2 --gpus 2     # the script: what each line does, and its key or flag
 
 ## Where profiles are, and which one applies
 
@@ -49,18 +45,16 @@ These commands show your profiles and what a job would request:
   root of the git repository.
 - The user's file: `$XDG_CONFIG_HOME/hpcdist/hpcdist.yaml`, by default `~/.config/hpcdist/hpcdist.yaml`.
 
-If both files describe a cluster, they are merged key by key. The project's value wins, and `null` in the project's file
-removes the user's value. Lists, `environment`, `container`, `lsf` and `azure` are each replaced as one value. `--partition`, `--account` and
-`--qos` override both files.
+If both files describe a cluster, they are merged key by key. The project's value wins, and its `null` removes the user's
+value. Lists, `environment`, `container`, `lsf` and `azure` are each replaced as one value. `--partition`, `--account` and `--qos`
+override both files.
 
-hpcdist selects the cluster from the first of these that is given: `--cluster NAME`, the variable `HPCDIST_CLUSTER`,
-`default` in the project's file, `default` in the user's file, the only cluster there is. If none of them is given, jobs are
-submitted without a profile. The profile's `scheduler` is used unless `--scheduler` or `--local` is given. With `--local`
-and `--scheduler local`, no profile is used at all.
+The first of these that is given selects the cluster: `--cluster NAME`, the variable `HPCDIST_CLUSTER`, `default` in the project's
+file, `default` in the user's file, the only cluster there is. Otherwise jobs are submitted without a profile, and so they are
+with `--local` and `--scheduler local`. `--scheduler` overrides the profile's `scheduler`.
 
-The job's own values win over the profile: `cpus_per_gpu`, `mem_gb` and `time_limit_min` only fill in what `resources` leaves
-unset. `--time` is short for `--set resources.time_limit_min`. It takes minutes, `H:MM:SS` or `D-HH:MM:SS`. `24:00` is
-refused, because it means minutes to sbatch and hours to bsub.
+The job's own values win over the profile. `--time` is short for `--set resources.time_limit_min`. It takes minutes, `H:MM:SS` or
+`D-HH:MM:SS`. `24:00` is refused, because it means minutes to sbatch and hours to bsub.
 
 ## Format
 
@@ -84,37 +78,33 @@ _NOTES = """
   stands for `bin/python` in it, or in its `.venv`; `.` is the file's own.
 - `container`: has the keys of [a job's section `container`](job-keys.md#container), and counts for jobs that name no image. A path
   of an image is relative to the file. See [containers.md](containers.md).
-- `host`: `hpc` or `me@login.site.org:/work/me`, as ssh knows it, and a folder there. The keys beside it, and paths in them, are
-  for that host: see [laptop.md](laptop.md).
+- `host`: `hpc` or `me@login.site.org:/work/me`. The keys beside it, and paths in them, are for that host: see
+  [laptop.md](laptop.md).
 - `directives`: options that hpcdist sets itself are refused, with the name of the key to use: `--partition` is the key
   partition.
-- A value that looks secret, by its name (a token, a password, an API key) or by itself (`ghp_...`, `Bearer ...`, a private key, a
-  URL with a password), is refused in every key, because it would appear in the script and in the
-  run directory. Export it in the shell that submits, or read it in `setup`:
+- A value that looks secret, by its name (a token, a password) or by itself (`ghp_...`, a private key), is refused in every key,
+  because it would appear in the script and in the run directory. Export it in the shell that submits, or read it in `setup`:
   `export HF_TOKEN=$(cat ~/.hf-token)`.
 """
 
 _LSF_HEAD = """
 ## The section `lsf`
 
-LSF sites differ in the options that their bsub knows, in the unit that memory is counted per, and in how a process is
-started on a host. Slurm ignores this section.
+The differences between LSF sites; other schedulers ignore this section. See also [lsf.md](lsf.md).
 
 """
 
 _LSF_NOTES = """
 - Slots: `-n` is the number of a node's ranks times `cpus_per_gpu`, over all nodes: `-n 16 -R "span[ptile=8]"`. A job on one
   node has `span[hosts=1]`.
-- `options`: an option that is not listed is never sent. `-r` and `-ti` are then left out. A job that needs another option
-  (`-W` for a time limit, `-w` for `--after`) is refused, and the message says which key or flag to leave out.
-- Memory: `mem_gb` is per node. `mem_per` and `mem_unit` say how the site reads `rusage[mem=...]`. The value is rounded up.
-  LSF's MB may be 2**20 bytes. A job then gets up to 5 % more than it requested (7 % with `mem_unit: GB`), and never less.
-- GPUs: `gpu` is the value of `-gpu`, whose number is per host. `gpu_rusage` replaces it at older sites. With `gpu: null`
-  nothing is sent, and the queue assigns the GPUs. `gpu_type` is appended as `gmodel=`.
-- `-R` in `directives`: hpcdist sends a single string, because some LSF installations refuse several. The sections of the
-  directives are merged with hpcdist's own: `select` by `&&`, and `rusage` resource by resource, where `mem_gb` and the GPUs
-  override a directive. `same`, `cu`, `order` and `affinity` are sent as they are. `-R "rusage[mem=5GB]"` is memory per slot,
-  however many slots a job has. `span`, alternatives (`||` in rusage) and compound strings (`2*{...}`) are refused.
+- `options`: an option that is not listed is never sent. A job that needs one (`-W` for a time limit, `-w` for `--after`) is
+  refused; jobs do without `-r` and `-ti`.
+- Memory: the value is rounded up, and LSF's MB may be 2**20 bytes: a job gets up to 5 % more than it requested (7 % with
+  `mem_unit: GB`), and never less.
+- GPUs: with `gpu: null` nothing is sent, and the queue assigns the GPUs. `gpu_type` is appended as `gmodel=`.
+- `-R` in `directives` is merged with hpcdist's own into one string: `select` by `&&`, and `rusage` resource by resource, where
+  `mem_gb` and the GPUs override a directive. `same`, `cu`, `order` and `affinity` are sent as they are. `-R "rusage[mem=5GB]"`
+  is memory per slot. `span`, alternatives (`||` in rusage) and compound strings (`2*{...}`) are refused.
 - `qos` and `gpu_request: gres` belong to Slurm, and are refused. For a service class, use the directive `-sla NAME`.
 - bsub reads values in double quotes, so they cannot contain `"` and `\\`. `directives` are sent as they are written.
 """
@@ -122,21 +112,22 @@ _LSF_NOTES = """
 _AZURE_HEAD = """
 ## The section `azure`
 
-The workspace of Azure Machine Learning that jobs go to ([azure.md](azure.md)). Others ignore this section. `subscription`,
-`resource_group`, `workspace`, `compute`, and one of `environment` and `image` must be set.
+The workspace of Azure Machine Learning that jobs go to ([azure.md](azure.md)); other schedulers ignore this section.
+`subscription`, `resource_group`, `workspace`, `compute`, and one of `environment` and `image` must be set.
 
 """
 
 _AZURE_NOTES = """
-- No credentials stand here: the login is that of `az login`, or another that azure-identity finds.
-- `partition`, `account`, `qos`, `constraint`, `gpu_type`, `mem_gb`, `directives` and `gpu_request: gres` mean nothing to Azure,
-  and are refused: what a node has is decided by its compute. `cpus_per_gpu` is not needed, since ranks share the node's CPUs.
+- The login is that of `az login`, or another that azure-identity finds.
+- `partition`, `account`, `qos`, `constraint`, `gpu_type`, `mem_gb`, `directives` and `gpu_request: gres` are refused: the compute
+  decides what a node has.
 """
 
 _EXAMPLES = """
 ## Examples
 
-A partition with GPUs, charged to a project:
+A partition with GPUs, charged to a project; GPUs of one type, at a site that requests them as gres (`--gres=gpu:a100:4`); whole
+nodes, without a request for GPUs:
 
 ```yaml
 clusters:
@@ -148,23 +139,12 @@ clusters:
     cpus_per_gpu: 8
     mem_gb: 200
     time_limit_min: 720
-```
-
-GPUs of one type, at a site that requests them as gres (`--gres=gpu:a100:4`):
-
-```yaml
-clusters:
+    interface: ib0          # InfiniBand for gloo and NCCL
   a100:
     partition: gpu
     gpu_request: gres
     gpu_type: a100
     constraint: nvlink
-```
-
-Whole nodes, without a request for GPUs:
-
-```yaml
-clusters:
   nodes:
     partition: batch
     gpu_request: none
@@ -185,10 +165,9 @@ clusters:
     python: ~/venvs/torch/bin/python
 ```
 
-uv: a project with its environment beside the file, made by `uv sync --frozen` on the login node, so that the nodes have what
-`uv.lock` says. Nothing is activated and no pip is needed; nodes need not reach the internet. `uv run hpcdist submit ...` does the
-same without a profile, as jobs run with the interpreter that submits. spec.json keeps a digest of `uv.lock`, by which
-`hpcdist diff` tells runs of other locks apart, and a snapshot has the file itself.
+uv: a project with its environment beside the file, made by `uv sync --frozen` on the login node. Nodes need no pip and no
+internet. `uv run hpcdist submit ...` does the same without a profile, because jobs run with the interpreter that submits.
+spec.json keeps a digest of `uv.lock`, which `hpcdist diff` compares.
 
 ```yaml
 clusters:
@@ -210,15 +189,6 @@ clusters:
     environment:
       NCCL_DEBUG: WARN
       OMP_NUM_THREADS: "4"
-```
-
-InfiniBand for gloo and NCCL:
-
-```yaml
-clusters:
-  gpu:
-    partition: gpu
-    interface: ib0
 ```
 
 LSF, with GPUs requested by `-gpu` and memory per slot (`hpcdist cluster copy dtu` shows more):

@@ -6,6 +6,7 @@ python docs/generate_job_keys.py > docs/job-keys.md
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Sequence
 
 from hpcdist.job import spec
@@ -41,11 +42,10 @@ _SECTIONS = {
 
 _HEAD = """# Keys of a job file
 
-A job file is YAML (1.2) with the keys below, in sections. Unknown keys are errors, and so are values of a
-wrong type or out of range; the message names the file, the key and the value. You can change any key for
-one run with `--set section.key=value`. The value is read as YAML (`--set data.root=null`,
-`--set launch.port_range=[20000,20100]`). Flags (`--nodes`, `--gpus`, `--max-restarts`) and `--set` override
-the job file; a flag and `--set` with different values for one key are an error.
+A job file is YAML (1.2) with the keys below, in sections. Unknown keys and values that do not fit are errors, which name the
+file, the key and the value. Flags (`--nodes`, `--gpus`, `--max-restarts`) and `--set section.key=value` override the job file for
+one run; a flag and `--set` with different values for one key are an error. The value is read as YAML: `--set data.root=null`,
+`--set launch.port_range=[20000,20100]`. A key whose default is "unset" also takes null.
 
 This page is written by `python docs/generate_job_keys.py`.
 """
@@ -57,14 +57,36 @@ def page() -> str:
 
 
 def table(keys: Sequence[DottedKey]) -> str:
-    """Return the keys of a struct as a Markdown table."""
-    rows = "".join(
-        f"| `{key.path}` | section | | see below |\n"
-        if key.value == "section"
-        else f"| `{key.path}` | {key.value} | {key.default} | {key.meaning} |\n"
+    """Return the keys of a struct as a Markdown table, below the names of its sections."""
+    sections = [f"`{key.path}`" for key in keys if key.value == "section"]
+    rows = [
+        f"| `{key.path}` | {_value(key)} | {key.default} | {key.meaning} |\n"
         for key in keys
-    )
-    return f"| key | value | default | meaning |\n|---|---|---|---|\n{rows}"
+        if key.value != "section" and key.path != "workload"
+    ]
+    if rows:
+        rows.insert(0, "| key | value | default | meaning |\n|---|---|---|---|\n")
+    named = f"Sections: {', '.join(sections)}.\n" if sections else ""
+    return "\n".join(part for part in (named, "".join(rows)) if part)
+
+
+_SHORTER = (
+    (r"a whole number, (\d+) or more", r"integer ≥ \1"),
+    (r"a whole number from (\d+) to (\d+)", r"integer \1 to \2"),
+    (r"a finite number, more than (\d+)", r"number > \1"),
+    (r"a finite number, (\d+) or more", r"number ≥ \1"),
+    (r"a list, each value ", "list of "),
+    (r"a section with keys", "mapping"),
+    (r"^[\w-]+(?: or [\w-]+)+$", lambda choices: choices[0].replace(" or ", ", ")),
+)
+"""Words of an error message -> words of the page."""
+
+
+def _value(key: DottedKey) -> str:
+    words = key.value.removesuffix(" or null") if key.default == "unset" else key.value
+    for pattern, shorter in _SHORTER:
+        words = re.sub(pattern, shorter, words)
+    return words
 
 
 def _section(heading: str, struct: str) -> str:

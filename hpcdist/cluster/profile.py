@@ -107,10 +107,9 @@ class AzureOptions(Section, frozen=True, kw_only=True):
     compute: Annotated[str, _AZURE_NAME] | None = None
     """Compute cluster, or instance, of the workspace; its nodes are given whole."""
     environment: Annotated[str, _ENVIRONMENT] | None = None
-    """Environment that has Python and torch: NAME:VERSION or NAME@latest of the workspace, or one
-    of a registry, azureml://registries/azureml/environments/NAME/versions/VERSION."""
+    """Environment that has Python and torch, of the workspace or of a registry."""
     image: Annotated[str, _IMAGE] | None = None
-    """Docker image that has Python and torch, in place of an environment."""
+    """Docker image with Python and torch, in place of an environment."""
     datastore: Annotated[str, _AZURE_NAME] = "workspaceblobstore"
     """Datastore of the workspace that keeps the run directories, in the folder hpcdist."""
     shm_gb: Count = 8
@@ -123,7 +122,7 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     """One cluster, or one way to use it."""
 
     scheduler: SchedulerChoice = "auto"
-    """slurm, lsf, pbs, azure, local, or auto: the one that answers."""
+    """Scheduler; auto: the one that answers."""
     partition: Annotated[str, _WORD] | None = None
     """Partition (Slurm) or queue (LSF, PBS); unset: the site's default."""
     account: Annotated[str, _WORD] | None = None
@@ -139,11 +138,11 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     gpu_type: Annotated[str, _WORD] | None = None
     """Type of the GPUs, as in --gres=gpu:a100:2, or gmodel= of LSF's -gpu; unset: any."""
     cpus_per_gpu: Count | None = None
-    """CPUs per rank where the job says nothing; unset: 1."""
+    """CPUs per rank, unless the job says so; unset: 1."""
     mem_gb: Positive | None = None
-    """Memory per node in GB (10**9 bytes) where the job says nothing; unset: the site's default."""
+    """Memory per node in GB (10**9 bytes), unless the job says so; unset: the site's default."""
     time_limit_min: Positive | None = None
-    """Time limit in minutes where the job says nothing; unset: the site's default."""
+    """Time limit in minutes, unless the job says so; unset: the site's default."""
     setup: list[Annotated[str, _SETUP]] = []  # noqa: RUF012 - msgspec gives every struct its own
     """Lines of bash that every job runs first: module load, source venv/bin/activate."""
     environment: dict[str, str] = {}  # noqa: RUF012 - msgspec gives every struct its own
@@ -164,17 +163,16 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     """Interpreter that runs the job, or the folder of its environment (venv, uv), or of a project
     with one in .venv; unset: the one that submits."""
     host: Annotated[str, _HOST] | None = None
-    """Login node that jobs are submitted from by ssh, HOST or HOST:FOLDER; the folder, hpcdist in
-    the home if unset, holds the projects there. Where the scheduler's own commands are at hand,
-    it is passed over."""
+    """Login node that jobs are submitted from by ssh, HOST or HOST:FOLDER, with the folder that
+    holds the projects (hpcdist in the home, if unset). Not used where the scheduler's own commands
+    are at hand."""
     price_per_hour: Positive | None = None
-    """Price of one node for an hour, in any currency: summaries tell what runs cost. Of azure,
-    azure.price_per_hour comes before it."""
+    """Price of one node for an hour, in any currency; azure.price_per_hour comes before it."""
 
     notify: list[str] = []  # noqa: RUF012 - msgspec gives every struct its own
     """Channels by which you are told of the end of each run: mail:ADDRESS (by the scheduler),
-    apprise:env:VARIABLE or apprise:file:PATH, which hold the address of a service, and
-    command:PROGRAM ARGUMENTS."""
+    apprise:env:VARIABLE or apprise:file:PATH (with the address of a service), command:PROGRAM
+    ARGUMENTS."""
 
     @property
     def node_price(self) -> float | None:

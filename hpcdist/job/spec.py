@@ -48,12 +48,12 @@ class Model(Section, frozen=True, kw_only=True):
     """The model."""
 
     name: str = "fashion_cnn"
-    """fashion_cnn, mlp, any torchvision classification model, or your own: package.module:Class."""
+    """fashion_cnn, mlp, a torchvision classification model, or your own: package.module:Class."""
     args: dict[str, Any] = {}
     """Keyword arguments for the model's constructor."""
     image_size: Count | None = None
-    """Scale images to a square of this many pixels per side before the model; unset: keep their
-    size, or use the smallest size that the model takes."""
+    """Scale images to a square of this many pixels per side; unset: keep their size, or use the
+    smallest that the model takes."""
 
 
 class Data(Section, frozen=True, kw_only=True):
@@ -63,26 +63,25 @@ class Data(Section, frozen=True, kw_only=True):
     """digits (bundled), mnist, fashion_mnist, cifar10, faces (photographs in the layout of LFW),
     image_folder (one folder per class)."""
     root: str | None = None
-    """Folder with the data set, relative to the directory that you submit from; not needed for
-    bundled data."""
+    """Folder with the data set, relative to the directory that you submit from."""
     workers: CountOrZero = 0
     """DataLoader workers per rank; data sets that are kept in memory need none."""
     download: bool = False
-    """Download into root before the job is submitted, on the machine that you submit from."""
+    """Download into root when you submit, on this machine."""
     train_samples: Count | None = None
-    """Use only this many training samples, the first ones."""
+    """Use only the first so many training samples."""
     test_samples: Count | None = None
-    """Use only this many test samples, the first ones."""
+    """Use only the first so many test samples."""
     size: Count | None = None
-    """Scale photographs to a square of this many pixels per side while reading; unset: do not."""
+    """Scale photographs to a square of this many pixels per side while reading."""
     transform: str | tuple[str | dict[str, Any], ...] = "none"
     """Transforms of training images: none, light, heavy, or a list of torchvision's v2
     transforms, such as [RandomHorizontalFlip, {RandomAffine: {degrees: 5}}]."""
     bad_files: Literal["skip", "refuse"] = "skip"
     """Handling of files that are no images: skip (count and name them) or refuse."""
     decoder: Literal["exact", "fast"] = "exact"
-    """exact (the pixels of PIL, decoded faster if possible), or fast (pixels that differ slightly
-    from those of PIL where photographs are made smaller)."""
+    """exact: the pixels of PIL, decoded faster if possible; fast: pixels that differ slightly where
+    photographs are made smaller."""
     pin_memory: Literal["auto"] | bool = "auto"
     """Page-locked batches, for GPUs; auto: if the ranks have GPUs."""
     prefetch_factor: Count = 2
@@ -101,12 +100,11 @@ class Train(Section, frozen=True, kw_only=True):
     max_steps: Count | None = None
     """Stop after this many optimizer steps, even in the middle of an epoch."""
     batch_size: Count = 64
-    """Samples per GPU and step. This is per rank, except with data_parallel, whose one rank takes
-    this many for each of resources.gpus."""
+    """Samples per GPU and step; a data_parallel rank takes this many for each of its GPUs."""
     accumulate: Count = 1
     """Batches per optimizer step (gradient accumulation)."""
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
-    """adamw, adam or sgd."""
+    """Optimizer of torch.optim."""
     lr: Positive = 1e-3
     """Learning rate at the start of the schedule."""
     weight_decay: PositiveOrZero = 0.0
@@ -125,24 +123,22 @@ class Train(Section, frozen=True, kw_only=True):
     clip_norm: Positive | None = None
     """Largest norm of the gradients, over all parameters and ranks; larger ones are scaled down."""
     activation_checkpointing: bool = False
-    """Compute the activations inside a model's blocks again in the backward pass instead of keeping
-    them. This takes less memory, and about a third more time."""
+    """Compute the activations inside a model's blocks again in the backward pass: less memory, and
+    about a third more time."""
     compile: Literal["reduce-overhead", "max-autotune"] | bool = False
-    """Compile the model with torch.compile, which takes a minute at the start. It needs a C++
-    compiler on CPUs, a C compiler on GPUs, and the headers of Python. torch's modes:
-    reduce-overhead (CUDA graphs, on GPUs only; it helps if kernels are short) and max-autotune
-    (tries several kernels, with CUDA graphs on GPUs, which takes minutes)."""
+    """Compile the model with torch.compile, which takes a minute at the start, a C++ compiler on
+    CPUs, a C compiler on GPUs, and the headers of Python. Modes: reduce-overhead (CUDA graphs, on
+    GPUs only, for short kernels) and max-autotune (tries several kernels, for minutes)."""
     evaluate_every_epochs: CountOrZero = 1
     """Epochs from one evaluation to the next, with one after the last epoch; 0: never."""
     patience: Count | None = None
     """Early stopping: end after this many evaluations in a row that are no better than the best
     before; unset: train to the end."""
     keep_best: bool = False
-    """Save a checkpoint after each evaluation that is the best so far, and keep the last of these
-    beside the newest ones; the link checkpoints/best leads to it."""
+    """Save a checkpoint after each evaluation that is the best so far, and keep the last of these;
+    checkpoints/best leads to it."""
     monitor: Literal["loss", "accuracy"] = "loss"
-    """What is best for patience and keep_best: the lowest loss, or the highest accuracy, of the
-    test data."""
+    """Meaning of best: the lowest loss, or the highest accuracy, of the test data."""
     channels_last: Literal["auto"] | bool = "auto"
     """Channels-last memory format for convolutional models; auto: if it is faster. fsdp does not
     support it."""
@@ -158,10 +154,10 @@ class Checkpoint(Section, frozen=True, kw_only=True):
     every_steps: CountOrZero = 0
     """Optimizer steps from one checkpoint to the next; 0: none at steps."""
     keep: Count = 2
-    """Number of checkpoints to keep, the newest ones."""
+    """Number of the newest checkpoints to keep."""
     resume: str | None = None
-    """Start from this checkpoint, or from the newest one in this folder or run directory; relative
-    to the directory that you submit from."""
+    """Start from this checkpoint, or the newest of this folder or run directory; relative to the
+    directory that you submit from."""
 
 
 class Launch(Section, frozen=True, kw_only=True):
@@ -173,9 +169,9 @@ class Launch(Section, frozen=True, kw_only=True):
     """End the run when no rank has worked for this many seconds: no step, no output, no file read
     or written. 0: never. Unset: 600 for trainers, never for scripts."""
     hang_notice_s: PositiveOrZero = 900.0
-    """Say that the run seems to hang when no rank has worked for this many seconds: no step, no
-    output, no file read or written, and CPUs and GPUs idle or waiting in a collective operation. It
-    is not ended for that. 0: never."""
+    """Say that the run seems to hang, without ending it, after this many seconds without a step,
+    output or a file read or written, with CPUs and GPUs idle or waiting in a collective operation;
+    0: never."""
     port_range: tuple[Port, Port] | None = None
     """First and last port to choose from; unset: 20000 to 29999, except the ephemeral range."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -185,20 +181,17 @@ class Launch(Section, frozen=True, kw_only=True):
     join_timeout_s: Positive = 300.0
     """Seconds that the agents of all nodes wait for each other."""
     agent_timeout_s: PositiveOrZero = 600.0
-    """End the run when the agent of a node has done nothing for this many seconds, as where it is
-    stopped, its host is frozen, or a file system does not answer there any more; 0: never. A file
-    server that keeps all nodes waiting does not count, however long. A host that is gone, or cut
-    off, is noticed within half a minute in any case."""
+    """End the run when the agent of a node has done nothing for this many seconds: it is stopped,
+    its host is frozen, or a file system does not answer; 0: never. A file server that keeps all
+    nodes waiting does not count. A host that is gone is noticed within half a minute."""
     grace_s: PositiveOrZero = 30.0
-    """Seconds that a rank which handles the signal has to save and to end, where another rank has
-    failed or the run is ended; then it gets SIGKILL. A rank without a handler ends at once. Where
-    the scheduler ends the job, its own time from SIGTERM to SIGKILL is the limit, less 5 s."""
+    """Seconds from the signal that ends a rank to SIGKILL, if the rank handles the signal; if the
+    scheduler ends the job, at most its own time from SIGTERM to SIGKILL, less 5 s."""
     warning_s: PositiveOrZero = 120.0
     """Seconds before resources.time_limit_min at which the ranks are asked to save a checkpoint;
     at most a quarter of the limit."""
     requeue: bool = True
-    """Have the scheduler start the job again, if it can, when the job was stopped before its end or
-    a node was lost."""
+    """Have the scheduler start the job again when it was stopped before its end or lost a node."""
 
 
 class Record(Section, frozen=True, kw_only=True):
@@ -209,40 +202,36 @@ class Record(Section, frozen=True, kw_only=True):
     window_s: Positive = 0.25
     """Shortest window of steps that one event covers, in seconds."""
     usage_s: PositiveOrZero = 5.0
-    """Seconds between samples of the use of GPUs and CPUs; 0: never. In the first minute,
-    samples are taken more often."""
+    """Seconds between samples of the use of GPUs and CPUs, fewer in the first minute; 0: never."""
     digest: CountOrZero = 0
     """Steps from one digest of the parameters to the next, in each rank; 0: none. By these the
-    summary names the step and the rank at which replicas part, and `hpcdist diff` the step at which
-    two runs part. A digest takes about 5 ms per million parameters; its time belongs to no step."""
+    summary and `hpcdist diff` name the step at which ranks or runs part. A digest takes about 5 ms
+    per million parameters, in no step."""
     flops: bool = False
-    """Count the floating-point operations of the model before the first step, for FLOP/s and their
-    share of what GPUs can do (MFU). A tenth of a second to one second."""
+    """Count the floating-point operations of the model before the first step, for FLOP/s and MFU;
+    at most a second."""
     goal: str | None = None
-    """Accuracy or loss to which the summary gives the time and the samples: accuracy=97%, loss=0.5
-    (both of the test data) or train_loss=0.5. Training goes on when it is reached. Unset: the
-    highest accuracy that all runs of the job reach."""
+    """Goal to which the summary gives the time: accuracy=97%, loss=0.5 (both of the test data) or
+    train_loss=0.5; unset: the highest accuracy that all runs of the job reach."""
 
 
 class Container(Section, frozen=True, kw_only=True):
     """The image that the ranks run in; hpcdist itself need not be in it."""
 
     image: str | None = None
-    """An image file (.sif, .sqsh), a folder with an image's files, or one of a registry, such as
-    docker://pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime; none: no image, whatever the profile
-    says. Unset: as the profile says, and else none."""
+    """Image file (.sif, .sqsh), folder with an image's files, or image of a registry, such as
+    docker://pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime; none: no image; unset: as the profile
+    says."""
     runtime: Literal["auto", "apptainer", "pyxis", "charliecloud", "podman"] = "auto"
-    """Program that starts it: apptainer, pyxis (Slurm), charliecloud or podman; auto: the only one
-    that is there."""
+    """Program that starts it; auto: the only one that is there."""
     mounts: list[str] = []
-    """Folders of the nodes that are seen inside too: SRC, SRC:DST or SRC:DST:ro, where $NAME stands
-    for a variable of the job. The runs, the directory that you submit from and data.root are
-    mounted in any case. Those of the profile and of the job are added up."""
+    """Folders of the nodes that are seen inside, added to the profile's: SRC, SRC:DST or
+    SRC:DST:ro, where $NAME is a variable of the job. The runs, the directory that you submit from
+    and data.root are always mounted."""
     python: str = "python3"
     """The image's interpreter: 3.10 or newer, with torch."""
     options: list[str] = []
-    """Further options for the runtime, one per item; those of the profile and of the job are added
-    up."""
+    """Further options for the runtime, one per item, added to the profile's."""
 
 
 class JobSpec(Section, frozen=True, kw_only=True):
@@ -333,11 +322,10 @@ class ScriptJob(OwnCodeJob, frozen=True, kw_only=True):
     args: list[str] = []
     """Arguments of the script."""
     accelerate: str | None = None
-    """Config file of Hugging Face accelerate. Its ranks get the variables that accelerate launch
-    would give them, and num_machines and num_processes count where neither the job nor a flag says
-    how many; relative to the directory that you submit from, in a job file to that file."""
+    """Config file of Hugging Face accelerate, whose variables the ranks get; relative to the
+    directory that you submit from, in a job file to that file."""
     accelerate_config: str = ""
-    """Content of that file. It is read when you submit, and cannot be set in a job file."""
+    """Content of that file; read when you submit, not for job files."""
     environment: dict[str, str] = {}
     """Environment variables of the ranks; what the environment has already stays."""
     force: bool = False
@@ -357,7 +345,7 @@ class ModuleJob(ScriptJob, frozen=True, kw_only=True):
     """Name of the module, or of a package with a __main__.py; searched for from the directory that
     you submit from."""
     script: str = ""
-    """File of the module. It is found when you submit, and cannot be set in a job file."""
+    """File of the module; found when you submit, not for job files."""
 
 
 class ProgramJob(ScriptJob, frozen=True, kw_only=True):
@@ -369,7 +357,7 @@ class ProgramJob(ScriptJob, frozen=True, kw_only=True):
     """Name of a program on PATH, or a path with a slash; in a job file, the path is relative to
     that file."""
     script: str = ""
-    """File of the program. It is found when you submit, and cannot be set in a job file."""
+    """File of the program; found when you submit, not for job files."""
 
 
 class FunctionJob(OwnCodeJob, frozen=True, kw_only=True):
@@ -402,11 +390,11 @@ class Allreduce(Section, frozen=True, kw_only=True):
     """Measurements of the all-reduce benchmark."""
 
     sizes: tuple[Annotated[int, Meta(ge=4, le=2**40)], ...] = tuple(4**n for n in range(5, 15))
-    """Sizes to measure, in bytes per rank; default: 1 KiB to 256 MiB, each 4 times the last."""
+    """Sizes to measure, in bytes per rank: 1 KiB to 256 MiB."""
     dtype: Literal["float32", "float64", "float16", "bfloat16"] = "float32"
     """Type of the numbers that are added."""
     iterations: Count = 100
-    """All-reduces per size; fewer, but at least 3, if they would take longer than max_time_s."""
+    """All-reduces per size; fewer, at least 3, if max_time_s is too short."""
     warmup: Count = 5
     """All-reduces before the measured ones, including the one that is checked."""
     max_time_s: Positive = 2.0
@@ -437,14 +425,13 @@ class Inference(Section, frozen=True, kw_only=True):
     """Strategies to compare: single (one GPU), data_parallel (nn.DataParallel over the GPUs of one
     node), process_per_gpu (each rank computes its share of the batch)."""
     repeats: Annotated[int, Meta(ge=2)] = 30
-    """Timed calls per batch size; fewer, but at least 3, if they would take longer than
-    max_time_s."""
+    """Timed calls per batch size; fewer, at least 3, if max_time_s is too short."""
     warmup: CountOrZero = 3
     """Calls that do not count, after the first one, which is reported separately."""
     max_time_s: Positive = 5.0
     """Approximate time to measure one batch size, in seconds."""
     precision: Literal["fp32", "bf16-mixed", "fp16-mixed"] = "fp32"
-    """fp32, bf16-mixed or fp16-mixed."""
+    """Precision of the model."""
     channels_last: Literal["auto"] | bool = "auto"
     """Channels-last memory format for convolutional models; auto: if it is faster."""
     image_shape: tuple[Count, Count, Count] | None = None
@@ -470,20 +457,17 @@ class LoadedData(Data, frozen=True, kw_only=True):
 
     name: str = "faces"
     dataset: str | None = None
-    """Your own data set instead: package.module:function, a function without arguments that returns
-    a Dataset of torch, or a DataLoader with one. Its own transforms are measured, not
-    data.transform."""
+    """Your own data set instead: package.module:function, which takes no arguments and returns a
+    Dataset of torch, or a DataLoader. Its own transforms are measured."""
     batches_to_check: Count = 100
     """Batches of each rank in each pass; if the data set has fewer, it is repeated."""
     repeats: Count = 5
-    """Passes that count, after the first; fewer if they would take longer than
-    dataload.max_time_s."""
+    """Passes that count, after the first; fewer if dataload.max_time_s is too short."""
     workers: OneOrSeveral[CountOrZero] = (0, 1, 2, 4)  # type: ignore[assignment]
     batch_size: OneOrSeveral[Count] = 64
     """Samples per batch and rank."""
     transform: str | tuple[str | dict[str, Any] | tuple[str | dict[str, Any], ...], ...] = "none"  # type: ignore[assignment]
-    """Transforms of the images: none, light, heavy, or a list of torchvision's v2 transforms. If
-    every element of a list is the name of a preset or a list, the elements are compared, such as
+    """As in other jobs, or a list of presets and lists to compare, such as
     [none, light, [RandomHorizontalFlip]]."""
 
 
@@ -493,11 +477,9 @@ class Dataload(Section, frozen=True, kw_only=True):
     max_time_s: Positive = 60.0
     """Approximate time to measure one combination, in seconds."""
     step_time_s: Positive | None = None
-    """Time of your training step with a batch that is already loaded, in seconds, to compare
-    loading with."""
+    """Time of your training step with a batch that is already loaded, in seconds."""
     threads: Count = 1
-    """CPU threads of a rank while it loads; by default one, as each worker has, so that ways with
-    and without workers compare."""
+    """CPU threads of a rank while it loads; by default one, as each worker has."""
     seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
     """Seed for the order of the samples and for the transforms."""
 
