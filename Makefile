@@ -58,9 +58,9 @@ perf: $(VENV)/test-installed slurm
 	$(BIN)/python perf/slurm_start.py --pairs 1 --nodes 1 --ranks 1
 	$(PYTEST) perf/test_metadata.py
 
-# Other packages' programs under torchrun and under hpcdist, and a table of what is equal.
+# Other packages' programs under torchrun and under hpcdist: one line for each.
 foreign: $(VENV)/foreign-installed
-	$(PYTEST) -m "foreign or not foreign" tests/foreign $(PYTEST_ARGS)
+	$(PYTEST) -v -m "foreign or not foreign" tests/foreign $(PYTEST_ARGS)
 
 # Trainings on a real Slurm that lose ranks, agents, nodes, checkpoints and time: all end as if undisturbed, bit for bit.
 disturbed: $(VENV)/test-installed slurm

@@ -1,10 +1,4 @@
-"""What all tests share. Fixtures and hooks that are imported here:
-
-- left_behind: a test that leaves a process or shared memory behind fails.
-- zygotes, simulated_jobs: runs whose agents are forked from a process that has torch already.
-- launched_runs: a run that a test has started, and what it leaves.
-- order_of_files: which test files run first, and which in one process.
-"""
+"""What all tests share; how they start runs says support/harness.py."""
 
 import os
 import subprocess
@@ -14,17 +8,24 @@ from pathlib import Path
 import msgspec
 import pytest
 from another_user import reachable  # noqa: F401 - a fixture of all tests
-from forked_command import command_server
-from launched_runs import LaunchedRun
-from left_behind import lasting_process, nothing_left_behind  # noqa: F401 - fixtures, too
-from lsf_fixtures import lsf_like, site_of, sites  # noqa: F401
-from order_of_files import (  # noqa: F401 - hooks
+from harness import (  # noqa: F401 - fixtures and hooks
+    command_process,
+    jobs_zygote,
+    launch,
+    launch_from,
+    lightning_zygote,
     pytest_collection,
     pytest_collection_modifyitems,
     pytest_xdist_make_scheduler,
+    running,
+    submit,
+    submit_job,
+    torch_zygote,
+    zygote,
 )
+from left_behind import lasting_process, nothing_left_behind  # noqa: F401 - fixtures, too
+from lsf_fixtures import lsf_like, site_of, sites  # noqa: F401
 from pbs_cluster import pbs, pbs_folder  # noqa: F401
-from simulated_jobs import forking, submit_job  # noqa: F401
 from slurm_fixtures import (  # noqa: F401
     _no_namespaces,
     cluster_of,
@@ -32,16 +33,7 @@ from slurm_fixtures import (  # noqa: F401
     slurm,
     slurm_netns,
 )
-from submitting import submit_run
-from zygotes import (  # noqa: F401
-    launch,
-    launch_from,
-    lightning_zygote,
-    torch_zygote,
-    zygote,
-)
 
-from hpcdist.job import LoadedJob
 from hpcdist.job.spec import Launch, ProgramJob, Record, Resources, ScriptJob
 
 # Threads that wait for others must not spin: ranks of several tests share few CPUs, and with two
@@ -58,13 +50,6 @@ def no_files_of_the_user(monkeypatch, tmp_path_factory):
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     monkeypatch.setenv("HPCDIST_CACHE", str(folder / "cache"))
     monkeypatch.delenv("HPCDIST_CLUSTER", raising=False)
-
-
-@pytest.fixture(scope="session")
-def command_process(lasting_process):  # noqa: F811 - as pytest wants it
-    """The process that calls of the command are forked from."""
-    with command_server(lasting_process) as server:
-        yield server
 
 
 def script_job(script, *args, nodes=1, gpus=1, no_python=False, **options):
@@ -92,11 +77,6 @@ def _script_job():
     return script_job
 
 
-@pytest.fixture(scope="session")
-def launched_run():
-    return LaunchedRun
-
-
 @pytest.fixture
 def write_script(tmp_path):
     """Write a script into the test's folder; returns its path."""
@@ -108,23 +88,6 @@ def write_script(tmp_path):
         return path
 
     return write
-
-
-@pytest.fixture
-def submit(tmp_path):
-    """Submit a script as the command does, through submitit."""
-    started = []
-
-    def start(script, *args, **options):
-        job = script_job(script, *args, **options)
-        loaded = LoadedJob(job=job, source=str(script))
-        run = submit_run(loaded, tmp_path / "runs")
-        started.append(LaunchedRun(run))
-        return started[-1]
-
-    yield start
-    for launched in started:
-        launched.kill_agents()
 
 
 @pytest.fixture(scope="session")

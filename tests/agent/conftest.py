@@ -1,36 +1,30 @@
 """Scripts by themselves, and trainings that lack memory, forked from a process that has torch."""
 
-import time
 from pathlib import Path
 
 import pytest
-from forked_agents import start_run, start_script
-from zygotes import OF_SCHEDULERS
+from harness import start_run, start_script
 
 from hpcdist.job import load_job
 
 
 @pytest.fixture
 def run_script(tmp_path):
-    """Run a script by itself in the test's folder, forked from this process, without what a
-    scheduler sets; returns what it printed."""
+    """Run a script by itself in the test's folder, forked from this process; returns what it
+    printed."""
 
-    def start(zygote, script, *arguments, environment, code="0", limit_s=200):
-        removed = dict.fromkeys(OF_SCHEDULERS)
-        start_script(zygote, tmp_path, script, *arguments, environment=removed | environment)
-        ended, deadline = tmp_path / "exit_code", time.monotonic() + limit_s
-        while not ended.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+    def start(zygote, script, *arguments, environment, code=0, limit_s=200):
+        child = start_script(zygote, tmp_path, script, *arguments, environment=environment)
+        ended = child.wait(limit_s)
         printed = (tmp_path / "output").read_text()
-        assert ended.read_text() == code, printed
+        assert ended == code, printed
         return printed
 
     return start
 
 
 @pytest.fixture
-def lack_memory(tmp_path, monkeypatch, launched_run):
+def lack_memory(tmp_path, monkeypatch, running):
     """Train a model for which there is no memory, with agents of this process, and look at what is
     told of it."""
     monkeypatch.chdir(Path(__file__).parents[1] / "support")
@@ -39,11 +33,8 @@ def lack_memory(tmp_path, monkeypatch, launched_run):
         model = ("model.name=hungry_model:Net", "model.args.width=5000000")
         loaded = load_job(workload, overrides=["launch.device=cpu", *model])
         change = "hungry_model:go_to_its_folder"
-        launched = launched_run(*start_run(zygote, loaded, tmp_path / "runs", change=change))
-        try:
-            verdict = launched.verdict()
-        finally:
-            launched.kill_agents()
+        launched = running(*start_run(zygote, loaded, tmp_path / "runs", change=change))
+        verdict = launched.verdict()
         assert verdict.kind == "out_of_memory", launched.everything_said()
         assert "allocate memory" in verdict.message
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from another_user import as_nobody, needs_root
 from containers import container, image  # noqa: F401 - a fixture
+from harness import submit_run
 from launched_runs import LaunchedRun
 from runtime_stand_ins import image_file, install
-from submitting import submit_run
 
 import hpcdist
 from hpcdist.cli.main import main

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from forked_agents import start_run
+from harness import start_run
 
 from hpcdist.job import load_job
 
@@ -88,7 +88,7 @@ def test_libraries_know_the_rank_although_imported_before(launch, write_script):
     assert all(one["main_thread_is_of_the_process"] for one in found)
 
 
-def test_the_job_runs_on_two_nodes_whatever_schedulers_have_set(zygote, launched_run, tmp_path):
+def test_the_job_runs_on_two_nodes_whatever_schedulers_have_set(zygote, running, tmp_path):
     loaded = load_job("lightning")
     job = loaded.job
     for name, section in {
@@ -98,8 +98,8 @@ def test_the_job_runs_on_two_nodes_whatever_schedulers_have_set(zygote, launched
     }.items():
         changed = msgspec.structs.replace(getattr(job, name), **section)
         job = msgspec.structs.replace(job, **{name: changed})
-    started = start_run(zygote, msgspec.structs.replace(loaded, job=job), tmp_path / "runs")
-    launched = launched_run(*started)
+    loaded = msgspec.structs.replace(loaded, job=job)
+    launched = running(*start_run(zygote, loaded, tmp_path / "runs"))
     assert launched.verdict(LIMIT_S).kind == "done", launched.everything_said()
     for rank in range(4):
         events = {event["event"] for event in launched.events(rank)}

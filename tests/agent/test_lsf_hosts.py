@@ -134,13 +134,6 @@ def test_every_host_gets_directory_and_environment(start):
     assert job.end(0, 0) == 0
 
 
-def test_the_first_hosts_exit_code_is_the_jobs(start):
-    job = start()
-    job.started(0)
-    job.started(1)
-    assert job.end(3, 0) == 3
-
-
 def test_signals_reach_the_first_host_once_each(start):
     job = start()
     job.started(0)
@@ -165,14 +158,6 @@ def test_a_suspension_stops_the_first_hosts_command_until_it_is_resumed(start):
     wait_for(lambda: state_of(pid) == "T")
     os.killpg(job.process.pid, signal.SIGCONT)
     wait_for(lambda: state_of(pid) != "T")
-    assert job.end(0) == 0
-
-
-def test_a_launcher_that_is_not_there_is_told_and_ends_nothing_else(start):
-    job = start(options=["--launcher", "/no/such/launcher {host} {command}"])
-    note = job.note()
-    assert "/no/such/launcher {host} {command} cannot be run" in note["said"]
-    job.started(0)
     assert job.end(0) == 0
 
 

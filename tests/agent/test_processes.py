@@ -56,16 +56,6 @@ def children(pid):
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-@pytest.mark.parametrize("node", [0, 1])
-def test_a_killed_agent_ends_the_run_on_every_node(launch, write_script, node):
-    launched = launch(write_script(WAIT), nodes=2, gpus=2)
-    wait_until_up(launched, 4)
-    os.kill(launched.agent_pid(node), signal.SIGKILL)
-    verdict = launched.verdict()
-    assert (verdict.kind, verdict.state, verdict.node) == ("agent_lost", "failed", node)
-    assert f"the agent of node {node}" in verdict.message
-
-
 def test_a_killed_agent_that_was_alone_leaves_nothing_but_a_lost_run(launch, write_script, state):
     launched = launch(write_script(LITTER + "time.sleep(100)"), gpus=2)
     wait_until_up(launched, 2)

@@ -4,105 +4,26 @@ import gzip
 
 import pytest
 
-OPEN_FILES = """
-import csv, ctypes, gzip, logging, os, signal, sys, threading, time, types
-from pathlib import Path
-
-folder = Path(sys.argv[1], os.environ["RANK"])
-folder.mkdir(parents=True)
-
-
-class Logger:
-    def __init__(self):
-        self.terminal, self.log = sys.stdout, open(folder / "tee.txt", "w")
-
-    def write(self, text):
-        self.terminal.write(text)
-        self.log.write(text)
-
-    def flush(self):
-        pass
-
-
-class Writer:
-    def __init__(self, name):
-        self.name, self.rows = name, []
-        self.itself = self if "handler" not in sys.argv else None  # a cycle, as many have
-
-    def __del__(self):
-        Path(folder, self.name).write_text(",".join(self.rows))
-
-
-def in_thread():
-    file = open(folder / "thread.txt", "w")
-    file.write("by a daemon thread")
-    started.set()
-    time.sleep(1000)
-
-
-sys.stdout = Logger()
-rows = open(folder / "rows.csv", "w")
-csv.writer(rows).writerow(["epoch", "loss"])
-zipped = gzip.open(folder / "zipped.gz", "wt")
-zipped.write("whole\\n")
-writer = Writer("footer.txt")
-writer.rows += ["head", "foot"]
-logging.of_the_program = open(folder / "kept.txt", "w")
-logging.of_the_program.write("by a module that was there before")
-helper = types.ModuleType("helper")
-sys.modules["helper"] = helper
-helper.file = open(folder / "module.txt", "w")
-helper.file.write("by a module of the program")
-helper.function = exec("def function(): return file", helper.__dict__)
-if "thread" in sys.argv:
-    started = threading.Event()
-    threading.Thread(target=in_thread, daemon=True).start()
-    started.wait()
-if "handler" in sys.argv:
-    signal.signal(signal.SIGTERM, lambda *_: in_thread())  # it keeps the names of this module
-print("told")
-ctypes.CDLL(None).puts(b"held back by C")
-if "raise" in sys.argv:
-    Path(folder, "written").touch()
-    while len(list(folder.parent.glob("*/written"))) < 2:  # the first to fail ends the other
-        time.sleep(0.01)
-    raise ValueError("after all was written")
-if "exit" in sys.argv:
-    sys.exit(3)
-"""
-
-
-@pytest.mark.parametrize(
-    ("how", "code"),
-    [((), 0), (("handler",), 0), (("raise",), 1), (("exit",), 3)],
-    ids=["well", "handler", "raise", "exit"],
-)
-def test_what_a_rank_has_open_at_its_end_is_written(launch, write_script, tmp_path, how, code):
-    launched = launch(write_script(OPEN_FILES), tmp_path / "out", *how, gpus=2)
-    verdict = launched.verdict()
-    assert (verdict.first or verdict).exit_code == code, launched.everything_said()
-    for rank in range(2):
-        folder = tmp_path / "out" / str(rank)
-        written = {file.name: file.read_bytes() for file in folder.iterdir()}
-        written.pop("written", None)
-        assert gzip.decompress(written.pop("zipped.gz")) == b"whole\n"
-        assert written == {
-            "tee.txt": b"told\n",
-            "rows.csv": b"epoch,loss\r\n",
-            "footer.txt": b"head,foot",
-            "kept.txt": b"by a module that was there before",
-            "module.txt": b"by a module of the program",
-        }
-        assert "held back by C\n" in launched.log(rank)
-
 
 def test_files_are_closed_although_a_daemon_thread_goes_on(launch, write_script, tmp_path):
-    launched = launch(write_script(OPEN_FILES), tmp_path / "out", "thread")
+    """Other files that a program leaves open: tests/foreign/programs/open_files.py."""
+    script = write_script(
+        "import gzip, pathlib, sys, threading, time\n"
+        "folder, started = pathlib.Path(sys.argv[1]), threading.Event()\n"
+        "def in_thread():\n"
+        "    file = open(folder / 'thread', 'w')\n"
+        "    file.write('by a daemon thread')\n"
+        "    started.set()\n"
+        "    time.sleep(1000)\n"
+        "threading.Thread(target=in_thread, daemon=True).start()\n"
+        "started.wait()\n"
+        "zipped = gzip.open(folder / 'zipped', 'wt')\n"
+        "zipped.write('whole')\n"
+    )
+    launched = launch(script, tmp_path)
     assert launched.verdict().kind == "done"
-    folder = tmp_path / "out" / "0"
-    assert (folder / "thread.txt").read_text() == "by a daemon thread"
-    assert (folder / "rows.csv").read_bytes() == b"epoch,loss\r\n"
-    assert gzip.decompress((folder / "zipped.gz").read_bytes()) == b"whole\n"
+    assert (tmp_path / "thread").read_text() == "by a daemon thread"
+    assert gzip.decompress((tmp_path / "zipped").read_bytes()) == b"whole"
     assert "Traceback" not in launched.log(0)
 
 
@@ -166,7 +87,7 @@ def test_a_crash_at_the_end_is_hpcdists_and_loses_nothing(launch, write_script, 
 
 
 def test_a_rank_that_hangs_at_its_end_is_ended_and_told(launch, write_script, tmp_path):
-    change = "forked_agents:wait_briefly_at_the_end"
+    change = "harness:wait_briefly_at_the_end"
     launched = launch(write_script(AT_THE_END), "hang", tmp_path / "file", change=change)
     verdict = launched.verdict()
     assert (verdict.kind, verdict.exit_code_of_run) == ("done", 0)

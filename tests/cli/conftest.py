@@ -8,14 +8,13 @@ or needs another PYTHONPATH.
 import json
 import math
 import os
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from forked_command import run_command
+from harness import Zygote, run_command
 
 LIMIT_S = 110.0
 _PYTHON_PATH = os.environ.get("PYTHONPATH")
@@ -26,7 +25,7 @@ class Hpcdist:
     """Calls the command in one folder."""
 
     folder: Path
-    server: socket.socket
+    server: Zygote
     environment: dict[str, str] = field(default_factory=dict)
 
     def command(self, *arguments):
@@ -40,7 +39,7 @@ class Hpcdist:
         if environment.get("PYTHONPATH") == _PYTHON_PATH:
             return run_command(
                 self.server,
-                [str(argument) for argument in arguments],
+                arguments,
                 cwd=self.folder,
                 environment=environment,
                 limit_s=LIMIT_S,

@@ -12,9 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from forked_agents import start_script
-from forked_agents import zygote as make_zygote
-from waiting import wait_for
+from harness import AGENTS, Zygote, start_script
 
 from hpcdist.cli.course import EXERCISES
 
@@ -90,10 +88,10 @@ def test_an_exercise_is_started_and_no_file_is_overwritten(hpcdist):
 
 
 @pytest.fixture
-def with_torchvision(lasting_process):
+def with_torchvision():
     modules = ("torchvision.transforms", "torchvision.utils", "sklearn.datasets")
     drawing = "matplotlib.backends.backend_agg"
-    with make_zygote(lasting_process, "known_before_fork", *modules, drawing) as process:
+    with Zygote(*AGENTS, *modules, drawing) as process:
         yield process
 
 
@@ -103,12 +101,9 @@ def run_words(hpcdist, with_torchvision, launch_from):
 
     def as_script(folder, words):
         (folder / "as_python").write_text(_AS_PYTHON)
-        code = folder / "exit_code"
-        code.unlink(missing_ok=True)
-        start_script(with_torchvision, folder, "as_python", *words, environment={})
-        wait_for(code.exists, 150, told=lambda: words)
+        code = start_script(with_torchvision, folder, "as_python", *words).wait(150)
         printed = (folder / "output").read_text()
-        assert code.read_text() == "0", printed
+        assert code == 0, (words, printed)
         return printed
 
     def as_ranks(folder, words):

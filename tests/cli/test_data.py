@@ -8,15 +8,15 @@ import sys
 
 import numpy as np
 import pytest
-from forked_command import command_server
+from harness import command_zygote
 from PIL import Image
 
 
 @pytest.fixture(scope="module")
-def command_process(lasting_process):
+def command_process():
     """Has imported what draws pictures, too."""
-    with command_server(lasting_process, "torchvision.transforms.v2") as server:
-        yield server
+    with command_zygote("torchvision.transforms.v2") as process:
+        yield process
 
 
 @pytest.fixture

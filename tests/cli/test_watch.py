@@ -4,6 +4,7 @@ import signal
 
 import click
 import pytest
+from launched_runs import LaunchedRun
 from terminals import Terminal
 
 from hpcdist.runs.run import Run
@@ -34,7 +35,7 @@ def assert_clean(terminal):
 
 
 @pytest.fixture(scope="module")
-def endless(hpcdist_in, launched_run, tmp_path_factory):
+def endless(hpcdist_in, tmp_path_factory):
     """A run that no test ends; it lives longer than a test, whose processes are told by a mark."""
     user = hpcdist_in(tmp_path_factory.mktemp("endless"))
     user.write("endless.py", ENDLESS)
@@ -42,7 +43,7 @@ def endless(hpcdist_in, launched_run, tmp_path_factory):
     submitted = user("submit", "endless.py", "--scheduler", "local")
     assert submitted.returncode == 0, submitted.stderr
     del user.environment["HPCDIST_TEST_MARK"]
-    launched = launched_run(Run(user.folder / "runs" / submitted.stdout.strip()))
+    launched = LaunchedRun(Run(user.folder / "runs" / submitted.stdout.strip()))
     launched.wait(lambda: "on" in launched.log(0))
     yield user
     user("cancel", "last")

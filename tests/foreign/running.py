@@ -1,14 +1,9 @@
 """Runs a program of the table under torchrun and under hpcdist, and keeps what each run left."""
 
-import contextlib
-import itertools
-import json
 import os
 import re
-import select
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -20,6 +15,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 LIMIT_S = 120.0
 _END_S = 20.0
 _POLL_S = 0.05
+_MODULES = {"torchrun": "torch.distributed.run", "hpcdist": "hpcdist"}
 _ROOT_CAUSE = re.compile(
     r"Root Cause \(first observed failure\):.*?rank +: (\d+) .*?exitcode +: (-?\d+)"
     r".*?traceback : (.*?)\s*=====",
@@ -49,101 +45,54 @@ class Outcome:
     """What the command itself said."""
 
 
-class Launchers:
-    """The process that starts both."""
-
-    def __init__(self):
-        self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("launchers.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-        )
-        self._ids = itertools.count()
-        self._codes = {}
-        self._pids = {}
-        self._unread = b""
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.stdin.close()
-        self.process.wait(60)
-        self.process.stdout.close()
-
-    def start(self, command, arguments, *, folder, environment, output, is_executed):
-        """Returns the id of what was started."""
-        number = next(self._ids)
-        order = {
-            "id": number,
-            "command": command,
-            "arguments": arguments,
-            "folder": str(folder),
-            "environment": environment,
-            "output": str(output),
-            "is_executed": is_executed,
-        }
-        self.process.stdin.write(json.dumps(order).encode() + b"\n")
-        return number
-
-    def exit_code(self, number, deadline_s):
-        """Its exit code; None, and it is ended, where there is none in time."""
-        if self._wait(number, deadline_s):
-            return self._codes[number]
-        for signum in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pids[number], signum)
-            if self._wait(number, time.monotonic() + _END_S):
-                break
-        return None
-
-    def interrupt(self, number, folder, row, deadline_s):
-        """Send a command the row's signal when all of its ranks wait for it."""
-        while len(list(folder.glob("waits-*"))) < row.num_ranks and time.monotonic() < deadline_s:
-            self._wait(number, time.monotonic() + _POLL_S)
-        os.kill(self._pids[number], signal.Signals[row.signal])
-
-    def _wait(self, number, deadline_s):
-        while number not in self._codes:
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or not select.select([self.process.stdout], [], [], left_s)[0]:
-                return False
-            *lines, self._unread = (self._unread + self.process.stdout.read(1 << 16)).split(b"\n")
-            for line in map(json.loads, lines):
-                if "code" in line:
-                    self._codes[line["id"]] = line["code"]
-                elif "pid" in line:
-                    self._pids[line["id"]] = line["pid"]
-        return True
-
-
-def run_both(launchers, row, place):
+def run_both(zygote, row, place):
     """What both make of a row, run side by side in folders of their own; torchrun's first."""
     deadline_s = time.monotonic() + LIMIT_S * (3 if row.is_slow else 1)
+    commands = {"torchrun": _torchrun_arguments, "hpcdist": _hpcdist_arguments}
     started = []
-    for command in ("torchrun", "hpcdist"):
+    for command, make_arguments in commands.items():
         folder = place / command / "work"
         given = _furnish(folder, row)
-        make_arguments = {"torchrun": _torchrun_arguments, "hpcdist": _hpcdist_arguments}[command]
-        number = launchers.start(
-            command,
-            make_arguments(row, folder.parent),
-            folder=folder,
-            environment=_environment(row) | {"PWD": str(folder)},
-            output=folder.parent / "told",
-            is_executed=row.is_executed,
-        )
-        started.append((number, folder, given))
+        arguments = make_arguments(row, folder.parent)
+        call = (command, arguments, str(Path(sys.executable).parent))
+        if row.is_executed:
+            call = ("program", sys.executable, "-m", _MODULES[command], *arguments)
+        with (folder.parent / "told").open("ab") as told:
+            child = zygote.call(
+                *call,
+                outputs=[told.fileno()] * 2,
+                argv=(command, *arguments),
+                cwd=folder,
+                environment=_environment(row) | {"PWD": str(folder)},
+            )
+        started.append((child, folder, given))
     if row.signal:
-        for number, folder, _ in started:
-            launchers.interrupt(number, folder, row, deadline_s)
-    codes = [launchers.exit_code(number, deadline_s) for number, _, _ in started]
+        for child, folder, _ in started:
+            _interrupt(child, folder, row, deadline_s)
+    codes = [_exit_code(child, deadline_s) for child, _, _ in started]
     theirs, ours = (
         {"exit_code": code, "folder": folder, "given": given}
         for code, (_, folder, given) in zip(codes, started, strict=True)
     )
     return _torchrun_outcome(row, **theirs), _hpcdist_outcome(row, **ours)
+
+
+def _interrupt(child, folder, row, deadline_s):
+    """Send a command the row's signal when all of its ranks wait for it."""
+    while len(list(folder.glob("waits-*"))) < row.num_ranks and time.monotonic() < deadline_s:
+        time.sleep(_POLL_S)
+    os.kill(child.pid(), signal.Signals[row.signal])
+
+
+def _exit_code(child, deadline_s):
+    """Its exit code; None, and it is ended, where there is none in time."""
+    code = child.wait(deadline_s - time.monotonic())
+    if code is None:
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            os.kill(child.pid(), signum)
+            if child.wait(_END_S) is not None:
+                break
+    return code
 
 
 def _furnish(folder, row):
@@ -213,37 +162,23 @@ def _hpcdist_outcome(row, *, exit_code, folder, given):
     paths = sorted((folder.parent / "runs").glob("*/spec.json"))
     run = Run(paths[0].parent) if paths else None
     logs = [run.log_file(rank, 0) for rank in range(row.num_ranks)] if run else []
+    verdict = run.read_verdict() if run and run.verdict_file.exists() else None
+    failure = exception = None
+    if verdict and (first := verdict.first):
+        number = -int(signal.Signals[first.signal]) if first.signal else first.exit_code
+        failure = (first.rank, number)
+        if name := first.report.exception:
+            _, found, said = (first.report.traceback or "").rpartition(f"{name}:")
+            exception = f"{name}: {said.strip() if found else ''}"
     return Outcome(
         exit_code=exit_code,
         folder=folder,
         given=given,
         output=[file.read_text(errors="replace") if file.exists() else "" for file in logs],
-        first_failure=_first_failure(run),
-        exception=_exception(run),
+        first_failure=failure,
+        exception=exception,
         told=(folder.parent / "told").read_text(errors="replace"),
     )
-
-
-def _first_failure(run):
-    if run is None or not run.verdict_file.exists():
-        return None
-    verdict = run.read_verdict()
-    if verdict.first is None:
-        return None
-    if verdict.first.signal is not None:
-        return verdict.first.rank, -int(signal.Signals[verdict.first.signal])
-    return verdict.first.rank, verdict.first.exit_code
-
-
-def _exception(run):
-    if run is None or not run.verdict_file.exists():
-        return None
-    verdict = run.read_verdict()
-    if verdict.first is None or verdict.first.report.exception is None:
-        return None
-    report = verdict.first.report
-    _, found, said = (report.traceback or "").rpartition(f"{report.exception}:")
-    return f"{report.exception}: {said.strip() if found else ''}"
 
 
 def _last_line(text):

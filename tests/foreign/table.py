@@ -8,7 +8,6 @@ program wrote are compared for all of them: `facts-*.json` key by key, what was 
 import shutil
 import sqlite3
 import stat
-import zipapp
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -64,23 +63,6 @@ class Row:
     """Modules that must be there; else the row is skipped."""
     is_slow: bool = False
     """Left to `make foreign`."""
-
-    def compared(self, outcome) -> str:
-        """What was compared, for people."""
-        written = [path for path in outcome.folder.rglob("*") if path.is_file()]
-        names = {str(path.relative_to(outcome.folder)) for path in written} - outcome.given
-        parts = ["exit code"]
-        if outcome.first_failure:
-            parts.append("first failure")
-        parts += [
-            text
-            for prefix, text in (("facts-", "facts"), ("random-", "random numbers"))
-            if any(name.startswith(prefix) for name in names)
-        ]
-        others = [name for name in names if not name.startswith(("facts-", "random-"))]
-        if others:
-            parts.append(f"{len(others)} files")
-        return ", ".join([*parts, *self.compares])
 
 
 def _script(name, *, label=None, arguments=(), files=(), **options):
@@ -155,13 +137,6 @@ def _folder_with_main(folder):
     (folder / "program").mkdir()
     shutil.copy(_PROGRAMS / "place.py", folder / "program" / "__main__.py")
     _beside(folder / "program")
-
-
-def _zip_with_main(folder):
-    source = folder.parent / "zipped"
-    source.mkdir()
-    _folder_with_main(source)
-    zipapp.create_archive(source / "program", folder / "program.pyz")
 
 
 def _console_entry(folder, program="place.py"):
@@ -362,7 +337,6 @@ _FORMS = [
     Row(
         name="folder with __main__.py", program="program", prepare=_folder_with_main, differs=_PATH
     ),
-    Row(name="zip with __main__.py", program="program.pyz", prepare=_zip_with_main, differs=_PATH),
     Row(name="module", program="outer.part.program", how="module", prepare=_in_packages),
     Row(name="package", program="outer.part", how="module", prepare=_in_packages, is_slow=True),
     Row(
@@ -427,26 +401,17 @@ _ENDS = [
     _end("interrupt", failure_differs=_INTERRUPT),
     _end("SIGKILL", is_slow=False),
     _end("hook exits", is_slow=False),
-    _end("os._exit(9)"),
-    _end("exec that fails"),
-    _end("sys.exit(True)"),
-    _end("sys.exit(object)"),
-    _end("sys.exit(-1)"),
-    _end("sys.exit(75)"),
-    _end("group"),
     _end("SIGINT", failure_differs=_INTERRUPT),
-    _end("SIGTERM"),
-    _end("SIGUSR1"),
-    _end("abort", compares=()),
-    _end("segfault", compares=()),
-    _end("exit handler leaves"),
-    _end("hook"),
-    _end("hook leaves"),
-    _end("recursion", compares=()),
-    _end("syntax"),
-    _end("generator exit"),
-    _end("own BaseException"),
-    _end("stdout without flush"),
+    *map(
+        _end,
+        (
+            *("os._exit(9)", "exec that fails", "sys.exit(True)", "sys.exit(object)"),
+            *("sys.exit(-1)", "sys.exit(75)", "group", "SIGTERM", "SIGUSR1"),
+            *("exit handler leaves", "hook", "hook leaves", "syntax", "generator exit"),
+            *("own BaseException", "stdout without flush"),
+        ),
+    ),
+    *(_end(way, compares=()) for way in ("abort", "segfault", "recursion")),
 ]
 
 _CHILD = {"child": "a signal goes to the rank alone; torchrun's to its process group"}

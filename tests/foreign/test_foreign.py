@@ -10,28 +10,17 @@ from foreign.table import ROWS
 _LONGEST_S = 420
 
 
-def _parameters(rows):
-    return [_parameter(row) for row in rows]
-
-
 def _parameter(row):
-
     marks = [pytest.mark.foreign, pytest.mark.timeout(_LONGEST_S)] if row.is_slow else []
     return pytest.param(row, id=row.name, marks=marks)
 
 
-@pytest.mark.parametrize("row", _parameters(ROWS))
-def test_a_program_leaves_what_it_leaves_under_torchrun(
-    row, launchers, tmp_path, missing, record_property
-):
+@pytest.mark.parametrize("row", [*map(_parameter, ROWS)])
+def test_a_program_leaves_what_it_leaves_under_torchrun(row, launchers, tmp_path, missing):
     lacking = [package for package in row.packages if find_spec(package) is None]
     if lacking:
         missing(f"{', '.join(lacking)} not installed: make foreign does it")
     torchrun, hpcdist = run_both(launchers, row, tmp_path)
-    record_property("program", row.name)
-    record_property("torchrun", torchrun.exit_code)
-    record_property("hpcdist", hpcdist.exit_code)
-    record_property("compared", row.compared(torchrun))
     found = differences(row, torchrun, hpcdist)
     assert torchrun.exit_code == row.exit_code, torchrun.told + "".join(torchrun.output)
     assert not found, _report(found, torchrun, hpcdist)

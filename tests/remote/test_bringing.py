@@ -324,7 +324,7 @@ def test_the_same_command_twice_at_once_submits_twice(laptop, tmp_path):
     words = ("submit", "ddp", "--host", "login")
     with ThreadPoolExecutor() as threads:
         ssh = f"{sys.executable} {script}"
-        calls = [threads.submit(laptop, *words, ssh=ssh, beside_others=True) for _ in range(2)]
+        calls = [threads.submit(laptop, *words, ssh=ssh) for _ in range(2)]
     assert all("not submitted again" not in call.result()[1] for call in calls)
     assert len(set((tmp_path / "work" / "heard").read_text().split())) == 2
 

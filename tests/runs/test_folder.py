@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from another_user import NOBODY, as_nobody, needs_root
-from submitting import submit_run
+from harness import submit_run
 
 from hpcdist.base import files, ownership
 from hpcdist.base.errors import RunDirectoryError

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 from another_user import NOBODY, as_nobody, needs_root
-from submitting import submit_run
+from harness import submit_run
 
 from hpcdist.agent.agent import run_agent
 from hpcdist.base import files

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from submitting import submit_run
+from harness import submit_run
 
 from hpcdist.base.errors import RunDirectoryError, UserError
 from hpcdist.job import LoadedJob, load_job
@@ -412,22 +412,19 @@ print(helper.WORD, open("data/x").read(), os.environ["HPCDIST_SUBMIT_DIR"], flus
 
 @pytest.mark.parametrize("takes_snapshot", [True, False], ids=["snapshot", "no-snapshot"])
 def test_editing_after_submitting_changes_a_run_only_without_a_snapshot(
-    tree, runs, launched_run, tmp_path, takes_snapshot
+    tree, runs, running, tmp_path, takes_snapshot
 ):
     write(tree / "train.py", WAITS)
     write(tree / "helper.py", "WORD = 'submitted'")
     write(tree / "data/x", "datum")
     job = load_job("train.py", overrides=["launch.device=cpu"], script_args=[str(tmp_path / "go")])
     request = SnapshotRequest(wanted=takes_snapshot, runs=runs)
-    launched = launched_run(submit_run(job, runs, snapshot=request))
-    try:
-        launched.wait(lambda: "up" in launched.log(0))
-        write(tree / "helper.py", "WORD = 'edited'")
-        (tmp_path / "go").touch()
-        assert launched.verdict().kind == "done", launched.everything_said()
-        launched.wait(lambda: not launched.agents_alive())
-    finally:
-        launched.kill_agents()
+    launched = running(submit_run(job, runs, snapshot=request))
+    launched.wait(lambda: "up" in launched.log(0))
+    write(tree / "helper.py", "WORD = 'edited'")
+    (tmp_path / "go").touch()
+    assert launched.verdict().kind == "done", launched.everything_said()
+    launched.wait(lambda: not launched.agents_alive())
     word = "submitted" if takes_snapshot else "edited"
     assert launched.log(0) == f"up\n{word} datum {tree}\n"
     spec = json.loads(launched.run.spec_file.read_text())

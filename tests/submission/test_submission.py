@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from submitting import submit_run
+from harness import submit_run
 
 from hpcdist.base.errors import RunDirectoryError, SchedulerError
 from hpcdist.base.ownership import NotOwnError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attributed
 import pytest
-from forked_agents import start_run
+from harness import start_run
 
 from hpcdist.job import LoadedJob, load_job
 from hpcdist.job.load import Flag
@@ -29,24 +29,17 @@ SAVE_NEVER = ("checkpoint.every_epochs=0",)
 
 
 @pytest.fixture
-def run_job(tmp_path, launched_run, lightning_zygote):
+def run_job(tmp_path, running, lightning_zygote):
     """Run a job to its end, which finds models where this file does; returns what is `told` of the
     run."""
-    started = []
 
     def run(loaded):
-        launched = launched_run(
-            *start_run(
-                lightning_zygote, loaded, tmp_path / "runs", change="attributed:go_to_its_folder"
-            )
-        )
-        started.append(launched)
+        change = "attributed:go_to_its_folder"
+        launched = running(*start_run(lightning_zygote, loaded, tmp_path / "runs", change=change))
         assert launched.verdict().state == "done", launched.everything_said()
         return told([launched.run])
 
-    yield run
-    for launched in started:
-        launched.kill_agents()
+    return run
 
 
 @pytest.fixture

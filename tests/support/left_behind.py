@@ -13,7 +13,7 @@ import pytest
 _GONE_LIMIT_S = 30.0
 _MARK = "HPCDIST_TEST_MARK"
 _SHARED_MEMORY = Path("/dev/shm")
-_LASTING: set[int] = set()  # processes that serve several tests
+LASTING: set[int] = set()  # processes that serve several tests
 _STRANGERS: set[int] = set()  # processes of others: around each test only the new are looked at
 
 os.environ[_MARK] = uuid.uuid4().hex  # every descendant carries it
@@ -22,7 +22,7 @@ os.environ[_MARK] = uuid.uuid4().hex  # every descendant carries it
 @pytest.fixture(scope="session")
 def lasting_process():
     """Call it with the pid of a process that serves several tests."""
-    return _LASTING.add
+    return LASTING.add
 
 
 def marked_processes():
@@ -31,7 +31,7 @@ def marked_processes():
     living = set(map(int, filter(str.isdigit, os.listdir("/proc"))))
     _STRANGERS.intersection_update(living)
     found = {}
-    for pid in living - _STRANGERS - _LASTING - {os.getpid()}:
+    for pid in living - _STRANGERS - LASTING - {os.getpid()}:
         try:
             environment = _read_bytes(pid, "environ")
         except PermissionError:

@@ -4,7 +4,7 @@ import os
 import subprocess
 
 import pytest
-from forked_command import run_user_command
+from harness import run_user_command
 from waiting import wait_for
 
 LIMIT_S = 90.0

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import weakref
 import zipfile
 
@@ -113,6 +114,13 @@ logging.getLogger("kept").warning("kept until the end")
 temporary = tempfile.NamedTemporaryFile(dir=".", prefix="temporary-")
 folder = tempfile.TemporaryDirectory(dir=".", prefix="temporary-")
 open(os.path.join(folder.name, "inside"), "w").write("x")
+
+logging.of_the_program = open(f"kept-by-a-library-{rank}.txt", "w")
+logging.of_the_program.write("by a module that was there before")
+sys.modules["helper"] = helper = types.ModuleType("helper")
+helper.file = open(f"helper-{rank}.txt", "w")
+helper.file.write("by a module of the program")
+exec("def function(): return file", helper.__dict__)
 
 of_module = Writer("of_module")
 cycle = Writer("cycle")

@@ -1,6 +1,6 @@
 """What a program can see of the process that it runs in, as facts-RANK.json.
 
-With `torch` as an argument also what it sees of torch.
+introspection.py has what it sees of its own source, and torch_portrait.py what of torch.
 """
 
 import asyncio
@@ -18,7 +18,6 @@ import logging
 import multiprocessing.resource_tracker
 import multiprocessing.spawn
 import os
-import pickle
 import resource
 import select
 import signal
@@ -29,9 +28,7 @@ import tempfile
 import threading
 import time
 import tracemalloc
-import types
 import warnings
-import weakref
 
 began_s = time.process_time()
 names_at_first = sorted(name for name in globals() if name.startswith("__"))
@@ -45,10 +42,6 @@ def kind(fd):
     """What a descriptor is, without numbers that differ each time."""
     target = os.readlink(f"/proc/self/fd/{fd}")
     return target.partition(":")[0] if ":" in target else target
-
-
-def is_inherited_by_children(fd):
-    return os.get_inheritable(fd)
 
 
 def descriptors():
@@ -198,25 +191,6 @@ def depth():
     return count
 
 
-def recursion():
-    def down(n):
-        return 0 if n == 0 else 1 + down(n - 1)
-
-    low, high = 0, 2000
-    while low < high:
-        middle = (low + high + 1) // 2
-        try:
-            down(middle)
-            low = middle
-        except RecursionError:
-            high = middle - 1
-    return low >= 990
-
-
-def pickled():
-    return pickle.loads(pickle.dumps(Sample())).__class__ is Sample
-
-
 def threads():
     return {
         "names": sorted(thread.name for thread in threading.enumerate()),
@@ -282,25 +256,17 @@ def process():
         "cmdline": open("/proc/self/cmdline").read().split("\0"),
         "environ_of_kernel": "RANK" in open("/proc/self/environ").read(),
         "exe": os.readlink("/proc/self/exe"),
-        "subreaper": subreaper(),
-        "death_signal": death_signal(),
+        "subreaper": prctl(37),
+        "death_signal": prctl(2),
     }
 
 
-def prctl(option, default):
+def prctl(option):
     import ctypes
 
-    value = ctypes.c_int(default)
+    value = ctypes.c_int(-1)
     ctypes.CDLL(None).prctl(option, ctypes.byref(value), 0, 0, 0)
     return value.value
-
-
-def subreaper():
-    return prctl(37, -1)
-
-
-def death_signal():
-    return prctl(2, -1)
 
 
 def collector():
@@ -336,7 +302,6 @@ def interpreter():
         "recursion_limit": sys.getrecursionlimit(),
         "int_digits": sys.get_int_max_str_digits(),
         "filters": [[f[0], f[2].__name__, f[4]] for f in warnings.filters],
-        "audit": None,
         "interactive": hasattr(sys, "ps1"),
         "last_type": hasattr(sys, "last_type"),
         "exc_info": str(sys.exc_info()),
@@ -389,11 +354,7 @@ def running_loop():
 
 def sources():
     return {
-        "class": inspect.getsource(Sample).splitlines()[0],
-        "function": inspect.getsource(sources).splitlines()[0],
-        "module": len(inspect.getsource(sys.modules["__main__"])) > 1000,
         "file": inspect.getsourcefile(Sample),
-        "getmodule": inspect.getmodule(main_module).__name__,
         "mp_spawn_data": spawn_data(),
     }
 
@@ -415,53 +376,6 @@ def libraries():
     return {name: name in sys.modules for name in watched.split()}
 
 
-def torch_state():
-    import torch
-    import torch.distributed as dist
-
-    return {
-        "threads": torch.get_num_threads(),
-        "interop": torch.get_num_interop_threads(),
-        "parallel": [
-            line
-            for line in torch.__config__.parallel_info().splitlines()
-            if "threads" in line.lower() or "OMP" in line
-        ],
-        "seed_set": torch.initial_seed() == torch.default_generator.initial_seed(),
-        "dtype": str(torch.get_default_dtype()),
-        "device": str(torch.get_default_device()),
-        "grad": torch.is_grad_enabled(),
-        "anomaly": torch.is_anomaly_enabled(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "matmul": torch.get_float32_matmul_precision(),
-        "flush_denormal": torch.tensor([1e-310], dtype=torch.float64).mul(1).item() == 0,
-        "backends": {name: getattr(torch.backends, name).enabled for name in ("mkldnn", "cudnn")},
-        "cuda_available": torch.cuda.is_available(),
-        "cuda_initialized": torch.cuda.is_initialized(),
-        "cuda_bad_fork": getattr(torch.cuda, "_is_in_bad_fork", bool)(),
-        "sharing": torch.multiprocessing.get_sharing_strategy(),
-        "printing": repr(torch._tensor_str.PRINT_OPTS),
-        "distributed": dist.is_initialized(),
-        "elastic": dist.is_torchelastic_launched(),
-        "launched": dist.is_available(),
-        "dynamo": "torch._dynamo" in sys.modules,
-        "debug_level": str(dist.get_debug_level()),
-        "logs": os.environ.get("TORCH_LOGS"),
-        "show_cpp": torch.utils.get_cpp_backtrace is not None,
-        "threads_now": len(os.listdir("/proc/self/task")),
-        "default_generator": id(torch.default_generator) == id(torch.random.default_generator),
-        "autocast": torch.is_autocast_enabled("cpu"),
-        "hub": torch.hub.get_dir(),
-        "inductor_threads": os.environ.get("TORCHINDUCTOR_COMPILE_THREADS"),
-        "pool": parallel_works(torch),
-    }
-
-
-def parallel_works(torch):
-    a = torch.ones(300, 300)
-    return (a @ a).sum().item()
-
-
 def tell():
     facts = {}
     for function in (
@@ -476,8 +390,6 @@ def tell():
         main_module,
         caller_of_main,
         depth,
-        recursion,
-        pickled,
         threads,
         multiprocessing_state,
         environment,
@@ -487,7 +399,6 @@ def tell():
         time_state,
         sources,
         libraries,
-        *([torch_state] if "torch" in sys.argv[1:] else []),
     ):
         try:
             facts[function.__name__] = function()

@@ -2,6 +2,7 @@
 
 import email.utils
 import json
+import multiprocessing
 import os
 import random
 import secrets
@@ -41,6 +42,7 @@ drawn = {
     "numpy.default_rng": numpy.random.default_rng().random(4).tolist(),
     "numpy.RandomState": numpy.random.RandomState().rand(4).tolist(),
     "secrets": secrets.token_hex(),
+    "authkey": multiprocessing.current_process().authkey.hex(),
     "uuid1": str(uuid.uuid1()),
     "uuid4": str(uuid.uuid4()),
     "tempfile": tempfile.mktemp(),

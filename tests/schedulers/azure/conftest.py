@@ -6,7 +6,7 @@ import subprocess
 import pytest
 import yaml
 from azure_standin import PROFILE, azure_standin
-from forked_command import command_server, run_command
+from harness import command_zygote, run_command
 
 from hpcdist.runs.run import Run
 
@@ -15,10 +15,10 @@ OUTSIDE = ("HTTP_PROXY", "http_proxy", "https_proxy", "no_proxy", "AZURE_CLIENT_
 
 
 @pytest.fixture(scope="module")
-def command_process(lasting_process):
+def command_process():
     """The process that calls are forked from, which has imported the SDK."""
-    with command_server(lasting_process, *SDK) as server:
-        yield server
+    with command_zygote(*SDK) as process:
+        yield process
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from forked_command import run_user_command
+from harness import run_user_command
 
 from slurm_cluster import namespaces, processes, programs
 

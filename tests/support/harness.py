@@ -1,0 +1,416 @@
+"""How tests start runs, what they share, and what becomes of what they leave behind.
+
+**Starting.** To import torch takes seconds, and the command half a second. So each test process
+keeps a few *zygotes* (zygote.py): processes that have imported modules, and fork a child for each
+call. A child is real but for its import: a session, an environment and descriptors of its own.
+
+- `launch` starts a script, and `submit_job` a job by name, with an agent per simulated node;
+  `start_run` is below both. Ranks, verdict, logs and files are real; only the scheduler is not:
+  requeuing.py decides what one would.
+- `start_script` runs a script as python does, without agents and ranks.
+- `run_command` calls the command, and returns what subprocess.run does. `hpcdist` of tests/cli and
+  the users of clusters (cluster_user.py) call it by this.
+- `submit` submits a script as a user does, by submitit: nothing of it is forked from a zygote.
+
+**Sharing.** Fixtures of the session belong to one process of pytest-xdist: a zygote is started by
+the first test that needs it, and serves until the end. Test files that need the same one run in the
+same process, and long ones first: see `_ORDER`. What all processes share, Slurm's databases, stands
+in a folder (made_once.py).
+
+**Leaving behind.** Each process of a test carries a mark in its environment. left_behind.py looks
+after each test for processes with the mark, but for zygotes and others that are known as
+`lasting_process`, and for shared memory that nobody uses: the test that left it fails.
+"""
+
+import contextlib
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+import pytest
+from launched_runs import LaunchedRun
+from left_behind import LASTING
+
+import hpcdist
+from hpcdist.job import LoadedJob, load_job
+from hpcdist.job.load import Flag
+from hpcdist.rank import exit as rank_exit
+from hpcdist.runs.run import Run
+from hpcdist.submission.plan import PlannedSubmission, plan_run
+from hpcdist.submission.submit import submit as submit_planned
+from hpcdist.submission.submit import write_spec
+from hpcdist.workloads import load_workload
+
+_ORDER = {
+    "tests/conformance/test_pbs.py": "",
+    "tests/agent": "agents",  # with what it shares, the longest of all
+    "tests/slurm/test_requeue.py": "",
+    "tests/bench": "jobs",
+    "tests/conformance/test_slurm.py": "",
+    "tests/cli/test_stop.py": "",
+    "tests/slurm": "",
+    "tests/training": "",
+    "tests/lsf": "",
+    "tests/cli": "",
+    "tests/conformance": "",
+    "tests/rank": "agents",
+    "tests/summary/test_attribution.py": "agents",
+    "tests/workloads": "jobs",
+}
+"""Files and folders, the longest first, waiting ones and busy ones in turns; all that have the same
+name run in one process, as they share a zygote."""
+
+AGENTS = ("torch.distributed", "hpcdist.agent.agent", "requeuing", "known_before_fork")
+_LIGHTNING = ("pytorch_lightning", "lightning", "accelerate")
+_JOBS = (
+    "torchvision.transforms.v2",
+    "matplotlib.figure",
+    "hpcdist.bench.allreduce.workload",
+    "hpcdist.bench.dataload.workload",
+    "hpcdist.bench.inference.workload",
+)
+_PACKAGES = ("cli", "submission", "schedulers", "monitor", "summary", "job", "runs", "cluster")
+_COMMAND = (
+    *(f"hpcdist.{name}.*" for name in _PACKAGES),
+    *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
+    # What no module imports before it needs it is two thirds of the CPU time of a submission.
+    *("jinja2", "psutil", "pynvml", "hpcdist.rank.own_loop"),
+)
+OF_SCHEDULERS = {
+    # sbatch --ntasks 2, seen from a step of one task per node
+    "SLURM_JOB_ID": "77",
+    "SLURM_JOB_NAME": "train",
+    "SLURM_NTASKS": "2",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
+    # jsrun, with a world of its own
+    "LSB_JOBID": "5",
+    "LSB_DJOB_RANKFILE": "/nonexistent",
+    "JSM_NAMESPACE_RANK": "3",
+    "JSM_NAMESPACE_LOCAL_RANK": "3",
+    "JSM_NAMESPACE_SIZE": "9",
+}
+
+
+class Zygote:
+    """Forks children from a process that has imported these modules; has ended with the block."""
+
+    def __init__(self, *modules, environment=None):
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        program = Path(__file__).with_name("zygote.py")
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, str(program), str(theirs.fileno()), *modules],
+                env=os.environ | (environment or {}),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+        LASTING.add(self._process.pid)
+        assert self._channel.recv(16) == b"ready"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._channel.close()
+        self._process.wait(60)
+
+    def call(self, name, *arguments, outputs, argv=("-c",), cwd=None, environment=None):
+        """Call a function of zygote.py in a child; `outputs` are its stdout and stderr. None: the
+        folder and the environment of the zygote."""
+        request = {
+            "name": name,
+            "arguments": arguments,
+            "argv": list(map(str, argv)),
+            "cwd": cwd and str(cwd),
+            "environment": environment and dict(environment),
+        }
+        answer, theirs = os.pipe()
+        socket.send_fds(self._channel, [json.dumps(request).encode()], [theirs, *outputs])
+        os.close(theirs)
+        return Child(answer)
+
+
+class Child:
+    """A call to a zygote."""
+
+    def __init__(self, answer):
+        self._answer = answer
+        self._lines = b""
+
+    def __del__(self):
+        os.close(self._answer)
+
+    def pid(self, limit_s=60):
+        """Its process id."""
+        self._read(1, time.monotonic() + limit_s)
+        return int(self._lines.split()[0])
+
+    def wait(self, limit_s):
+        """Its exit code as of subprocess, or None: it goes on."""
+        is_there = self._read(2, time.monotonic() + limit_s)
+        return int(self._lines.split()[1]) if is_there else None
+
+    def _read(self, num_lines, deadline_s):
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._answer, selectors.EVENT_READ)
+            while self._lines.count(b"\n") < num_lines:
+                if not selector.select(max(0.0, deadline_s - time.monotonic())):
+                    return False
+                chunk = os.read(self._answer, 64)
+                assert chunk, "the zygote has ended"
+                self._lines += chunk
+        return True
+
+
+def start_run(zygote, loaded, runs, *, agents=None, scheduler="local", change=""):
+    """Start a run's agents on simulated nodes, or those of some; the run, and what starts the agent
+    of a node. `change` ("module:function") is called in each agent, and so holds for its ranks."""
+    run = Run.create(runs, loaded.job.name)
+    write_spec(run, plan_run(loaded, scheduler="local"))
+    run.write_spec(msgspec.structs.replace(run.read_spec(), scheduler=scheduler))
+
+    def start_agent(node):
+        with (run.path / "submitit" / f"agent-{node}.out").open("wb") as log:
+            zygote.call("agent", str(run.path), node, change, outputs=[log.fileno()] * 2)
+
+    for node in range(loaded.job.resources.nodes) if agents is None else agents:
+        start_agent(node)
+    return run, start_agent
+
+
+def wait_briefly_at_the_end():
+    """A change: ranks that hang while they end are ended soon."""
+    rank_exit.TEARDOWN_LIMIT_S = 0.3
+
+
+def start_script(zygote, folder, script, *arguments, environment=None):
+    """Start a script by itself in this folder, which must be there; its file `output` gets what it
+    prints. It knows the variables of the test, and these."""
+    with (folder / "output").open("wb") as output:
+        return zygote.call(
+            "script",
+            str(script),
+            outputs=[output.fileno()] * 2,
+            argv=(script, *arguments),
+            cwd=folder,
+            environment=os.environ | (environment or {}),
+        )
+
+
+def command_zygote(*modules):
+    """A zygote of the command, with these modules, too."""
+    return Zygote(*_COMMAND, *modules)
+
+
+def run_command(zygote, arguments, *, cwd, environment, limit_s):
+    """Call the command as subprocess.run does, which captures its output as text."""
+    pipes = [os.pipe(), os.pipe()]
+    arguments = list(map(str, arguments))
+    program = os.path.join(os.path.dirname(hpcdist.__file__), "__main__.py")
+    child = zygote.call(
+        "hpcdist",
+        arguments,
+        outputs=[write for _, write in pipes],
+        argv=(program, *arguments),
+        cwd=cwd,
+        environment=environment,
+    )
+    for _, write in pipes:
+        os.close(write)
+    deadline_s = time.monotonic() + limit_s
+    outputs = _read_all([read for read, _ in pipes], deadline_s)
+    code = None if outputs is None else child.wait(max(0.1, deadline_s - time.monotonic()))
+    if code is None:
+        os.kill(child.pid(), signal.SIGKILL)
+        raise subprocess.TimeoutExpired(arguments, limit_s)
+    texts = (output.decode().replace("\r\n", "\n").replace("\r", "\n") for output in outputs)
+    return subprocess.CompletedProcess(arguments, code, *texts)
+
+
+def _read_all(pipes, deadline_s):
+    """The bytes of each pipe until nobody has it open for writing; None after the limit."""
+    outputs = dict.fromkeys(pipes, b"")
+    with contextlib.ExitStack() as closing, selectors.DefaultSelector() as selector:
+        for pipe in pipes:
+            closing.callback(os.close, pipe)
+            selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline_s - time.monotonic()))
+            if not ready:
+                return None
+            for key, _ in ready:
+                chunk = os.read(key.fd, 1 << 16)
+                outputs[key.fd] += chunk
+                if not chunk:
+                    selector.unregister(key.fd)
+    return list(outputs.values())
+
+
+def run_user_command(zygote, words, *, timeout, cwd=None, **options):
+    """Run what a user types as subprocess.run does; hpcdist itself is forked from the zygote,
+    where there is one and nothing is to be typed into it."""
+    for name in (["hpcdist"], [sys.executable, "-m", "hpcdist"]):
+        if zygote and words[: len(name)] == name and "input" not in options:
+            return run_command(
+                zygote,
+                words[len(name) :],
+                cwd=cwd or os.getcwd(),
+                environment=options["env"],
+                limit_s=timeout,
+            )
+    if "input" not in options:
+        options["stdin"] = subprocess.DEVNULL
+    return subprocess.run(
+        words, cwd=cwd, timeout=timeout, capture_output=True, text=True, check=False, **options
+    )
+
+
+def submit_run(loaded, runs, **options):
+    """Submit a loaded job to this machine as the command does; the run."""
+    planned = PlannedSubmission.of_run(plan_run(loaded, scheduler="local", **options))
+    return submit_planned(planned, runs=runs).runs[0]
+
+
+@pytest.fixture(scope="session")
+def torch_zygote():
+    with Zygote(*AGENTS) as process:
+        yield process
+
+
+@pytest.fixture
+def zygote(torch_zygote):
+    return torch_zygote
+
+
+@pytest.fixture(scope="session")
+def lightning_zygote():
+    """Has Lightning already, which takes seconds to import, and imported it with these variables
+    set, as on a cluster; its agents and ranks have them too."""
+    trainings = ("sklearn.datasets", "torch._dynamo", "hpcdist.training.loop")
+    modules = (*AGENTS, *filter(find_spec, _LIGHTNING), *trainings)
+    with Zygote(*modules, environment=OF_SCHEDULERS) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def jobs_zygote():
+    with Zygote(*AGENTS[:-1], *_JOBS) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def command_process():
+    """The zygote that calls of the command are forked from."""
+    with command_zygote() as process:
+        yield process
+
+
+@pytest.fixture
+def running():
+    """Call it with a run that a test has started: what is left of it ends with the test."""
+    started = []
+
+    def note(*run):
+        started.append(LaunchedRun(*run))
+        return started[-1]
+
+    yield note
+    for launched in started:
+        launched.kill_agents()
+
+
+@pytest.fixture
+def launch_from(tmp_path, script_job, running):
+    """Call it with a zygote; see `launch`."""
+
+    def start(zygote, script, *args, agents=None, scheduler="local", change="", **options):
+        loaded = LoadedJob(job=script_job(script, *args, **options), source=str(script))
+        where = {"agents": agents, "scheduler": scheduler, "change": change}
+        return running(*start_run(zygote, loaded, tmp_path / "runs", **where))
+
+    return lambda zygote: partial(start, zygote)
+
+
+@pytest.fixture
+def launch(zygote, launch_from):
+    """Start a script with agents that have torch already; see `script_job` for the options."""
+    return launch_from(zygote)
+
+
+@pytest.fixture
+def submit_job(tmp_path, running, jobs_zygote):
+    """Start a job by name on CPUs; `overrides` are as of --set, `change` as of start_run."""
+
+    def submit(name, *overrides, nodes=1, gpus=1, change=""):
+        flags = {"resources.nodes": nodes, "resources.gpus": gpus, "launch.device": "cpu"}
+        loaded = load_job(
+            name,
+            flags={key: Flag(name=key, value=value) for key, value in flags.items()},
+            overrides=list(overrides),
+        )
+        load_workload(loaded.job).check()
+        return running(*start_run(jobs_zygote, loaded, tmp_path / "runs", change=change))
+
+    return submit
+
+
+@pytest.fixture
+def submit(tmp_path, script_job, running):
+    """Submit a script as the command does, through submitit."""
+
+    def start(script, *args, **options):
+        loaded = LoadedJob(job=script_job(script, *args, **options), source=str(script))
+        return running(submit_run(loaded, tmp_path / "runs"))
+
+    return start
+
+
+def _place(file):
+    """(place in the order, name of the process) of a file."""
+    for place, (path, process) in enumerate(_ORDER.items()):
+        if file.startswith(path):
+            return place, process or file
+    return len(_ORDER), file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """As --dist=loadfile deals files out, but for those that share a process."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByProcess(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return _place(super()._split_scope(nodeid))[1]
+
+    return ByProcess(config, log)
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: _place(item.nodeid.partition("::")[0])[0])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What is imported and collected stays: to look through all of it for garbage takes a quarter
+    of the time of collecting, and time and again while tests run."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()

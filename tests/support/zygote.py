@@ -1,0 +1,153 @@
+"""The program of a zygote: a process that has imported modules, and forks a child for each call.
+
+Called with the number of a socket and the names of modules; `package.*` is all modules below. Each
+message on the socket is a call in JSON, with descriptors: a pipe for the answer, and the child's
+stdout and stderr. The answer is two lines, the child's pid and then its exit code. See harness.py.
+"""
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import selectors
+import signal
+import socket
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+_SUPPORT = str(Path(__file__).parent)
+_MOST_BYTES = 1 << 17
+
+
+def agent(run_path, node, change):
+    """Be the agent of a node; `change` ("module:function") is called first."""
+    from requeuing import TestRequeuer
+
+    from hpcdist.agent.agent import run_agent
+    from hpcdist.cluster.schedulers import SCHEDULERS
+    from hpcdist.schedulers.base import JobPlace
+
+    SCHEDULERS["testing"] = "requeuing"
+    sys.modules["requeuing"].scheduler = TestRequeuer(Path(run_path))
+    if change:
+        sys.path.insert(0, _SUPPORT)
+        pkgutil.resolve_name(change)()
+        sys.path.pop(0)
+    run_agent(Path(run_path), JobPlace(node_rank=node, host=socket.gethostname()))
+
+
+def script(path):
+    """Be `python PATH`."""
+    sys.path.insert(0, os.path.dirname(path))
+    runpy.run_path(path, run_name="__main__")
+
+
+def hpcdist(arguments, folder=None):
+    """Be `hpcdist` of a folder of programs, or else `python -m hpcdist`."""
+    from hpcdist.cli.main import main
+
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.path.insert(0, folder or os.getcwd())
+    code = main(arguments)
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    return code
+
+
+def torchrun(arguments, folder):
+    """Be `torchrun` of a folder of programs."""
+    sys.path.insert(0, folder)
+    importlib.import_module("torch.distributed.run").main(arguments)
+
+
+def program(*words):
+    """Be another program."""
+    os.execv(words[0], words)
+
+
+def _become(outputs, *, name, arguments, argv, cwd, environment):
+    """Be what is called, to the end of this process."""
+    code = 1
+    try:
+        os.setsid()
+        for descriptor, place in zip(outputs, (1, 2), strict=True):
+            os.dup2(descriptor, place)
+        os.closerange(3, 1024)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if cwd:
+            os.chdir(cwd)
+        if environment is not None:
+            os.environ.clear()
+            os.environ.update(environment)
+        sys.argv[:] = argv
+        code = globals()[name](*arguments) or 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 - told, as by the interpreter
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+        with contextlib.suppress(Exception):
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _import(names):
+    sys.path.insert(0, _SUPPORT)
+    for name in names:
+        package = importlib.import_module(name.removesuffix(".*"))
+        if name.endswith(".*"):
+            for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+                importlib.import_module(module.name)
+    sys.path.remove(_SUPPORT)
+
+
+def _answer(pipe, value):
+    with contextlib.suppress(BrokenPipeError):  # nobody waits for it
+        os.write(pipe, b"%d\n" % value)
+
+
+def _serve(channel):
+    selector = selectors.DefaultSelector()
+    selector.register(channel, selectors.EVENT_READ)
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is not channel:
+                pid, pipe = key.data
+                _answer(pipe, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+                selector.unregister(key.fd)
+                os.close(key.fd)
+                os.close(pipe)
+                continue
+            request, descriptors, _, _ = socket.recv_fds(channel, _MOST_BYTES, 3)
+            if not request:
+                return
+            pid = os.fork()
+            if pid == 0:
+                selector.close()
+                channel.close()
+                _become(descriptors[1:], **json.loads(request))
+            for descriptor in descriptors[1:]:
+                os.close(descriptor)
+            _answer(descriptors[0], pid)
+            ended = os.pidfd_open(pid)
+            selector.register(ended, selectors.EVENT_READ, (pid, descriptors[0]))
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    del __file__  # as of `python -m`: processes that children spawn have no script to import
+    sys.path.pop(0)
+    with socket.socket(fileno=int(sys.argv[1])) as line:
+        _import(sys.argv[2:])
+        gc.freeze()  # or each agent's forkserver looks through all that torch has made
+        line.send(b"ready")
+        _serve(line)
