@@ -1,8 +1,7 @@
-"""Series of a run over time, reduced to what a picture can show: curves of learning, step times by
-rank, and what it used.
+"""Series of a run over time, reduced to what a picture can show: curves of learning and what
+it used.
 
-Times of ranks are lengths on a rank's own clock, from its first step in an attempt on; attempts are
-put behind each other as in `timeline`. Times of nodes are lengths on a node's own clock, from the
+Times of curves are those of `timeline`. Times of nodes are lengths on a node's own clock, from the
 begin of the first attempt on: attempts begin at the same moment on all nodes. So clocks of nodes
 may differ by minutes.
 """
@@ -10,22 +9,19 @@ may differ by minutes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from operator import attrgetter, sub, truediv
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from hpcdist.runs.events import NodeBegin, UsageWindow
-from hpcdist.summary.figures.timeline import Attempt, Learned, offsets_s
-from hpcdist.summary.figures.timing import Spans
+from hpcdist.summary.figures.timeline import Learned
 from hpcdist.summary.read.event_file import EventFile
 
 MOST_POINTS = 200
 """Points of a curve; where there are more, neighbours are joined."""
-NUM_COLUMNS = 160
-"""Columns of a heat map."""
 MOST_NODES = 64
 NOT_KNOWN = math.nan
 _LARGEST = 1e100
@@ -64,17 +60,6 @@ class Learning(NamedTuple):
         return len(set(self.learning_rate.values)) > 1
 
 
-class HeatMap(NamedTuple):
-    """Mean step time of each rank without its wait for others, over time."""
-
-    ranks: list[int]
-    hosts: list[str | None]
-    whole_s: float
-    """From the first step to the last."""
-    times_s: list[list[float]]
-    """By rank, then by column; NOT_KNOWN where the rank did not step, or warmed up."""
-
-
 class Line(NamedTuple):
     """One GPU or node in one panel."""
 
@@ -98,8 +83,6 @@ class Series(Struct, frozen=True, kw_only=True):
     """All series of a run."""
 
     learning: Learning
-    heat_map: HeatMap | None
-    """None of a single rank, and where no rank stepped for any time."""
     usage: UsageSeries | None
     """None where nothing was sampled twice."""
 
@@ -132,58 +115,6 @@ def _neighbours(points: Sequence[PointT], most: int) -> Iterator[Sequence[PointT
     size = max(1, -(-len(points) // most))
     for first in range(0, len(points), size):
         yield points[first : first + size]
-
-
-def heat_map_of(attempts: Sequence[Attempt]) -> HeatMap | None:
-    """Return the step times of ranks; None of a single rank, and where none stepped for any
-    time."""
-    offsets = offsets_s(attempts)
-    own_spans: dict[int, list[tuple[Spans, float]]] = {}
-    hosts: dict[int, str | None] = {}
-    for attempt in attempts:
-        for rank in attempt.ranks if attempt.number in offsets else ():
-            if rank.spans and rank.stepping_s is not None:
-                zero_s = rank.stepping_s - offsets[attempt.number]
-                own_spans.setdefault(rank.rank, []).append((rank.spans, zero_s))
-                hosts[rank.rank] = rank.start.host
-    ends_s = [spans.ends_s[-1] - zero_s for own in own_spans.values() for spans, zero_s in own]
-    whole_s = max(ends_s, default=0.0)
-    if len(own_spans) < 2 or not 0 < whole_s < _LARGEST:
-        return None
-    ranks = sorted(own_spans)
-    return HeatMap(
-        ranks=ranks,
-        hosts=[hosts[rank] for rank in ranks],
-        whole_s=whole_s,
-        times_s=[_columns(own_spans[rank], whole_s) for rank in ranks],
-    )
-
-
-def _columns(own_spans: Iterable[tuple[Spans, float]], whole_s: float) -> list[float]:
-    """Spread each span over the columns that it lies in, by the time it has in each: without calls,
-    as it takes much of the time of a summary."""
-    totals, weights_s = [0.0] * (NUM_COLUMNS + 1), [0.0] * (NUM_COLUMNS + 1)
-    column_s = whole_s / NUM_COLUMNS
-    left = 0.0
-    for spans, zero_s in own_spans:
-        steps = map(sub, spans.last_steps, spans.first_steps)
-        own_s = map(truediv, map(sub, spans.stepped_s, spans.waited_s), steps)
-        for end_s, wall_s, time_s in zip(spans.ends_s, spans.wall_s, own_s, strict=True):
-            right = end_s - zero_s
-            if right - wall_s > left:  # noqa: PLR1730 - a call takes longer
-                left = right - wall_s
-            column = int(left / column_s)
-            while left < right <= whole_s:
-                border = (column + 1) * column_s
-                within_s = (border if border < right else right) - left  # noqa: FURB136
-                totals[column] += time_s * within_s
-                weights_s[column] += within_s
-                left += within_s
-                column += 1
-    return [
-        total / weight_s if weight_s else NOT_KNOWN
-        for total, weight_s in zip(totals[:-1], weights_s[:-1], strict=True)
-    ]
 
 
 class UsageLines:

@@ -1,4 +1,4 @@
-"""Pictures over time: loss and accuracy, step times by rank, and what a run used."""
+"""Pictures over time: loss and accuracy, and what a run used."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from hpcdist.base.plotting import (
     plain_log_ticks,
     shared_legend,
 )
-from hpcdist.base.text import number_of, time_unit
+from hpcdist.base.text import number_of
 from hpcdist.job.goal import Goal
 from hpcdist.summary.figures.series import (
     GPU_BUSY,
     Curve,
-    HeatMap,
     Learning,
     UsageSeries,
 )
@@ -103,52 +102,6 @@ def _draw_repeats(
         if len(curves) > 1:
             ends = values.min(axis=0), values.max(axis=0)
             axes.fill_between(xs, *ends, color=style["color"], alpha=0.2, linewidth=0)
-
-
-_MOST_NAMES = 32
-_MOST_ROWS = 128
-_QUANTILES = (0.01, 0.99)
-"""Range of the colours: one odd window must not make all others look alike."""
-
-
-def draw_heat_map(times: HeatMap) -> Figure:
-    """Draw a row per rank, the lowest on top; of very many ranks one for the slowest of so many
-    neighbours that rows stay visible."""
-    import numpy as np
-
-    size = -(-len(times.ranks) // _MOST_ROWS)
-    firsts = range(0, len(times.ranks), size)
-    # fmax knows a time from a gap.
-    rows_s = np.array([np.fmax.reduce(np.array(times.times_s[at : at + size])) for at in firsts])
-    unit_s, unit = time_unit(float(np.nanmedian(rows_s)))
-    long_s, unit_of_all = long_unit(times.whole_s)
-    low_s, high_s = map(float, np.nanquantile(rows_s, _QUANTILES))
-    # A rank that is slow for most of its time is within the range.
-    high_s = max(high_s, low_s + 1e-9, *(float(np.nanmedian(row)) for row in rows_s))
-    figure = new_figure(9, 1.6 + min(6.0, max(1.0, 0.28 * len(rows_s))))
-    axes = figure.subplots()
-    image = axes.imshow(
-        rows_s / unit_s,
-        aspect="auto",
-        interpolation="nearest",
-        cmap="cividis",  # told apart by all kinds of sight, and lighter is slower
-        vmin=low_s / unit_s,
-        vmax=high_s / unit_s,
-        extent=(0, times.whole_s / long_s, len(rows_s), 0),
-    )
-    named = range(0, len(rows_s), -(-len(rows_s) // _MOST_NAMES))
-    names = [rank_name(times.ranks[row * size], times.hosts[row * size]) for row in named]
-    axes.set_yticks([row + 0.5 for row in named], names)
-    axes.set_ylabel("rank and its host" if size == 1 else f"slowest of each {size} ranks, from")
-    axes.set_xlabel(f"time since the first step ({unit_of_all}); gaps: no steps, or warm-up")
-    bar = figure.colorbar(image, ax=axes, extend="both")
-    bar.set_label(f"step time without the\nwait for others ({unit})")
-    return figure
-
-
-def rank_name(rank: int, host: str | None) -> str:
-    """Return `3 n17`."""
-    return label(f"{rank} {host}" if host else str(rank))
 
 
 def draw_usage(series: UsageSeries) -> Figure:
