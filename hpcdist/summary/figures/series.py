@@ -16,22 +16,23 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct
 
+from hpcdist.base.statistics import mean
 from hpcdist.runs.events import NodeBegin, UsageWindow
 from hpcdist.summary.figures.timeline import Learned
 from hpcdist.summary.read.event_file import EventFile
 
 MOST_POINTS = 200
 """Points of a curve; where there are more, neighbours are joined."""
-MOST_NODES = 64
+MOST_NODES = 7
+"""Nodes with a line of their own: more cannot be told apart."""
 NOT_KNOWN = math.nan
 _LARGEST = 1e100
 """Largest value that an axis can show."""
 
-GPU_BUSY = "GPU busy (%)"
-GPU_MEMORY = "GPU memory (MiB)"
-GPU_POWER = "power of a GPU (W)"
+GPU_BUSY = "GPUs busy (%)"
+GPU_MEMORY = "memory of the\nfullest GPU (MiB)"
 CPUS_BUSY = "CPUs busy"
-PANELS = (GPU_BUSY, GPU_MEMORY, GPU_POWER, CPUS_BUSY)
+PANELS = (GPU_BUSY, GPU_MEMORY, CPUS_BUSY)
 """Panels in the order in which they are drawn."""
 _MIB = 2**20
 _LEAST_POINTS = 2
@@ -61,22 +62,18 @@ class Learning(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One GPU or node in one panel."""
+    """One node in one panel, or the least or the largest of all nodes."""
 
     name: str
     times_s: list[float]
     values: list[float]
-    lengths_s: list[float]
-    """Time that each value stands for."""
 
 
 class UsageSeries(NamedTuple):
-    """All lines of a run, by panel."""
+    """All lines of a run, by panel: one for each node, or two for the range of many."""
 
     panels: dict[str, list[Line]]
     num_nodes: int
-    num_left_out: int
-    """Nodes that are left out, evenly, of many."""
 
 
 class Series(Struct, frozen=True, kw_only=True):
@@ -121,7 +118,7 @@ class UsageLines:
     """The lines of all nodes; takes the file of one node after the other."""
 
     def __init__(self) -> None:
-        self._lines: dict[int, dict[tuple[str, str], Line]] = {}
+        self._lines: dict[int, dict[str, Line]] = {}
         self._zeros_s: dict[int, float] = {}
         self._begins_s: dict[int, float] = {}
         """Begin of each attempt; a node may join later, in the place of another."""
@@ -134,52 +131,62 @@ class UsageLines:
         begun_s = self._begins_s.get(record.attempt, 0.0)
         zero_s = self._zeros_s.setdefault(record.number, begin_s - begun_s)
         self._begins_s.setdefault(record.attempt, begin_s - zero_s)
-        points: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
+        points: dict[str, list[tuple[float, float]]] = {}
         for window in windows:
             time_s = max(0.0, window.time_s - window.wall_s / 2 - zero_s)
-            for panel, name, value in _values(window, f"node {record.number}"):
-                points.setdefault((panel, name), []).append((time_s, value, window.wall_s))
+            for panel, value in _values(window):
+                points.setdefault(panel, []).append((time_s, value))
         lines = self._lines.setdefault(record.number, {})
-        for (panel, name), own in points.items():
-            line = lines.setdefault((panel, name), Line(name, [], [], []))
-            joined = [_joined(part, panel) for part in _neighbours(own, MOST_POINTS)]
+        for panel, own in points.items():
+            line = lines.setdefault(panel, Line(f"node {record.number}", [], []))
             if line.times_s:  # between two attempts nothing was sampled
-                joined.insert(0, (NOT_KNOWN, NOT_KNOWN, 0.0))
-            for column, figures in zip(line[1:], zip(*joined, strict=True), strict=True):
-                column.extend(figures)
+                line.times_s.append(NOT_KNOWN)
+                line.values.append(NOT_KNOWN)
+            for part in _neighbours(own, MOST_POINTS):
+                line.times_s.append(mean(time_s for time_s, _ in part))
+                values = [value for _, value in part]
+                line.values.append(max(values) if panel == GPU_MEMORY else mean(values))
 
     def series(self) -> UsageSeries | None:
-        nodes = sorted(self._lines)
-        drawn = nodes[:: max(1, -(-len(nodes) // MOST_NODES))]
-        lines = [(panel, line) for node in drawn for (panel, _), line in self._lines[node].items()]
-        if all(len(line.values) < _LEAST_POINTS for _, line in lines):
+        of_nodes = [lines for _, lines in sorted(self._lines.items())]
+        panels = {panel: [lines[panel] for lines in of_nodes if panel in lines] for panel in PANELS}
+        panels = {panel: lines for panel, lines in panels.items() if lines}
+        num_points = [len(line.values) for lines in panels.values() for line in lines]
+        if max(num_points, default=0) < _LEAST_POINTS:
             return None
-        panels = {panel: [line for own, line in lines if own == panel] for panel in PANELS}
-        return UsageSeries(
-            {panel: own for panel, own in panels.items() if own},
-            num_nodes=len(nodes),
-            num_left_out=len(nodes) - len(drawn),
-        )
+        if len(of_nodes) > MOST_NODES:
+            panels = {panel: _range_of(lines) for panel, lines in panels.items()}
+        return UsageSeries(panels, num_nodes=len(of_nodes))
 
 
-def _joined(points: Sequence[tuple[float, float, float]], panel: str) -> tuple[float, float, float]:
-    """Return the mean over time, of memory the maximum."""
-    length_s = sum(own_s for *_, own_s in points) or 1.0
-    value = sum(value * own_s for _, value, own_s in points) / length_s
-    if panel == GPU_MEMORY or len(points) == 1:
-        value = max(value for _, value, _ in points)
-    return sum(time_s for time_s, *_ in points) / len(points), value, length_s
+def _range_of(lines: Sequence[Line]) -> list[Line]:
+    """Return the least and the largest value of all nodes over time."""
+    points = [
+        point
+        for line in lines
+        for point in zip(line.times_s, line.values, strict=True)
+        if not math.isnan(point[1])
+    ]
+    # About one value of each node stands in a column.
+    column_s = max(time_s for time_s, _ in points) / max(len(line.values) for line in lines) or 1.0
+    columns: dict[int, list[tuple[float, float]]] = {}
+    for time_s, value in points:
+        columns.setdefault(int(time_s / column_s), []).append((time_s, value))
+    ordered = [own for _, own in sorted(columns.items())]
+    times_s = [mean(time_s for time_s, _ in own) for own in ordered]
+    return [
+        Line(f"{name} of all nodes", times_s, [end(value for _, value in own) for own in ordered])
+        for name, end in (("least", min), ("largest", max))
+    ]
 
 
-def _values(window: UsageWindow, node: str) -> Iterator[tuple[str, str, float]]:
-    """Yield panel, name of the line and value."""
-    for index, gpu in enumerate(window.gpus):
-        name = f"{node}, GPU {index}"
-        if gpu.utilization is not None:
-            yield GPU_BUSY, name, 100.0 * gpu.utilization
-        if gpu.power_w is not None:
-            yield GPU_POWER, name, gpu.power_w
-        if gpu.memory_bytes is not None:
-            yield GPU_MEMORY, name, gpu.memory_bytes / _MIB
+def _values(window: UsageWindow) -> Iterator[tuple[str, float]]:
+    """Yield panel and value; all GPUs of the node are one value."""
+    busy = [gpu.utilization for gpu in window.gpus if gpu.utilization is not None]
+    memory = [gpu.memory_bytes for gpu in window.gpus if gpu.memory_bytes is not None]
+    if busy:
+        yield GPU_BUSY, 100.0 * mean(busy)
+    if memory:
+        yield GPU_MEMORY, max(memory) / _MIB
     if window.cpus_busy is not None:
-        yield CPUS_BUSY, node, window.cpus_busy
+        yield CPUS_BUSY, window.cpus_busy

@@ -182,7 +182,7 @@ def _usage(section: Section) -> Iterator[Picture]:
     rows = [row for row in section.rows if row.run.usage]
     for row, series, left_out in _largest(section, rows):
         if usage := series.usage:
-            described = f"Run {row.number}. {over_time.describe_usage(usage)}{left_out}"
+            described = f"Run {row.number}: means of each node's GPUs and CPUs.{left_out}"
             draw = partial(over_time.draw_usage, usage)
             title = (row.run.run, "what it used")
             yield _picture("usage", title, [row], draw, described)

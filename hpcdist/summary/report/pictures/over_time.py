@@ -16,10 +16,10 @@ from hpcdist.base.plotting import (
     plain_log_ticks,
     shared_legend,
 )
-from hpcdist.base.text import number_of
 from hpcdist.job.goal import Goal
 from hpcdist.summary.figures.series import (
     GPU_BUSY,
+    MOST_NODES,
     Curve,
     Learning,
     UsageSeries,
@@ -105,45 +105,27 @@ def _draw_repeats(
 
 
 def draw_usage(series: UsageSeries) -> Figure:
-    """Draw a panel for each quantity, with a line for each GPU or node."""
+    """Draw a panel for each quantity, with a line for each node, or the range of many."""
     figure = new_figure(9, 1.5 + 1.7 * len(series.panels))
     column = figure.subplots(len(series.panels), 1, squeeze=False, sharex=True)[:, 0]
     lines_of_all = [line for lines in series.panels.values() for line in lines]
     unit_s, unit = long_unit(max(line.times_s[-1] for line in lines_of_all))
     for axes, (panel, lines) in zip(column, series.panels.items(), strict=True):
-        # More lines than can be told apart are one, whose darkest part is where most of them are.
-        are_one = len(lines) > MOST_LINES
-        for line, style in zip(lines, itertools.cycle(LINES)):
-            faint = {"color": LINES[0]["color"], "alpha": 0.3, "linestyle": "-", "marker": ""}
-            axes.plot(
-                [time_s / unit_s for time_s in line.times_s],
-                line.values,
-                label="each of all" if are_one else line.name,
-                markersize=4,
-                markevery=max(1, len(line.values) // _MOST_MARKERS),
-                **(faint if are_one else style),
-            )
-        finish(axes, x="", y=panel.replace(" (", "\n("))
-        largest = max(value for line in lines for value in line.values if not math.isnan(value))
-        axes.set_ylim(0, 105 if panel == GPU_BUSY else 1.1 * largest or None)
+        times = [[time_s / unit_s for time_s in line.times_s] for line in lines]
+        if series.num_nodes > MOST_NODES:
+            least, largest = lines
+            name = f"least to largest of {series.num_nodes} nodes"
+            band = {"color": LINES[0]["color"], "alpha": 0.4}
+            axes.fill_between(times[0], least.values, largest.values, label=name, **band)
+        else:
+            for line, own, style in zip(lines, times, LINES, strict=False):
+                every = max(1, len(own) // _MOST_MARKERS)
+                axes.plot(own, line.values, label=line.name, markevery=every, **style)
+        finish(axes, x="", y=panel)
+        values = [value for line in lines for value in line.values if not math.isnan(value)]
+        axes.set_ylim(0, 105 if panel == GPU_BUSY else 1.1 * max(values) or None)
         axes.set_xlim(left=0)
     column[-1].set_xlabel(f"time since the ranks began ({unit})")
-    if len({line.name for line in lines_of_all}) > 1:
+    if series.num_nodes > 1:
         shared_legend(figure, list(column))
     return figure
-
-
-def describe_usage(series: UsageSeries) -> str:
-    """Say how high each quantity is, and how many nodes are left out."""
-    ranges = []
-    for panel, lines in series.panels.items():
-        means = []
-        for line in lines:
-            pairs = zip(line.values, line.lengths_s, strict=True)
-            whole = sum(value * length_s for value, length_s in pairs if not math.isnan(value))
-            means.append(whole / (sum(line.lengths_s) or math.inf))
-        low, high = f"{min(means):.3g}", f"{max(means):.3g}"
-        ranges.append(f"{panel}: {low if low == high else f'{low} to {high}'}")
-    left_out = series.num_left_out
-    less = f" {number_of(left_out, 'node')} of {series.num_nodes} left out." if left_out else ""
-    return f"Mean over time, {'; '.join(ranges)}.{less}"
