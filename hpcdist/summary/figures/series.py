@@ -98,12 +98,10 @@ def learning_of(learned: Sequence[Learned]) -> Learning:
             if own.step is not None and abs(value(own) or 0.0) < _LARGEST  # which NaN is not
             if value(own) is not None
         ]
-        curve = Curve([], [], [])
-        for own in _neighbours(points, MOST_POINTS):
-            curve.steps.append(own[-1][0])
-            curve.times_s.append(own[-1][1])
-            curve.values.append(sum(point[2] for point in own) / len(own))
-        curves.append(curve)
+        if len(points) > MOST_POINTS:
+            parts = _neighbours(points, MOST_POINTS)
+            points = [(*part[-1][:2], mean(value for *_, value in part)) for part in parts]
+        curves.append(Curve(*map(list, zip(*points, strict=True))) if points else Curve([], [], []))
     return Learning(*curves)
 
 
@@ -137,15 +135,20 @@ class UsageLines:
             for panel, value in _values(window):
                 points.setdefault(panel, []).append((time_s, value))
         lines = self._lines.setdefault(record.number, {})
-        for panel, own in points.items():
+        for panel, found in points.items():
+            own = found
             line = lines.setdefault(panel, Line(f"node {record.number}", [], []))
             if line.times_s:  # between two attempts nothing was sampled
                 line.times_s.append(NOT_KNOWN)
                 line.values.append(NOT_KNOWN)
-            for part in _neighbours(own, MOST_POINTS):
-                line.times_s.append(mean(time_s for time_s, _ in part))
-                values = [value for _, value in part]
-                line.values.append(max(values) if panel == GPU_MEMORY else mean(values))
+            if len(own) > MOST_POINTS:
+                join = max if panel == GPU_MEMORY else mean
+                own = [
+                    (mean(time_s for time_s, _ in part), join([value for _, value in part]))
+                    for part in _neighbours(own, MOST_POINTS)
+                ]
+            line.times_s.extend(time_s for time_s, _ in own)
+            line.values.extend(value for _, value in own)
 
     def series(self) -> UsageSeries | None:
         of_nodes = [lines for _, lines in sorted(self._lines.items())]
