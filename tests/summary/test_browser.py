@@ -294,6 +294,10 @@ def test_a_hostile_traceback_stays_text_and_is_cut(browser, make_run, tmp_path):
     )
     page = tmp_path / "report.html"
     page.write_text(page_of([run]))
+    show(browser, page)
+    assert (
+        browser.find_element(By.TAG_NAME, "main").rect["width"] > 0.9 * DESKTOP
+    )  # no list of jobs
     show(browser, page, width=PHONE)
     assert browser.title == "Summary of 1 run"
     assert browser.execute_script("return document.documentElement.scrollWidth") == PHONE
