@@ -27,6 +27,7 @@ FAILED = Verdict(
 )
 DESKTOP, PHONE = 1200, 390
 LIMIT_S = 90.0
+MOST_TABS = 300
 
 
 @pytest.fixture(scope="module")
@@ -184,13 +185,15 @@ def test_a_picture_that_does_not_fit_is_reached_and_scrolled_by_keyboard(browser
 
     show(browser, page, width=PHONE)
     unfold(browser)
-    reached = []
-    while (focused := tab(browser)) is not None:
-        name, outline, html = focused
-        assert outline == "solid", html
-        reached.append(name)
-    pictures = browser.find_elements(By.CSS_SELECTOR, ".picture")
-    assert len(pictures) == reached.count("picture") >= 3
+    pictures, reached = browser.find_elements(By.CSS_SELECTOR, ".picture"), set()
+    for _ in range(MOST_TABS):  # where the first one leads to, the browser decides
+        if (focused := tab(browser)) is not None:
+            name, outline, html = focused
+            assert outline == "solid", html
+            reached |= {html} if name == "picture" else set()
+        if len(reached) == len(pictures):
+            break
+    assert len(pictures) == len(reached) >= 3
     wide = pictures[0]
     assert browser.execute_script(
         "return arguments[0].scrollWidth > arguments[0].clientWidth", wide

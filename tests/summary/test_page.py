@@ -143,8 +143,9 @@ def test_a_run_that_was_cancelled_is_not_called_failed(make_run):
     cancelled = Verdict(
         kind="cancelled", state="cancelled", message="cancelled", exit_code_of_run=130
     )
-    assert "1 of 1 did not end well" in page_of([make_run("one", verdict=cancelled)])
-    assert "1 of 1 failed" in page_of([make_run("two", verdict=FAILED)])
+    page = page_of([make_run("one", verdict=cancelled), make_run("two", job="b", verdict=FAILED)])
+    assert "1 of 1 did not end well" in page
+    assert "1 of 1 failed" in page
 
 
 def test_no_line_ends_within_the_name_of_an_option(make_run, events):
