@@ -27,6 +27,7 @@ FAILED = Verdict(
 )
 DESKTOP, PHONE = 1200, 390
 LIMIT_S = 90.0
+MOST_TABS = 300
 
 
 @pytest.fixture(scope="module")
@@ -150,9 +151,8 @@ def test_the_page_works_by_mouse_and_keyboard_and_asks_for_nothing(browser, page
     log = browser.find_element(By.CSS_SELECTOR, "details.run[open] .log")
     assert log.is_displayed()
     assert log.text == f"{EVIL}\nthe end"
-    closed = browser.find_element(By.CSS_SELECTOR, "#run-1 summary")
-    closed.send_keys(Keys.ENTER)
-    assert browser.find_element(By.ID, "run-1").get_attribute("open") is not None
+    browser.find_element(By.CSS_SELECTOR, "#run-4 summary").send_keys(Keys.ENTER)
+    assert browser.find_element(By.ID, "run-4").get_attribute("open") is None
 
 
 def test_the_page_fits_a_phone_and_shows_its_pictures(browser, page):
@@ -185,13 +185,15 @@ def test_a_picture_that_does_not_fit_is_reached_and_scrolled_by_keyboard(browser
 
     show(browser, page, width=PHONE)
     unfold(browser)
-    reached = []
-    while (focused := tab(browser)) is not None:
-        name, outline, html = focused
-        assert outline == "solid", html
-        reached.append(name)
-    pictures = browser.find_elements(By.CSS_SELECTOR, ".picture")
-    assert len(pictures) == reached.count("picture") >= 3
+    pictures, reached = browser.find_elements(By.CSS_SELECTOR, ".picture"), set()
+    for _ in range(MOST_TABS):  # where the first one leads to, the browser decides
+        if (focused := tab(browser)) is not None:
+            name, outline, html = focused
+            assert outline == "solid", html
+            reached |= {html} if name == "picture" else set()
+        if len(reached) == len(pictures):
+            break
+    assert len(pictures) == len(reached) >= 3
     wide = pictures[0]
     assert browser.execute_script(
         "return arguments[0].scrollWidth > arguments[0].clientWidth", wide
@@ -237,26 +239,6 @@ def test_the_overview_has_what_failed_in_red_and_a_line_for_each_job(browser, pa
     assert abs(browser.execute_script(top)) < 1  # it has stayed
 
 
-def test_a_click_shows_one_run_alone(browser, page):
-    from selenium.webdriver.common.action_chains import ActionChains
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.common.keys import Keys
-
-    show(browser, page)
-    unfold(browser)
-    browser.execute_script(f"{RUNS}.tBodies[0].rows[1].click()")
-    rows = (
-        f"return [...{RUNS}.tBodies[0].rows]"
-        ".filter(row => row.offsetHeight).map(row => row.innerText)"
-    )
-    (row,) = browser.execute_script(rows)
-    assert "ddp-2" in row
-    assert "ddp-2" in browser.find_element(By.CLASS_NAME, "chosen").text
-    ActionChains(browser, duration=0).send_keys(Keys.ESCAPE).perform()
-    assert len(browser.execute_script(rows)) == 3
-    assert not browser.find_elements(By.CLASS_NAME, "other")
-
-
 def test_captions_and_first_columns_stay_where_a_table_is_scrolled(browser, page):
     show(browser, page, width=PHONE)
     unfold(browser)
@@ -284,7 +266,7 @@ def test_without_scripts_all_is_there(browser, page):
         show(browser, page)
         assert browser.find_element(By.CSS_SELECTOR, "#overview .line").is_displayed()
         assert not browser.find_elements(By.CSS_SELECTOR, "th button")
-        topic = browser.find_element(By.CSS_SELECTOR, ".topic")
+        topic = browser.find_element(By.CSS_SELECTOR, ".topic:not([open])")
         topic.find_element(By.TAG_NAME, "summary").click()
         assert topic.get_attribute("open") is not None
         note = browser.find_element(By.CLASS_NAME, "for-scripts")
@@ -301,10 +283,9 @@ def test_on_paper_tables_are_whole_and_dark_on_white(browser, page):
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": dark})
     text, back, _ = colours(browser, "body")
     assert brightness(back) - brightness(text) > 150
-    assert brightness(colours(browser, ".done")[0]) < 150
+    assert brightness(colours(browser, "td.green")[0]) < 150
     for scrolled in browser.find_elements(By.CSS_SELECTOR, ".scroll"):
         assert scrolled.value_of_css_property("overflow-x") == "visible"
-    assert not any(button.is_displayed() for button in browser.find_elements(By.CLASS_NAME, "copy"))
 
 
 def test_a_hostile_traceback_stays_text_and_is_cut(browser, make_run, tmp_path):
@@ -316,6 +297,10 @@ def test_a_hostile_traceback_stays_text_and_is_cut(browser, make_run, tmp_path):
     )
     page = tmp_path / "report.html"
     page.write_text(page_of([run]))
+    show(browser, page)
+    assert (
+        browser.find_element(By.TAG_NAME, "main").rect["width"] > 0.9 * DESKTOP
+    )  # no list of jobs
     show(browser, page, width=PHONE)
     assert browser.title == "Summary of 1 run"
     assert browser.execute_script("return document.documentElement.scrollWidth") == PHONE

@@ -6,10 +6,9 @@ import random
 
 import pytest
 
-from hpcdist.base.statistics import Measure
+from hpcdist.base.statistics import Measure, quantile
 from hpcdist.summary import print_summary, summarize, to_json
-from hpcdist.summary.compare.cells import Size
-from hpcdist.summary.compare.forecast import fit_law, make_forecast
+from hpcdist.summary.compare.forecast import make_forecast
 from hpcdist.summary.report.text import make_console
 from hpcdist.summary.values import RunSummary
 
@@ -195,38 +194,45 @@ def test_the_summary_tells_the_forecast_in_words_and_in_json(make_scaled):
     assert "It assumes that all GPUs are in one node, because no run was on several." in text
 
 
-def test_the_fit_is_that_of_numpy_where_no_term_is_below_zero():
-    """Least squares of relative errors, by another program."""
+def of_numpy(times_s, *, over_nodes):
+    """The speed-up and its interval on 4 times the largest size, by another program: least squares
+    of relative errors, strong scaling, no noise within runs."""
     numpy = pytest.importorskip("numpy")
-    times_s = {Size(1, 1): 1.0, Size(2, 1): 0.57, Size(4, 1): 0.36, Size(8, 1): 0.24}
-    law = fit_law(times_s, is_strong=True)
-    rows = [[1 / size.gpus, (size.gpus - 1) / size.gpus] for size in times_s]
-    relative = [[x / t for x in row] for row, t in zip(rows, times_s.values(), strict=True)]
-    (first, second), (squares,), *_ = numpy.linalg.lstsq(relative, [1.0] * 4, rcond=None)
-    assert (law.computing_s, law.communication_s) == pytest.approx((first, second))
-    assert law.variance == pytest.approx(squares / 2)
-    covariance = numpy.linalg.inv(numpy.transpose(relative) @ relative)
-    assert law.covariance == pytest.approx((covariance[0][0], covariance[0][1], covariance[1][1]))
-    row = numpy.array([1 / 16, 15 / 16])
-    time_s, of_fit = law.at(Size(16, 1))
-    assert time_s == pytest.approx(row @ [first, second])
-    assert of_fit == pytest.approx(row @ covariance @ row / time_s**2)
+
+    def terms(gpus, nodes):
+        members = nodes if over_nodes else gpus
+        return numpy.array([1 / gpus, (members - 1) / members])
+
+    rows = numpy.array([terms(*size) / time_s for size, time_s in times_s.items()])
+    weights, squares, *_ = numpy.linalg.lstsq(rows, [1.0] * len(rows), rcond=None)
+    gpus, nodes = (4 * number for number in [*times_s][-1])
+    row = terms(gpus, nodes if over_nodes else 1)
+    time_s = row @ weights
+    of_fit = row @ numpy.linalg.inv(rows.T @ rows) @ row / time_s**2
+    freedom = len(rows) - 2
+    variance = max(squares[0] / freedom, 0.002**2)
+    half = quantile(0.95, freedom) * math.sqrt(variance * (of_fit + 2))
+    first_s = next(iter(times_s.values()))
+    return [first_s / time_s * factor for factor in (1, math.exp(-half), math.exp(half))]
 
 
 @pytest.mark.parametrize(
-    ("sizes", "law"),
+    ("times_s", "over_nodes"),
     [
-        ([(1, 1), (2, 1), (4, 1)], lambda gpus, _: 0.8 / gpus + 0.1 * (gpus - 1) / gpus),
-        ([(2, 1), (4, 2), (8, 4)], lambda gpus, nodes: 0.8 / gpus + 0.1 * (nodes - 1) / nodes),
+        ({(1, 1): 1.0, (2, 1): 0.57, (4, 1): 0.36, (8, 1): 0.24}, False),
+        ({(1, 1): 0.8, (2, 1): 0.45, (4, 1): 0.275, (8, 1): 0.1875}, False),
+        ({(2, 1): 0.4, (4, 2): 0.25, (8, 4): 0.175, (16, 8): 0.1375}, True),
     ],
-    ids=["within a node", "over nodes"],
+    ids=["with errors", "without", "over nodes"],
 )
-def test_the_fit_finds_the_terms_of_a_law_without_noise(sizes, law):
-    found = fit_law({Size(*size): law(*size) for size in sizes}, is_strong=True)
-    assert (found.computing_s, found.communication_s) == pytest.approx((0.8, 0.1))
+def test_the_fit_is_that_of_numpy(times_s, over_nodes):
+    runs = [run_of(gpus, t, nodes=n, is_strong=True) for (gpus, n), t in times_s.items()]
+    size = make_forecast(runs, "strong").sizes[-1]
+    found = (size.speedup.mean, size.speedup.interval.low, size.speedup.interval.high)
+    assert found == pytest.approx(of_numpy(times_s, over_nodes=over_nodes))
 
 
 def test_communication_does_not_take_less_than_no_time():
-    found = fit_law({Size(gpus, 1): gpus**-1.5 for gpus in (1, 2, 4)}, is_strong=True)
-    assert found.communication_s == 0
-    assert found.at(Size(8, 1))[0] == pytest.approx(found.computing_s / 8)
+    runs = [run_of(gpus, gpus**-1.02, is_strong=True) for gpus in (1, 2, 4)]
+    size = make_forecast(runs, "strong").sizes[0]
+    assert size.speedup.mean == size.speedup.interval.high == 8  # the ideal

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 import xml.etree.ElementTree as ET
 
@@ -14,9 +13,8 @@ from hpcdist.base import files
 from hpcdist.base.errors import UserError
 from hpcdist.base.statistics import Interval, Measure, Ratio
 from hpcdist.summary import Goal, summarize, writing
-from hpcdist.summary.figures.series import NUM_COLUMNS, HeatMap
 from hpcdist.summary.report.pictures.catalogue import find_pictures
-from hpcdist.summary.report.pictures.over_time import draw_heat_map, draw_learning
+from hpcdist.summary.report.pictures.over_time import draw_learning
 from hpcdist.summary.report.pictures.speed import draw_scaling
 from hpcdist.summary.report.report import make_sections
 from hpcdist.summary.values import Cell
@@ -66,33 +64,6 @@ def make_ddp(make_run, events):
         return run
 
     return make
-
-
-def test_a_slow_rank_is_a_bright_row_though_clocks_differ_by_minutes(series_of, make_ddp):
-    found = series_of(make_ddp("ddp-4", 4)).heat_map
-    assert found.ranks == [0, 1, 2, 3]
-    assert found.whole_s == pytest.approx(12.0)
-    for rank, times_s in zip(found.ranks, found.times_s, strict=True):
-        assert len(times_s) == NUM_COLUMNS
-        stepped = times_s[NUM_COLUMNS // 4 :]  # the first of four windows is warm-up
-        assert stepped == pytest.approx([0.3 if rank == 3 else 0.1] * len(stepped))
-
-
-def test_a_heat_map_has_a_gap_where_the_ranks_were_started_again(series_of, make_run, events):
-    run = make_run("again", gpus=2)
-    for rank, clock_s in ((0, 1000.0), (1, 9000.0)):
-        for attempt, begins_s in ((0, 0.0), (1, 12.0)):
-            windows = windows_of(events, times_s=[0.2] * 4, clock_s=clock_s + begins_s)
-            start = events.start(rank, world_size=2)
-            events.write(run, rank, [start, *windows], attempt=attempt)
-    found = series_of(run).heat_map
-    assert found.whole_s == pytest.approx(20.0)
-    for times_s in found.times_s:
-        known = [not math.isnan(time_s) for time_s in times_s]
-        middle = known[int(0.42 * NUM_COLUMNS) : int(0.68 * NUM_COLUMNS)]
-        assert not any(middle)
-        assert all(known[int(0.12 * NUM_COLUMNS) : int(0.38 * NUM_COLUMNS)])
-        assert all(known[int(0.72 * NUM_COLUMNS) :])
 
 
 def test_curves_show_what_was_done_again_once_and_time_goes_on(series_of, make_run, events):
@@ -154,7 +125,7 @@ def test_damaged_figures_draw_what_is_left(  # noqa: PLR0917 - fixtures
     series_of, make_ddp, make_run, events, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(writing, "PICTURE_FORMS", ("svg",))
-    run = make_run("odd", gpus=2)
+    run = make_run("odd", gpus=2, job="odd")
     for rank in range(2):
         windows = windows_of(events, times_s=[0.1] * 4, clock_s=5.0)
         windows[0] |= {"loss": 1e308}
@@ -166,9 +137,8 @@ def test_damaged_figures_draw_what_is_left(  # noqa: PLR0917 - fixtures
         (window,) = windows_of(events, times_s=[0.1], clock_s=0.0)
         still_window = window | {"wall_s": 0.0, "time_s": 0.0}
         events.write(still, rank, [events.start(rank, world_size=2), still_window])
-    assert series_of(still).heat_map is None
     written = write_pictures(summarize([run, still, make_ddp("good", 2)], {}), tmp_path / "out")
-    assert {path.name for path in written} >= {"odd-ranks.svg", "ddp-learning.svg"}
+    assert {path.name for path in written} >= {"odd-learning.svg", "ddp-learning.svg"}
 
 
 def write_pictures(summary, folder):
@@ -318,7 +288,6 @@ def test_pictures_are_written_as_png_and_svg_whatever_the_names_are(make_ddp, tm
         for name in (
             *("a-x-b-frac-scaling", "a-x-b-frac-losses"),
             "a-x-b-frac-learning",
-            "ddp-4-ranks",
         )
         for form in ("png", "svg")
     )
@@ -330,23 +299,6 @@ def test_pictures_are_written_as_png_and_svg_whatever_the_names_are(make_ddp, tm
             texts = "".join(ET.parse(path).getroot().itertext())
             assert job.strip("_")[:4] in texts or "ddp-" in texts
             assert "mathdefault" not in texts
-
-
-def test_the_caption_of_a_heat_map_names_the_slowest_rank(make_ddp):
-    text = pictures_of(make_ddp("ddp-4", 4))["ddp-4-ranks"].description
-    assert "to 300 ms (rank 3 host0)" in text
-
-
-def test_one_slow_rank_of_a_thousand_has_a_row_of_another_colour():
-    times_s = [[0.1 + 0.001 * (rank % 7)] * NUM_COLUMNS for rank in range(1000)]
-    times_s[517] = [0.2] * NUM_COLUMNS
-    found = HeatMap(list(range(1000)), [None] * 1000, 60.0, times_s)
-    (axes, _) = draw_heat_map(found).axes
-    (image,) = axes.images
-    shown = image.norm(image.get_array())[:, 0]
-    slow = 517 // -(-1000 // len(shown))
-    assert shown[slow] == pytest.approx(1.0)
-    assert max(value for row, value in enumerate(shown) if row != slow) < 0.2
 
 
 def test_there_are_no_pictures_of_runs_without_figures(make_run, tmp_path):

@@ -134,22 +134,6 @@ def test_a_loss_is_a_goal_too_with_the_time_and_the_samples_to_it(make_run, add_
     assert (never.is_reached, never.time_s, never.samples) == (False, None, None)
 
 
-def test_faster_per_step_and_faster_to_the_goal_are_two_things(make_run, add_epochs):
-    """With twice the ranks each step has twice the samples, and the same number of steps does."""
-    one, two = make_run("one"), make_run("two", gpus=2)
-    add_epochs(one, [0.25, 0.75])
-    for rank in range(2):
-        add_epochs(two, [0.25, 0.5, 0.625, 0.75], rank=rank, world_size=2)
-    summary = summarize([one, two], {}, goal=Goal("loss", 0.25))
-    file = io.StringIO()
-    print_summary(summary, make_console(file))
-    text = " ".join(file.getvalue().split())
-    assert (
-        "To a test loss of 0.25, 1 x 2 is 0.50 times as fast as 1 x 1, and 2.00 times per sample."
-    ) in text
-    assert "Time to a test loss of 0.25, from the first step, restarts included" in text
-
-
 @pytest.fixture
 def add_training(events):
     """Add a rank whose windows of 10 steps take 10 s each, with these mean losses."""

@@ -13,17 +13,18 @@ disturbed are left out: a gate must not fail by chance.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
 from hpcdist.base.errors import UserError
-from hpcdist.base.statistics import Measure, Ratio, differs, measure, ratios, spread_measure
+from hpcdist.base.statistics import Measure, Ratio, differs, ratios, spread_measure
 from hpcdist.base.text import first_few
 from hpcdist.bench.cells import rates
+from hpcdist.summary.compare.cells import over_runs
 from hpcdist.summary.values import SCHEMA, RanWith, RunSummary
 
 Outcome = Literal["slower", "faster", "within threshold", "not distinguishable", "failed"]
@@ -75,12 +76,8 @@ class Changes(Struct, frozen=True, kw_only=True):
     """Runs of both sides that are left out, as something else used their CPUs."""
 
 
-class _Pair(NamedTuple):
-    """Runs of one job, variant and size on both sides."""
-
-    before: list[RunSummary]
-    now: list[RunSummary]
-    same_settings: bool = True
+Sides = tuple[list[RunSummary], list[RunSummary]]
+"""Runs of one job, variant and size, of the baseline and now."""
 
 
 def compare_with(
@@ -95,14 +92,28 @@ def compare_with(
     left_out = [run.run for run in (*baseline, *runs) if run.disturbed and not compares_disturbed]
     baseline, runs = ([run for run in side if run.run not in left_out] for side in (baseline, runs))
     changes: list[Change] = []
-    for pair in _pairs(baseline, runs):
-        before, now = _measured(pair.before), _measured(pair.now)
-        has_failed = not now and all(run.state in _ENDED for run in pair.now)
-        changes += [
-            _begin(pair, quantity, theirs, now.get(quantity))
-            for quantity, theirs in before.items()
-            if quantity in now or has_failed
-        ]
+    for pair, same_settings in _pairs(baseline, runs):
+        before, now = map(_measured, pair)
+        has_failed = not now and all(run.state in _ENDED for run in pair[1])
+        for quantity, theirs in before.items():
+            if quantity in now or has_failed:
+                mine = now.get(quantity, {})
+                first = pair[1][0]
+                change = Change(
+                    job=first.job,
+                    variant=first.variant or None,
+                    nodes=first.nodes,
+                    gpus_per_node=first.gpus_per_node,
+                    quantity=quantity,
+                    before=Side(runs=[*theirs], measured=over_runs([*theirs.values()])),
+                    now=Side(
+                        runs=[*mine] or [run.run for run in pair[1]],
+                        measured=over_runs([*mine.values()]) if mine else None,
+                    ),
+                    same_settings=same_settings,
+                    differing=_differing(pair),
+                )
+                changes.append(change)
     # All are judged together, so that many are no more likely to show one by chance than one.
     sides = [(each.now.measured, each.before.measured) for each in changes]
     judged = iter(ratios([(mine, theirs) for mine, theirs in sides if mine and theirs]))
@@ -122,58 +133,39 @@ def compare_with(
     )
 
 
-def _pairs(baseline: Sequence[RunSummary], runs: Sequence[RunSummary]) -> list[_Pair]:
+def _pairs(
+    baseline: Sequence[RunSummary], runs: Sequence[RunSummary]
+) -> Iterator[tuple[Sides, bool]]:
+    """Yield the runs of both sides that are matched, and whether their settings are equal."""
     # Of runs that never began nobody knows the device: they are repeats of those that did.
     begun = {run.settings: run.configuration for run in baseline}
-    sides: list[dict[tuple[str, str, int, int], dict[str, list[RunSummary]]]] = []
-    for side in (baseline, runs):
-        by_key: dict[tuple[str, str, int, int], dict[str, list[RunSummary]]] = {}
+    by_key: dict[tuple[str, str, int, int], dict[str, Sides]] = {}
+    for number, side in enumerate((baseline, runs)):
         for run in side:
             never_began = run.configuration == run.settings
             like = begun.get(run.settings) if never_began else run.configuration
             key = (run.job, run.variant or "", run.nodes, run.gpus_per_node)
-            own = by_key.setdefault(key, defaultdict(list))
-            own[like or run.configuration or ""].append(run)
-        sides.append(by_key)
-    before, now = sides
-    pairs = []
-    for key in sorted(now.keys() & before.keys()):
-        theirs, mine = before[key], now[key]
-        common = mine.keys() & theirs.keys()
-        own_pairs = [_Pair(theirs[settings], mine[settings]) for settings in common]
-        if not common and len(mine) == len(theirs) == 1:
-            ((theirs_only,), (mine_only,)) = theirs.values(), mine.values()
-            own_pairs = [_Pair(theirs_only, mine_only, same_settings=False)]
-        pairs += sorted(own_pairs, key=lambda pair: pair.now[0].run)
-    return pairs
+            own = by_key.setdefault(key, {})
+            own.setdefault(like or run.configuration or "", ([], []))[number].append(run)
+    for _, own in sorted(by_key.items()):
+        if common := [pair for pair in own.values() if all(pair)]:
+            yield from ((pair, True) for pair in sorted(common, key=lambda pair: pair[1][0].run))
+            continue
+        before, now = ([pair[number] for pair in own.values() if pair[number]] for number in (0, 1))
+        if len(before) == len(now) == 1:
+            yield (before[0], now[0]), False
 
 
-def _begin(
-    pair: _Pair, quantity: str, before: Mapping[str, Measure], now: Mapping[str, Measure] | None
-) -> Change:
-    """Return a change that is not judged yet; without `now` it could not be measured again."""
-    run = pair.now[0]
+def _differing(pair: Sides) -> dict[str, list[str]]:
     differing = {}
     for key in RanWith.__struct_fields__:
         values = [
             ", ".join(sorted({value for run in side if (value := getattr(run.ran_with, key))}))
-            for side in (pair.before, pair.now)
+            for side in pair
         ]
         if all(values) and values[0] != values[1]:
             differing[key] = values
-    return Change(
-        job=run.job,
-        variant=run.variant or None,
-        nodes=run.nodes,
-        gpus_per_node=run.gpus_per_node,
-        quantity=quantity,
-        before=Side(runs=[*before], measured=_over_runs(before)),
-        now=Side(runs=[*now], measured=_over_runs(now))
-        if now
-        else Side(runs=[run.run for run in pair.now]),
-        same_settings=pair.same_settings,
-        differing=differing,
-    )
+    return differing
 
 
 def _judge(change: Change, times: Ratio, threshold: float) -> Change:
@@ -200,22 +192,9 @@ def _measured(runs: Sequence[RunSummary]) -> dict[str, dict[str, Measure]]:
     return dict(measured)
 
 
-def _over_runs(measured: Mapping[str, Measure]) -> Measure:
-    """Take each run's mean as a value where there are several; a single run has its own spread."""
-    if len(measured) == 1:
-        return next(iter(measured.values()))
-    return measure([each.mean for each in measured.values()])
-
-
 BASELINE_HINT = (
     "a baseline is a run, a sweep, a folder of runs, or the output of: hpcdist summary --json"
 )
-
-
-class _Saved(Struct):
-    """The part of a saved run that says in which schema it is."""
-
-    schema: int
 
 
 def read_saved(path: Path) -> list[RunSummary]:
@@ -224,20 +203,20 @@ def read_saved(path: Path) -> list[RunSummary]:
     try:
         content = msgspec.json.decode(path.read_bytes())
         runs = content["runs"] if isinstance(content, dict) and "runs" in content else content
-        schemas = {run.schema for run in msgspec.convert(runs, list[_Saved])} - {SCHEMA}
-        saved = [] if schemas else msgspec.convert(runs, list[RunSummary])
+        for run in msgspec.convert(runs, list[dict[str, Any]]):
+            if (schema := run.get("schema", SCHEMA)) != SCHEMA:
+                raise UserError(
+                    f"{path}: its schema is {schema}, and this hpcdist reads {SCHEMA}",
+                    hint="save the baseline again with this hpcdist",
+                )
+        return msgspec.convert(runs, list[RunSummary])
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}", hint=BASELINE_HINT) from None
+        what = f"cannot be read: {error.strerror}"
     except msgspec.ValidationError as error:
-        raise UserError(f"{path} is no summary: {error}", hint=BASELINE_HINT) from None
+        what = f"is no summary: {error}"
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON: {error}", hint=BASELINE_HINT) from None
-    if schemas:
-        raise UserError(
-            f"{path}: its schema is {min(schemas)}, and this hpcdist reads {SCHEMA}",
-            hint="save the baseline again with this hpcdist",
-        )
-    return saved
+        what = f"is not JSON: {error}"
+    raise UserError(f"{path} {what}", hint=BASELINE_HINT)
 
 
 def check_comparison(

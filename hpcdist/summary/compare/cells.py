@@ -41,10 +41,13 @@ def size(run: RunFigures) -> Size:
 
 
 def measured_rate(runs: Sequence[RunFigures]) -> Measure:
-    """Return the samples/s of runs of one size, some of which have them: over runs, or of one run
-    over its windows."""
-    rates = [run.samples_per_s for run in runs if run.samples_per_s]
-    return measure([rate.mean for rate in rates]) if len(rates) > 1 else rates[0]
+    """Return the samples/s of runs of one size, some of which have them."""
+    return over_runs([run.samples_per_s for run in runs if run.samples_per_s])
+
+
+def over_runs(measures: Sequence[Measure]) -> Measure:
+    """Return what repeats came to: over runs, or of one run over what it measured several times."""
+    return measure([one.mean for one in measures]) if len(measures) > 1 else measures[0]
 
 
 def contrast(

@@ -19,7 +19,7 @@ from hpcdist.runs.verdict import State, Verdict
 from hpcdist.summary.figures import timing
 from hpcdist.summary.figures.peers import find_together
 from hpcdist.summary.figures.rank import RankFigures, largest
-from hpcdist.summary.figures.series import Series, UsageLines, heat_map_of, learning_of
+from hpcdist.summary.figures.series import Series, UsageLines, learning_of
 from hpcdist.summary.figures.shares import COMMUNICATION_PHASE, held_up_by, parts_of_run
 from hpcdist.summary.figures.stragglers import change_of, pauses_of
 from hpcdist.summary.figures.timeline import (
@@ -225,9 +225,7 @@ def measure_run(
         ),
     )
     learned = list_learned(attempts)
-    series = Series(
-        learning=learning_of(learned), heat_map=heat_map_of(attempts), usage=lines.series()
-    )
+    series = Series(learning=learning_of(learned), usage=lines.series())
     num_stepped = len({own.rank for own in ranks if own.spans})
     missing = "it recorded no steps"
     if num_stepped:

@@ -1,8 +1,7 @@
-"""Series of a run over time, reduced to what a picture can show: curves of learning, step times by
-rank, and what it used.
+"""Series of a run over time, reduced to what a picture can show: curves of learning and what
+it used.
 
-Times of ranks are lengths on a rank's own clock, from its first step in an attempt on; attempts are
-put behind each other as in `timeline`. Times of nodes are lengths on a node's own clock, from the
+Times of curves are those of `timeline`. Times of nodes are lengths on a node's own clock, from the
 begin of the first attempt on: attempts begin at the same moment on all nodes. So clocks of nodes
 may differ by minutes.
 """
@@ -10,32 +9,30 @@ may differ by minutes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from operator import attrgetter, sub, truediv
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from hpcdist.base.statistics import mean
 from hpcdist.runs.events import NodeBegin, UsageWindow
-from hpcdist.summary.figures.timeline import Attempt, Learned, offsets_s
-from hpcdist.summary.figures.timing import Spans
+from hpcdist.summary.figures.timeline import Learned
 from hpcdist.summary.read.event_file import EventFile
 
 MOST_POINTS = 200
 """Points of a curve; where there are more, neighbours are joined."""
-NUM_COLUMNS = 160
-"""Columns of a heat map."""
-MOST_NODES = 64
+MOST_NODES = 7
+"""Nodes with a line of their own: more cannot be told apart."""
 NOT_KNOWN = math.nan
 _LARGEST = 1e100
 """Largest value that an axis can show."""
 
-GPU_BUSY = "GPU busy (%)"
-GPU_MEMORY = "GPU memory (MiB)"
-GPU_POWER = "power of a GPU (W)"
+GPU_BUSY = "GPUs busy (%)"
+GPU_MEMORY = "memory of the\nfullest GPU (MiB)"
 CPUS_BUSY = "CPUs busy"
-PANELS = (GPU_BUSY, GPU_MEMORY, GPU_POWER, CPUS_BUSY)
+PANELS = (GPU_BUSY, GPU_MEMORY, CPUS_BUSY)
 """Panels in the order in which they are drawn."""
 _MIB = 2**20
 _LEAST_POINTS = 2
@@ -64,42 +61,25 @@ class Learning(NamedTuple):
         return len(set(self.learning_rate.values)) > 1
 
 
-class HeatMap(NamedTuple):
-    """Mean step time of each rank without its wait for others, over time."""
-
-    ranks: list[int]
-    hosts: list[str | None]
-    whole_s: float
-    """From the first step to the last."""
-    times_s: list[list[float]]
-    """By rank, then by column; NOT_KNOWN where the rank did not step, or warmed up."""
-
-
 class Line(NamedTuple):
-    """One GPU or node in one panel."""
+    """One node in one panel, or the least or the largest of all nodes."""
 
     name: str
     times_s: list[float]
     values: list[float]
-    lengths_s: list[float]
-    """Time that each value stands for."""
 
 
 class UsageSeries(NamedTuple):
-    """All lines of a run, by panel."""
+    """All lines of a run, by panel: one for each node, or two for the range of many."""
 
     panels: dict[str, list[Line]]
     num_nodes: int
-    num_left_out: int
-    """Nodes that are left out, evenly, of many."""
 
 
 class Series(Struct, frozen=True, kw_only=True):
     """All series of a run."""
 
     learning: Learning
-    heat_map: HeatMap | None
-    """None of a single rank, and where no rank stepped for any time."""
     usage: UsageSeries | None
     """None where nothing was sampled twice."""
 
@@ -118,12 +98,10 @@ def learning_of(learned: Sequence[Learned]) -> Learning:
             if own.step is not None and abs(value(own) or 0.0) < _LARGEST  # which NaN is not
             if value(own) is not None
         ]
-        curve = Curve([], [], [])
-        for own in _neighbours(points, MOST_POINTS):
-            curve.steps.append(own[-1][0])
-            curve.times_s.append(own[-1][1])
-            curve.values.append(sum(point[2] for point in own) / len(own))
-        curves.append(curve)
+        if len(points) > MOST_POINTS:
+            parts = _neighbours(points, MOST_POINTS)
+            points = [(*part[-1][:2], mean(value for *_, value in part)) for part in parts]
+        curves.append(Curve(*map(list, zip(*points, strict=True))) if points else Curve([], [], []))
     return Learning(*curves)
 
 
@@ -134,63 +112,11 @@ def _neighbours(points: Sequence[PointT], most: int) -> Iterator[Sequence[PointT
         yield points[first : first + size]
 
 
-def heat_map_of(attempts: Sequence[Attempt]) -> HeatMap | None:
-    """Return the step times of ranks; None of a single rank, and where none stepped for any
-    time."""
-    offsets = offsets_s(attempts)
-    own_spans: dict[int, list[tuple[Spans, float]]] = {}
-    hosts: dict[int, str | None] = {}
-    for attempt in attempts:
-        for rank in attempt.ranks if attempt.number in offsets else ():
-            if rank.spans and rank.stepping_s is not None:
-                zero_s = rank.stepping_s - offsets[attempt.number]
-                own_spans.setdefault(rank.rank, []).append((rank.spans, zero_s))
-                hosts[rank.rank] = rank.start.host
-    ends_s = [spans.ends_s[-1] - zero_s for own in own_spans.values() for spans, zero_s in own]
-    whole_s = max(ends_s, default=0.0)
-    if len(own_spans) < 2 or not 0 < whole_s < _LARGEST:
-        return None
-    ranks = sorted(own_spans)
-    return HeatMap(
-        ranks=ranks,
-        hosts=[hosts[rank] for rank in ranks],
-        whole_s=whole_s,
-        times_s=[_columns(own_spans[rank], whole_s) for rank in ranks],
-    )
-
-
-def _columns(own_spans: Iterable[tuple[Spans, float]], whole_s: float) -> list[float]:
-    """Spread each span over the columns that it lies in, by the time it has in each: without calls,
-    as it takes much of the time of a summary."""
-    totals, weights_s = [0.0] * (NUM_COLUMNS + 1), [0.0] * (NUM_COLUMNS + 1)
-    column_s = whole_s / NUM_COLUMNS
-    left = 0.0
-    for spans, zero_s in own_spans:
-        steps = map(sub, spans.last_steps, spans.first_steps)
-        own_s = map(truediv, map(sub, spans.stepped_s, spans.waited_s), steps)
-        for end_s, wall_s, time_s in zip(spans.ends_s, spans.wall_s, own_s, strict=True):
-            right = end_s - zero_s
-            if right - wall_s > left:  # noqa: PLR1730 - a call takes longer
-                left = right - wall_s
-            column = int(left / column_s)
-            while left < right <= whole_s:
-                border = (column + 1) * column_s
-                within_s = (border if border < right else right) - left  # noqa: FURB136
-                totals[column] += time_s * within_s
-                weights_s[column] += within_s
-                left += within_s
-                column += 1
-    return [
-        total / weight_s if weight_s else NOT_KNOWN
-        for total, weight_s in zip(totals[:-1], weights_s[:-1], strict=True)
-    ]
-
-
 class UsageLines:
     """The lines of all nodes; takes the file of one node after the other."""
 
     def __init__(self) -> None:
-        self._lines: dict[int, dict[tuple[str, str], Line]] = {}
+        self._lines: dict[int, dict[str, Line]] = {}
         self._zeros_s: dict[int, float] = {}
         self._begins_s: dict[int, float] = {}
         """Begin of each attempt; a node may join later, in the place of another."""
@@ -203,52 +129,67 @@ class UsageLines:
         begun_s = self._begins_s.get(record.attempt, 0.0)
         zero_s = self._zeros_s.setdefault(record.number, begin_s - begun_s)
         self._begins_s.setdefault(record.attempt, begin_s - zero_s)
-        points: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
+        points: dict[str, list[tuple[float, float]]] = {}
         for window in windows:
             time_s = max(0.0, window.time_s - window.wall_s / 2 - zero_s)
-            for panel, name, value in _values(window, f"node {record.number}"):
-                points.setdefault((panel, name), []).append((time_s, value, window.wall_s))
+            for panel, value in _values(window):
+                points.setdefault(panel, []).append((time_s, value))
         lines = self._lines.setdefault(record.number, {})
-        for (panel, name), own in points.items():
-            line = lines.setdefault((panel, name), Line(name, [], [], []))
-            joined = [_joined(part, panel) for part in _neighbours(own, MOST_POINTS)]
+        for panel, found in points.items():
+            own = found
+            line = lines.setdefault(panel, Line(f"node {record.number}", [], []))
             if line.times_s:  # between two attempts nothing was sampled
-                joined.insert(0, (NOT_KNOWN, NOT_KNOWN, 0.0))
-            for column, figures in zip(line[1:], zip(*joined, strict=True), strict=True):
-                column.extend(figures)
+                line.times_s.append(NOT_KNOWN)
+                line.values.append(NOT_KNOWN)
+            if len(own) > MOST_POINTS:
+                join = max if panel == GPU_MEMORY else mean
+                own = [
+                    (mean(time_s for time_s, _ in part), join([value for _, value in part]))
+                    for part in _neighbours(own, MOST_POINTS)
+                ]
+            line.times_s.extend(time_s for time_s, _ in own)
+            line.values.extend(value for _, value in own)
 
     def series(self) -> UsageSeries | None:
-        nodes = sorted(self._lines)
-        drawn = nodes[:: max(1, -(-len(nodes) // MOST_NODES))]
-        lines = [(panel, line) for node in drawn for (panel, _), line in self._lines[node].items()]
-        if all(len(line.values) < _LEAST_POINTS for _, line in lines):
+        of_nodes = [lines for _, lines in sorted(self._lines.items())]
+        panels = {panel: [lines[panel] for lines in of_nodes if panel in lines] for panel in PANELS}
+        panels = {panel: lines for panel, lines in panels.items() if lines}
+        num_points = [len(line.values) for lines in panels.values() for line in lines]
+        if max(num_points, default=0) < _LEAST_POINTS:
             return None
-        panels = {panel: [line for own, line in lines if own == panel] for panel in PANELS}
-        return UsageSeries(
-            {panel: own for panel, own in panels.items() if own},
-            num_nodes=len(nodes),
-            num_left_out=len(nodes) - len(drawn),
-        )
+        if len(of_nodes) > MOST_NODES:
+            panels = {panel: _range_of(lines) for panel, lines in panels.items()}
+        return UsageSeries(panels, num_nodes=len(of_nodes))
 
 
-def _joined(points: Sequence[tuple[float, float, float]], panel: str) -> tuple[float, float, float]:
-    """Return the mean over time, of memory the maximum."""
-    length_s = sum(own_s for *_, own_s in points) or 1.0
-    value = sum(value * own_s for _, value, own_s in points) / length_s
-    if panel == GPU_MEMORY or len(points) == 1:
-        value = max(value for _, value, _ in points)
-    return sum(time_s for time_s, *_ in points) / len(points), value, length_s
+def _range_of(lines: Sequence[Line]) -> list[Line]:
+    """Return the least and the largest value of all nodes over time."""
+    points = [
+        point
+        for line in lines
+        for point in zip(line.times_s, line.values, strict=True)
+        if not math.isnan(point[1])
+    ]
+    # About one value of each node stands in a column.
+    column_s = max(time_s for time_s, _ in points) / max(len(line.values) for line in lines) or 1.0
+    columns: dict[int, list[tuple[float, float]]] = {}
+    for time_s, value in points:
+        columns.setdefault(int(time_s / column_s), []).append((time_s, value))
+    ordered = [own for _, own in sorted(columns.items())]
+    times_s = [mean(time_s for time_s, _ in own) for own in ordered]
+    return [
+        Line(f"{name} of all nodes", times_s, [end(value for _, value in own) for own in ordered])
+        for name, end in (("least", min), ("largest", max))
+    ]
 
 
-def _values(window: UsageWindow, node: str) -> Iterator[tuple[str, str, float]]:
-    """Yield panel, name of the line and value."""
-    for index, gpu in enumerate(window.gpus):
-        name = f"{node}, GPU {index}"
-        if gpu.utilization is not None:
-            yield GPU_BUSY, name, 100.0 * gpu.utilization
-        if gpu.power_w is not None:
-            yield GPU_POWER, name, gpu.power_w
-        if gpu.memory_bytes is not None:
-            yield GPU_MEMORY, name, gpu.memory_bytes / _MIB
+def _values(window: UsageWindow) -> Iterator[tuple[str, float]]:
+    """Yield panel and value; all GPUs of the node are one value."""
+    busy = [gpu.utilization for gpu in window.gpus if gpu.utilization is not None]
+    memory = [gpu.memory_bytes for gpu in window.gpus if gpu.memory_bytes is not None]
+    if busy:
+        yield GPU_BUSY, 100.0 * mean(busy)
+    if memory:
+        yield GPU_MEMORY, max(memory) / _MIB
     if window.cpus_busy is not None:
-        yield CPUS_BUSY, node, window.cpus_busy
+        yield CPUS_BUSY, window.cpus_busy

@@ -216,10 +216,13 @@ def pauses_of(ranks: Sequence[RankFigures]) -> list[str]:
     apart from checkpoints that are known and from waiting for others."""
     found: dict[str, list[int]] = defaultdict(list)
     for rank in ranks:
-        spans, pauses, whole_s = rank.spans, list[tuple[int, float]](), sum(rank.spans.wall_s)
+        spans, pauses = rank.spans, list[tuple[int, float]]()
         lengths = list(map(sub, spans.last_steps, spans.first_steps))
         own_s = list(map(sub, map(sub, spans.stepped_s, spans.waited_s), spans.saved_s))
         typical_s = lower_median(map(truediv, own_s, lengths)) if own_s else 0.0
+        # Nearly all ranks have none, and a loop over all windows takes time.
+        if not own_s or max(own_s) <= (min(lengths) + _MANY_STEPS) * typical_s:
+            continue
         for step, steps, time_s in zip(spans.last_steps, lengths, own_s, strict=True):
             if (longer_s := time_s - steps * typical_s) > _MANY_STEPS * typical_s > 0:
                 pauses.append((step, longer_s))
@@ -227,7 +230,7 @@ def pauses_of(ranks: Sequence[RankFigures]) -> list[str]:
             continue
         every = (pauses[-1][0] - pauses[0][0]) / (len(pauses) - 1)
         pause_s = mean(longer_s for _, longer_s in pauses)
-        if len(pauses) * pause_s >= _LEAST_SHARE * whole_s:
+        if len(pauses) * pause_s >= _LEAST_SHARE * sum(spans.wall_s):
             text = f"{float(f'{pause_s:.2g}'):g} s every {float(f'{every:.2g}'):g} steps"
             found[text].append(rank.rank)
     return [

@@ -36,8 +36,6 @@ class Spans(Struct, frozen=True):
 
     first_steps: array[int]
     last_steps: array[int]
-    ends_s: array[float]
-    """Unix times."""
     wall_s: array[float]
     samples: array[int]
     stepped_s: array[float]
@@ -131,7 +129,6 @@ def to_spans(windows: Sequence[Window]) -> Spans:
     return Spans(
         first_steps=array("q", [window.step - window.steps for window in windows]),
         last_steps=array("q", [window.step for window in windows]),
-        ends_s=array("d", [(window.time_s or 0.0) - window.after_s for window in windows]),
         wall_s=array("d", [window.wall_s for window in windows]),
         samples=array("q", [window.samples for window in windows]),
         stepped_s=array("d", [window.step_time_s.sum for window in windows]),

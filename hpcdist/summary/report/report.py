@@ -27,7 +27,6 @@ from hpcdist.summary.report.remarks import conclusion, leading_run, remarks
 from hpcdist.summary.report.runs import (
     Row,
     accuracy_tables,
-    goal_sentences,
     memory_tables,
     phase_tables,
     resource_tables,
@@ -130,7 +129,7 @@ def make_sections(summary: Summary) -> Iterator[Section]:
             groups=groups,
             rows=[Row(number, run) for run, number in zip(runs, numbers, strict=False)],
             leading=leading,
-            conclusions=[*texts, *goal_sentences(runs)],
+            conclusions=texts,
             series=summary.series,
         )
 

@@ -6,18 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hpcdist.base.plotting import long_unit
-from hpcdist.base.statistics import Measure, differs, measure, ratios
 from hpcdist.base.table import Column, Table, count, each, mean_interval, mean_sd, number, percent
 from hpcdist.base.table import size as nodes_and_gpus
 from hpcdist.base.text import (
     decimals_for,
     format_number,
     format_percent,
-    interval_text,
     shown,
     time_unit,
 )
-from hpcdist.summary.compare.cells import size
 from hpcdist.summary.compare.groups import place_of
 from hpcdist.summary.figures.timing import OTHER
 from hpcdist.summary.report.remarks import is_benchmark
@@ -74,9 +71,7 @@ def gpus_column(size_of: Callable[[Any], Any]) -> Column[Any]:
     )
 
 
-NUMBER = "#"
-"""Header of the column that ties rows to runs."""
-_NUMBER: Column[Row] = Column(NUMBER, lambda row: row.number)
+_NUMBER: Column[Row] = Column("#", lambda row: row.number)
 _SIZE = gpus_column(lambda row: row.run)
 
 
@@ -269,40 +264,6 @@ def accuracy_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
     ]
     caption = f"Time to {goal_text(goals[0])}, from the first step, restarts included"
     yield Table(caption, known(columns, tested), tested)
-
-
-def goal_sentences(runs: Sequence[RunSummary]) -> Iterator[str]:
-    """Compare the times to a goal that was asked for, of all runs of a size, with those of the
-    baseline's runs."""
-    goals = {run.run: run.time_to_accuracy for run in runs if run.time_to_accuracy}
-    if not any(goal.is_asked for goal in goals.values()):
-        return
-
-    def measured(ids: Iterable[str]) -> Measure | None:
-        times = [goals[run].time_s if run in goals else None for run in ids]
-        return measure([time_s for time_s in times if time_s]) if all(times) else None
-
-    of_size: dict[Any, list[RunSummary]] = {}
-    for run in runs:
-        if run.compared_with and run.run not in run.compared_with and run.run in goals:
-            key = (*run.compared_with, *size(run), run.cell and run.cell.strategy)
-            of_size.setdefault(key, []).append(run)
-    by_id = {run.run: run for run in runs}
-    pairs = [
-        (theirs[0], own, baseline)
-        for theirs in of_size.values()
-        if (own := measured(run.run for run in theirs))
-        and (baseline := measured(theirs[0].compared_with))
-    ]
-    judged = ratios([(baseline, own) for _, own, baseline in pairs])
-    for (run, *_), faster in zip(pairs, judged, strict=True):
-        first = by_id[run.compared_with[0]]
-        sure = " which of the two is faster is not certain," if differs(faster) is False else ""
-        yield (
-            f"To {goal_text(goals[run.run])}, {run.nodes} x {run.gpus_per_node} is "
-            f"{interval_text(faster, 2)} times as fast as {first.nodes} x {first.gpus_per_node},"
-            f"{sure} and {run.speedup or 0.0:.2f} times per sample."
-        )
 
 
 def goal_text(reached: TimeToAccuracy) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from hpcdist.base import plotting
 from hpcdist.base.plotting import Picture, first, label
-from hpcdist.base.text import format_ranges, format_time, number_of, shown, unique
+from hpcdist.base.text import format_ranges, number_of, shown, unique
 from hpcdist.bench.cells import BenchmarkRun
 from hpcdist.bench.cells import pictures as pictures_of_cells
 from hpcdist.cluster.schedulers import LOCAL
@@ -48,7 +48,7 @@ _ID = re.compile(r"-\d{8}-\d{6}-(.+)$")
 def find_pictures(sections: Iterable[Section]) -> Iterator[tuple[int, Picture]]:
     """Yield every picture with the index of its section."""
     taken: set[str] = set()
-    makers = (_values, _scaling, _benchmarks, _shares, _heat_maps, _learning, _usage)
+    makers = (_values, _scaling, _benchmarks, _shares, _learning, _usage)
     for index, section in enumerate(sections):
         if section.comparison and sum(bool(cell.speedup) for cell in section.comparison.cells) > 1:
             picture = comparison_picture(section)
@@ -64,7 +64,6 @@ _TOPICS = {
     "scaling": Topic.SPEED,
     "losses": Topic.TIME,
     "shares": Topic.TIME,
-    "ranks": Topic.TIME,
     "learning": Topic.LEARNING,
     "usage": Topic.RESOURCES,
 }
@@ -151,22 +150,6 @@ def _shares(section: Section) -> Iterator[Picture]:
         yield _picture("shares", title, firsts, draw, described)
 
 
-def _heat_maps(section: Section) -> Iterator[Picture]:
-    rows = [row for row in section.rows if row.run.world_size > 1 and row.run.step_time_s]
-    for row, series, left_out in _largest(section, rows):
-        if times := series.heat_map:
-            ends = [
-                f"{format_time(pace.own_time_s)} (rank {over_time.rank_name(pace.rank, pace.host)})"
-                for pace in (row.run.fastest_rank, row.run.slowest_rank)
-                if pace  # of a single rank that stepped neither is known
-            ]
-            means = f" Mean over all steps: {' to '.join(dict.fromkeys(ends))}." if ends else ""
-            draw = partial(over_time.draw_heat_map, times)
-            described = f"Run {row.number}.{means}{left_out}"
-            title = (row.run.run, "step time by rank")
-            yield _picture("ranks", title, [row], draw, described)
-
-
 def _learning(section: Section) -> Iterator[Picture]:
     repeats: dict[tuple[str, ...], list[Row]] = {}
     for row in section.rows:
@@ -199,7 +182,7 @@ def _usage(section: Section) -> Iterator[Picture]:
     rows = [row for row in section.rows if row.run.usage]
     for row, series, left_out in _largest(section, rows):
         if usage := series.usage:
-            described = f"Run {row.number}. {over_time.describe_usage(usage)}{left_out}"
+            described = f"Run {row.number}: means of each node's GPUs and CPUs.{left_out}"
             draw = partial(over_time.draw_usage, usage)
             title = (row.run.run, "what it used")
             yield _picture("usage", title, [row], draw, described)

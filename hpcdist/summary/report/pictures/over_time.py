@@ -1,4 +1,4 @@
-"""Pictures over time: loss and accuracy, step times by rank, and what a run used."""
+"""Pictures over time: loss and accuracy, and what a run used."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from hpcdist.base.plotting import (
     plain_log_ticks,
     shared_legend,
 )
-from hpcdist.base.text import number_of, time_unit
 from hpcdist.job.goal import Goal
 from hpcdist.summary.figures.series import (
     GPU_BUSY,
+    MOST_NODES,
     Curve,
-    HeatMap,
     Learning,
     UsageSeries,
 )
@@ -105,92 +104,28 @@ def _draw_repeats(
             axes.fill_between(xs, *ends, color=style["color"], alpha=0.2, linewidth=0)
 
 
-_MOST_NAMES = 32
-_MOST_ROWS = 128
-_QUANTILES = (0.01, 0.99)
-"""Range of the colours: one odd window must not make all others look alike."""
-
-
-def draw_heat_map(times: HeatMap) -> Figure:
-    """Draw a row per rank, the lowest on top; of very many ranks one for the slowest of so many
-    neighbours that rows stay visible."""
-    import numpy as np
-
-    size = -(-len(times.ranks) // _MOST_ROWS)
-    firsts = range(0, len(times.ranks), size)
-    # fmax knows a time from a gap.
-    rows_s = np.array([np.fmax.reduce(np.array(times.times_s[at : at + size])) for at in firsts])
-    unit_s, unit = time_unit(float(np.nanmedian(rows_s)))
-    long_s, unit_of_all = long_unit(times.whole_s)
-    low_s, high_s = map(float, np.nanquantile(rows_s, _QUANTILES))
-    # A rank that is slow for most of its time is within the range.
-    high_s = max(high_s, low_s + 1e-9, *(float(np.nanmedian(row)) for row in rows_s))
-    figure = new_figure(9, 1.6 + min(6.0, max(1.0, 0.28 * len(rows_s))))
-    axes = figure.subplots()
-    image = axes.imshow(
-        rows_s / unit_s,
-        aspect="auto",
-        interpolation="nearest",
-        cmap="cividis",  # told apart by all kinds of sight, and lighter is slower
-        vmin=low_s / unit_s,
-        vmax=high_s / unit_s,
-        extent=(0, times.whole_s / long_s, len(rows_s), 0),
-    )
-    named = range(0, len(rows_s), -(-len(rows_s) // _MOST_NAMES))
-    names = [rank_name(times.ranks[row * size], times.hosts[row * size]) for row in named]
-    axes.set_yticks([row + 0.5 for row in named], names)
-    axes.set_ylabel("rank and its host" if size == 1 else f"slowest of each {size} ranks, from")
-    axes.set_xlabel(f"time since the first step ({unit_of_all}); gaps: no steps, or warm-up")
-    bar = figure.colorbar(image, ax=axes, extend="both")
-    bar.set_label(f"step time without the\nwait for others ({unit})")
-    return figure
-
-
-def rank_name(rank: int, host: str | None) -> str:
-    """Return `3 n17`."""
-    return label(f"{rank} {host}" if host else str(rank))
-
-
 def draw_usage(series: UsageSeries) -> Figure:
-    """Draw a panel for each quantity, with a line for each GPU or node."""
+    """Draw a panel for each quantity, with a line for each node, or the range of many."""
     figure = new_figure(9, 1.5 + 1.7 * len(series.panels))
     column = figure.subplots(len(series.panels), 1, squeeze=False, sharex=True)[:, 0]
     lines_of_all = [line for lines in series.panels.values() for line in lines]
     unit_s, unit = long_unit(max(line.times_s[-1] for line in lines_of_all))
     for axes, (panel, lines) in zip(column, series.panels.items(), strict=True):
-        # More lines than can be told apart are one, whose darkest part is where most of them are.
-        are_one = len(lines) > MOST_LINES
-        for line, style in zip(lines, itertools.cycle(LINES)):
-            faint = {"color": LINES[0]["color"], "alpha": 0.3, "linestyle": "-", "marker": ""}
-            axes.plot(
-                [time_s / unit_s for time_s in line.times_s],
-                line.values,
-                label="each of all" if are_one else line.name,
-                markersize=4,
-                markevery=max(1, len(line.values) // _MOST_MARKERS),
-                **(faint if are_one else style),
-            )
-        finish(axes, x="", y=panel.replace(" (", "\n("))
-        largest = max(value for line in lines for value in line.values if not math.isnan(value))
-        axes.set_ylim(0, 105 if panel == GPU_BUSY else 1.1 * largest or None)
+        times = [[time_s / unit_s for time_s in line.times_s] for line in lines]
+        if series.num_nodes > MOST_NODES:
+            least, largest = lines
+            name = f"least to largest of {series.num_nodes} nodes"
+            band = {"color": LINES[0]["color"], "alpha": 0.4}
+            axes.fill_between(times[0], least.values, largest.values, label=name, **band)
+        else:
+            for line, own, style in zip(lines, times, LINES, strict=False):
+                every = max(1, len(own) // _MOST_MARKERS)
+                axes.plot(own, line.values, label=line.name, markevery=every, **style)
+        finish(axes, x="", y=panel)
+        values = [value for line in lines for value in line.values if not math.isnan(value)]
+        axes.set_ylim(0, 105 if panel == GPU_BUSY else 1.1 * max(values) or None)
         axes.set_xlim(left=0)
     column[-1].set_xlabel(f"time since the ranks began ({unit})")
-    if len({line.name for line in lines_of_all}) > 1:
+    if series.num_nodes > 1:
         shared_legend(figure, list(column))
     return figure
-
-
-def describe_usage(series: UsageSeries) -> str:
-    """Say how high each quantity is, and how many nodes are left out."""
-    ranges = []
-    for panel, lines in series.panels.items():
-        means = []
-        for line in lines:
-            pairs = zip(line.values, line.lengths_s, strict=True)
-            whole = sum(value * length_s for value, length_s in pairs if not math.isnan(value))
-            means.append(whole / (sum(line.lengths_s) or math.inf))
-        low, high = f"{min(means):.3g}", f"{max(means):.3g}"
-        ranges.append(f"{panel}: {low if low == high else f'{low} to {high}'}")
-    left_out = series.num_left_out
-    less = f" {number_of(left_out, 'node')} of {series.num_nodes} left out." if left_out else ""
-    return f"Mean over time, {'; '.join(ranges)}.{less}"
