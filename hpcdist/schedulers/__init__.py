@@ -40,9 +40,9 @@ def find_allocation(environment: Mapping[str, str]) -> tuple[Scheduler, Allocati
     not answer.
     """
     schedulers = [one for one in map(load_scheduler, SCHEDULERS) if one.allocation_variable]
-    for scheduler in map(load_scheduler, SCHEDULERS):
-        if (allocation := scheduler.allocation(environment)) is not None:
-            return scheduler, allocation
+    for scheduler in schedulers:
+        if job_id := environment.get(str(scheduler.allocation_variable)):
+            return scheduler, scheduler.allocation(job_id, environment)
     variables = " nor ".join(str(one.allocation_variable) for one in schedulers)
     commands = " or ".join(f"{one.how_to_allocate} ({one.title})" for one in schedulers)
     raise UserError(

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from hpcdist.base import files
 from hpcdist.base.ownership import NotOwnError, check_own_folder
@@ -27,9 +27,6 @@ from hpcdist.base.secrets import looks_secret
 from hpcdist.machine.process import die_with_parent
 from hpcdist.schedulers.notes import NOTES_VARIABLE, Note, write_note
 from hpcdist.schedulers.tasks import NODE_VARIABLE
-
-if TYPE_CHECKING:
-    from hpcdist.schedulers.base import JobPlace
 
 HOSTS_VARIABLE = "HPCDIST_JOB_HOSTS"
 """The hosts of the job and their slots, "hostA 8 hostB 8", each host once, in the nodes' order."""
@@ -75,18 +72,6 @@ def read_hosts(text: str) -> list[Host]:
     for name, number in zip(words[0::2], words[1::2], strict=False):
         slots[name] = slots.get(name, 0) + int(number)
     return [Host(name, number) for name, number in slots.items()]
-
-
-def place_on_hosts(place: JobPlace) -> JobPlace:
-    """Return the place of an agent that was started in this way, with what is known of its host."""
-    import msgspec
-
-    hosts = read_hosts(os.environ.get(HOSTS_VARIABLE, ""))
-    if not hosts:
-        return place
-    host = hosts[min(place.node_rank, len(hosts) - 1)]
-    found = {"num_nodes": len(hosts), "host": host.name, "cpus": host.slots, "age_s": age_of_job()}
-    return msgspec.structs.replace(place, **found)
 
 
 def age_of_job() -> float:

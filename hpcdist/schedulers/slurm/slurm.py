@@ -31,12 +31,14 @@ from hpcdist.machine.containers import RUNTIMES
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers.base import (
+    Allocation,
     Directive,
     Finding,
     JobPlace,
     Plan,
     Target,
     former_lives,
+    unusable,
     warned,
 )
 from hpcdist.schedulers.batch import Batch, Job
@@ -312,8 +314,21 @@ class Slurm(Batch):
 
     max_array_size = staticmethod(site.ask_max_array_size)
     cluster_name = staticmethod(site.ask_cluster)
-    allocation = site.ask_allocation
-    step_options = staticmethod(site.step_options)
+
+    def allocation(self, job_id: str, environment: Mapping[str, str]) -> Allocation:
+        try:
+            said = show_job(job_id)
+        except CommandFailedError as error:
+            raise unusable(self, job_id, error.said) from None
+        state = job_fields(said).get("JobState", "unknown")
+        if state not in {"RUNNING", "SUSPENDED"}:
+            raise unusable(self, job_id, f"its state is {state}")
+        return site.parse_allocation(job_id, said, environment)
+
+    def plan_step(self, job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> Plan:
+        plan = super().plan_step(job, cluster, allocation)
+        options = site.step_options(job, cluster, allocation)
+        return msgspec.structs.replace(plan, step_options=options)
 
     def enter(self, run: Run, host: str, command: Sequence[str], *, is_terminal: bool) -> list[str]:
         """Return a step that shares what the job has: slurm.schedmd.com/srun.html, --overlap (from
