@@ -64,17 +64,13 @@ def detect_scheduler() -> str:
     )
 
 
-def has_commands(name: str) -> bool:
-    """Return whether the commands of a scheduler, or with `auto` of any, are on this machine."""
-    names = SCHEDULERS if name == "auto" else (name,)
-    commands = [load_scheduler(one).version_command for one in names]
-    return any(shutil.which(command[0]) for command in commands if command)
-
-
 def host_of(profile: ClusterProfile) -> str | None:
     """Return the host that a profile's jobs are submitted from; None for this machine, and where
     the scheduler's commands are at hand: it is the host itself then."""
-    return None if has_commands(profile.scheduler) else profile.host
+    names = SCHEDULERS if profile.scheduler == "auto" else (profile.scheduler,)
+    commands = [load_scheduler(one).version_command for one in names]
+    is_here = any(shutil.which(command[0]) for command in commands if command)
+    return None if is_here else profile.host
 
 
 def runs_here(name: str | None) -> bool:

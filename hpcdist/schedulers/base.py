@@ -97,7 +97,6 @@ class Target(Struct, frozen=True, kw_only=True):
     dependencies: list[Dependency] = []
     """All of them must come true."""
     allocation: str | None = None
-    step_options: list[str] = []
     continues: int | None = None
     """Place in its array of the run that goes on as this job, submitted from within its former
     one; 0: there is no array. None: a first submission."""

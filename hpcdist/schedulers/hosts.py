@@ -107,10 +107,9 @@ class Job(NamedTuple):
     hosts: Sequence[Host]
     of_first_task: re.Pattern[str]
     """Variables of what the scheduler has started on the first host."""
-    is_launched_by_shell: bool = True
-    """A shell on the host reads the command that the launcher is given."""
-    tells_secrets: bool = False
-    """The launcher brings no environment along: secrets stand in the hosts' private script."""
+    is_bare: bool = False
+    """The launcher brings neither a shell, which would read the command that it is given, nor an
+    environment along: secrets stand in the hosts' private script."""
 
 
 class _Launcher(NamedTuple):
@@ -174,8 +173,9 @@ def _launch(options: argparse.Namespace, job: Job, script: Path) -> Iterator[_La
     """Start the script on all hosts but the first; note where that cannot be."""
     for node, host in enumerate(job.hosts[1 : options.nodes], 1):
         command = ["/bin/sh", str(script), str(node)]
-        by_shell = job.is_launched_by_shell
-        words = launch_command(options.launcher, command, host=host.name, is_by_shell=by_shell)
+        words = launch_command(
+            options.launcher, command, host=host.name, is_by_shell=not job.is_bare
+        )
         log = Path(f"{options.logs}/{options.job}_{node}_log.out")
         try:
             with log.open("ab") as output:
@@ -261,7 +261,7 @@ def host_script(
         if _NAME.fullmatch(name)
         and not means_first_host(name)
         and not job.of_first_task.fullmatch(name)
-        and (job.tells_secrets or not looks_secret(name, value))
+        and (job.is_bare or not looks_secret(name, value))
     ]
     umask = os.umask(0o077)
     os.umask(umask)

@@ -15,6 +15,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -238,7 +239,7 @@ class Slurm(Batch):
     def script_values(self, job: JobSpec, target: Target, plan: Plan) -> dict[str, Any]:
         return {
             "name": target.name,
-            "step_options": target.step_options,
+            "step_options": plan.step_options,
             "cpus_per_node": cpus_per_node(job, plan.cluster),
             "output": log_pattern(target, "%t"),
         }
@@ -343,11 +344,10 @@ class Slurm(Batch):
     def place(self) -> JobPlace:
         """Return the place as srun tells it (slurm.schedmd.com/srun.html, OUTPUT ENVIRONMENT
         VARIABLES)."""
-        return msgspec.structs.replace(
-            super().place(),
+        return JobPlace(
             node_rank=_number(os.environ.get("SLURM_PROCID")) or 0,
             num_nodes=_number(os.environ.get("SLURM_STEP_NUM_NODES")),
-            host=os.environ.get("SLURMD_NODENAME") or super().place().host,
+            host=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
             cpus=_number(os.environ.get("SLURM_CPUS_PER_TASK")),
         )
 
