@@ -101,3 +101,57 @@ def test_no_module_imports_itself_by_way_of_others(graph):
     while leaves := {name for name, others in waiting.items() if not others}:
         waiting = {name: others - leaves for name, others in waiting.items() if name not in leaves}
     assert not waiting
+
+
+# Schedulers: who does not stand in a scheduler's folder asks the protocol.
+
+OF_ONE_SCHEDULER = re.compile(
+    r"slurm|lsf|pbs|azure|pyxis|srun|sbatch|scancel|squeue|salloc|bsub|bjobs|bkill|brun|qsub|qstat"
+    r"|(?<![a-z_])(?:lsb|ls)_",
+    re.IGNORECASE,
+)
+NAMES_SCHEDULERS = {
+    "agent.agent": "srun's words in the job's log say which node it missed",
+    "agent.beside": "drops variables of the job's step, as for a step beside it",
+    "agent.launcher_end": "is called by Slurm's script, after srun",
+    "base.secrets": "names of variables that are no secrets, and of keys that are",
+    "cli.course": "the course's exercise on Azure",
+    "cli.main": "says in its help what there is",
+    "cli.options": "says in its help what there is",
+    "cli.submit": "says in its help what there is",
+    "cluster.profile": "the keys of hpcdist.yaml, each with the sites that it is for",
+    "cluster.schedulers": "the table",
+    "job.preload": "variables whose names say nothing about a program's imports",
+    "job.spec": "the key container.runtime",
+    "machine.containers": "pyxis, a runtime that is a plugin of srun's",
+    "runs.paths": "the reports of LSF and PBS are logs of the run only where it has no other",
+    "schedulers.hosts": "variables of LSF's and IBM's launchers that mean one host",
+    "schedulers.notes": "srun writes no notes: its words in the job's log are read",
+}
+"""Module -> why it names one all the same."""
+
+
+def names_in(path):
+    """What a file's code names, without comments and docstrings."""
+    tree = ast.parse(path.read_text())
+    texts = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if id(node) not in texts:
+            named = [value for _, value in ast.iter_fields(node) if isinstance(value, str)]
+            yield from filter(OF_ONE_SCHEDULER.search, named)
+
+
+def test_only_the_folder_of_a_scheduler_names_it():
+    own = re.compile(r"hpcdist\.schedulers\.(?:slurm|lsf|pbs|azure)\b")
+    found = {
+        name.removeprefix("hpcdist."): sorted(set(names_in(path)))
+        for name, path in modules().items()
+        if not own.match(name)
+    }
+    found = {name: named for name, named in found.items() if named}
+    assert {n: named for n, named in found.items() if n not in NAMES_SCHEDULERS} == {}
+    assert NAMES_SCHEDULERS.keys() <= found.keys(), "the list names a module that names none"

@@ -13,7 +13,6 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -26,14 +25,13 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers import load_requeuer
 from hpcdist.schedulers.base import Scheduler
+from hpcdist.schedulers.slurm.nodes import srun_errors
 from hpcdist.schedulers.tasks import AgentTask, end_unless_adopted, own_place, read_task
 
 _ON_ITS_WAY_S = 5.0
 """Time in which a verdict that another node wrote is seen here, on a shared file system."""
 _POLL_S = 0.5
-_MOST_BYTES = 65_536
 _LONGEST_WORDS = 500
-_ERROR = re.compile(r"^s(?:run|lurmstepd[^:]*): (?:error|fatal): (.*)", re.MULTILINE)
 _NO_STEP = re.compile(
     r"unable to create (?:job )?step|step creation|unable to confirm allocation"
     r"|task launch .*failed|communication connection failure|unable to contact slurm controller"
@@ -60,7 +58,7 @@ def main() -> None:
     run = Run(Path(task.run_path))
     if (requeuer := load_requeuer(task.scheduler)) is not None:
         end_unless_adopted(Path(folder), own_place(), str(requeuer.own_job_id()))
-        said = srun_errors(Path("/dev/stderr"), begin=int(begin))
+        said = srun_errors(Path("/dev/stderr"), int(begin))
         conclude(run, run.read_launch()[0], requeuer, code=int(code), said=said)
 
 
@@ -91,15 +89,6 @@ def conclude(run: Run, job: JobSpec, requeuer: Scheduler, *, code: int, said: li
         verdict = Verdict(kind="launch", message=sentence, try_elsewhere=elsewhere)
     verdict = replace(verdict, time_s=time.time())
     lives.conclude(attempts, verdict, leaves_final=True)
-
-
-def srun_errors(log: Path | None, *, begin: int) -> list[str]:
-    """Return the errors that srun told in a log from this place on; none where it is no file."""
-    if log is not None and log.is_file():
-        with suppress(OSError), log.open("rb") as file:  # a run must not end without a verdict
-            file.seek(begin)
-            return _ERROR.findall(file.read(_MOST_BYTES).decode(errors="replace"))
-    return []
 
 
 def after_srun(verdict: Verdict, said: list[str], hosts: Mapping[int, str]) -> Verdict:

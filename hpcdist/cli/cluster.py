@@ -98,14 +98,14 @@ def _rows(loaded: LoadedProfile) -> list[tuple[str, str, str]]:
     for name in SCHEDULERS:
         for key, value in (values.pop(name, None) or {}).items():
             if loaded.profile.scheduler in {"auto", name}:  # no other reads them
-                values[f"{name}.{key}"], origins[f"{name}.{key}"] = value, loaded.origins[name]
+                path = f"{name}.{key}"
+                values[path] = " ".join(value) if isinstance(value, list) else value
+                origins[path] = loaded.origins[name]
     rows = []
     for key, value in values.items():
         items = value if isinstance(value, list) else [value]
         if isinstance(value, dict):
             items = [f"{name}={text}" for name, text in value.items()]
-        elif key == "lsf.options":
-            items = [" ".join(value)]
         lines = [line for item in items if item is not None for line in str(item).splitlines()]
         for number, line in enumerate(lines or ["-"]):
             rows.append(("", line, "") if number else (key, line, origins[key]))
@@ -137,7 +137,7 @@ def detect(
     one, gets a profile. Run it on a login node, or with --host from elsewhere.
     """
     from hpcdist.cluster.site import first_file
-    from hpcdist.machine.containers import find_runtimes
+    from hpcdist.machine.containers import has_runtime
     from hpcdist.schedulers import detect_scheduler, load_scheduler
 
     path = _place(write=write, out=out, force=force)
@@ -148,8 +148,9 @@ def detect(
         chosen = scheduler or detect_scheduler()
     except SchedulerError as error:
         raise SchedulerError(error.message, hint="run it on a login node of the cluster") from None
-    site = load_scheduler(chosen).detect_site()
-    runtimes = find_runtimes(with_pyxis=chosen == "slurm")
+    found = load_scheduler(chosen)
+    site = found.detect_site()
+    runtimes = list(filter(has_runtime, found.container_runtimes))
     text = first_file(site, name=name, runtimes=runtimes)
     note(*site.notes)
     _give(text, path)

@@ -94,7 +94,8 @@ class Interrupts:
                 say("the ranks have some time to save (launch.grace_s); Ctrl-C ends them at once")
             return self.is_urgent
 
-        load_scheduler(runs[0].read_scheduler() or LOCAL).end(runs, number, is_urgent)
+        scheduler = load_scheduler(runs[0].read_scheduler() or LOCAL)
+        scheduler.cancel(runs, number=number, is_urgent=is_urgent)
         for run in runs:
             verdict = run.read_verdict()
             if verdict is not None and verdict.state == "cancelled":

@@ -7,12 +7,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-import msgspec
 from msgspec import Struct
 
 from hpcdist.base.errors import SchedulerError
 from hpcdist.base.text import number_of, yaml_scalar
-from hpcdist.cluster.profile import LsfOptions
 from hpcdist.machine.command import run_command
 
 _TIMEOUT_S = 20.0
@@ -39,12 +37,12 @@ class Site(Struct, frozen=True, kw_only=True):
     """All that a first profile can be made of."""
 
     scheduler: str
-    gpu_request: Literal["gpus-per-node", "gres"]
+    gpu_request: Literal["gpus-per-node", "gres"] = "gpus-per-node"
     partitions: tuple[Partition, ...]
     accounts: tuple[str, ...] = ()
     """Accounts that the user may charge; empty where they are not known."""
-    lsf: LsfOptions = LsfOptions()
-    """LSF's options there."""
+    options: dict[str, str] = {}
+    """Keys of the profile's section for this scheduler that differ from the usual."""
     partitions_share_nodes: bool = False
     """The partitions have the same nodes, as far as is known: one profile says all there is."""
     notes: tuple[str, ...] = ()
@@ -141,8 +139,6 @@ def _profile(site: Site, partition: Partition, title: str) -> Iterator[str]:
     if (limit_min := partition.time_limit_min) is not None:
         why = "the most that is allowed; shorter jobs often start earlier"
         yield f"    time_limit_min: {limit_min:g}  # {why}"
-    usual = msgspec.to_builtins(LsfOptions())
-    other = [item for item in msgspec.to_builtins(site.lsf).items() if item not in usual.items()]
-    if other:
+    if site.options:
         yield f"    {site.scheduler}:  # as its commands tell; see the site's documentation"
-        yield from (f"      {key}: {json.dumps(value)}" for key, value in other)
+        yield from (f"      {key}: {json.dumps(value)}" for key, value in site.options.items())

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hpcdist.base import files
-from hpcdist.base.errors import HpcdistError
+from hpcdist.base.errors import HpcdistError, SchedulerError
 from hpcdist.base.ownership import doors
 from hpcdist.cluster.load import DEFAULT_ORIGIN, LoadedProfile
 from hpcdist.doctor.judge import judge
@@ -71,8 +71,11 @@ def _with_job(request: Request, *, has_failed: bool) -> Iterator[Finding]:
     except HpcdistError as error:
         yield failed(check, error.message, error.hint or "see what the scheduler says")
         return
+    said = ""
+    with suppress(SchedulerError):
+        said = planned.scheduler.conditions([run])[run.id].reason or ""
     found = judge(
-        collect(run, verdict, planned.scheduler.explain_end(run)),
+        collect(run, verdict, said),
         planned.plan.cluster,
         asks_for_gpus=planned.plan.asks_for_gpus,
         launcher_advice=planned.scheduler.launcher_advice,

@@ -230,12 +230,8 @@ def pyxis_image(image: str) -> str:
     return f"{first}#{rest}" if is_host else match["rest"]
 
 
-def find_runtimes(*, with_pyxis: bool = True) -> list[str]:
-    """Return the runtimes of this machine; pyxis is a plugin of srun's."""
-    return [name for name in RUNTIMES if (name != "pyxis" or with_pyxis) and has_runtime(name)]
-
-
 def has_runtime(name: str) -> bool:
+    """Return whether this machine has a runtime; pyxis is a plugin of srun's."""
     if name != "pyxis":
         return any(map(shutil.which, _PROGRAMS[name]))
     try:

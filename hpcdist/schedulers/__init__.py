@@ -40,9 +40,9 @@ def find_allocation(environment: Mapping[str, str]) -> tuple[Scheduler, Allocati
     not answer.
     """
     schedulers = [one for one in map(load_scheduler, SCHEDULERS) if one.allocation_variable]
-    for scheduler in map(load_scheduler, SCHEDULERS):
-        if (allocation := scheduler.allocation(environment)) is not None:
-            return scheduler, allocation
+    for scheduler in schedulers:
+        if job_id := environment.get(str(scheduler.allocation_variable)):
+            return scheduler, scheduler.allocation(job_id, environment)
     variables = " nor ".join(str(one.allocation_variable) for one in schedulers)
     commands = " or ".join(f"{one.how_to_allocate} ({one.title})" for one in schedulers)
     raise UserError(
@@ -64,17 +64,13 @@ def detect_scheduler() -> str:
     )
 
 
-def has_commands(name: str) -> bool:
-    """Return whether the commands of a scheduler, or with `auto` of any, are on this machine."""
-    names = SCHEDULERS if name == "auto" else (name,)
-    commands = [load_scheduler(one).version_command for one in names]
-    return any(shutil.which(command[0]) for command in commands if command)
-
-
 def host_of(profile: ClusterProfile) -> str | None:
     """Return the host that a profile's jobs are submitted from; None for this machine, and where
     the scheduler's commands are at hand: it is the host itself then."""
-    return None if has_commands(profile.scheduler) else profile.host
+    names = SCHEDULERS if profile.scheduler == "auto" else (profile.scheduler,)
+    commands = [load_scheduler(one).version_command for one in names]
+    is_here = any(shutil.which(command[0]) for command in commands if command)
+    return None if is_here else profile.host
 
 
 def runs_here(name: str | None) -> bool:

@@ -15,7 +15,6 @@ import signal
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
@@ -27,7 +26,6 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import call_command
-from hpcdist.machine.containers import HOST_RUNTIMES
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Accounting, LaunchPlan
 from hpcdist.runs.verdict import State, UnixTime, Verdict
@@ -99,7 +97,6 @@ class Target(Struct, frozen=True, kw_only=True):
     dependencies: list[Dependency] = []
     """All of them must come true."""
     allocation: str | None = None
-    step_options: list[str] = []
     continues: int | None = None
     """Place in its array of the run that goes on as this job, submitted from within its former
     one; 0: there is no array. None: a first submission."""
@@ -234,85 +231,15 @@ class Fetched(NamedTuple):
     left_bytes: int
 
 
-class WithinJob:
-    """What a run's agents ask of the scheduler whose job they are."""
-
-    def place(self) -> JobPlace:
-        """Return which node of its job the calling agent is; by default as what starts the agents
-        tells it."""
-        node_rank = int(os.environ.get(tasks.NODE_VARIABLE) or 0)
-        return JobPlace(node_rank=node_rank, host=socket.gethostname())
-
-    def own_job_id(self) -> str | None:
-        """Return the id of the job that the calling agent is part of; None where it has none."""
-        return None
-
-    def life(self) -> int:
-        """Return how often the run had been started before, also by its former jobs: 0 in its first
-        life."""
-        return former_lives()
-
-    def decide(self, verdict: Verdict) -> Decision:
-        """Return what is to follow a stop after a warning, whose signal is `verdict.signal`, or the
-        loss of an agent (kind agent_lost).
-
-        Raises SchedulerError or OSError where that is not known.
-        """
-        raise NotImplementedError
-
-    def requeue(self, run: Run) -> str | None:
-        """Have the scheduler start this job, which is the run's, again; it may end the caller at
-        once. Returns what is different in the next start, in a sentence for people.
-
-        Raises RequeueRefusedError where it refuses for good, SchedulerError or OSError where it is
-        worth while to ask again.
-        """
-        raise NotImplementedError
-
-
-class OfSite:
-    """What is asked of a scheduler before there is a job: what the site offers, and whether it is
-    fit."""
-
-    title: ClassVar[str]
-    """The name in messages: Slurm."""
-    version_command: ClassVar[Sequence[str]] = ()
-    """Command that succeeds where the scheduler is there; without one it is never detected."""
-
-    def answers(self) -> bool:
-        """Return whether the scheduler is here, for who leaves the choice to hpcdist."""
-        if not self.version_command:
-            return False
-        try:
-            done = call_command(self.version_command, timeout_s=_DETECTION_TIMEOUT_S)
-        except SchedulerError:
-            return False
-        return done.returncode == 0
-
-    def detect_site(self) -> Site:
-        """Return what the site offers, for a first hpcdist.yaml.
-
-        Raises SchedulerError where the scheduler does not tell.
-        """
-        raise SchedulerError(
-            f"{self.title} does not report what the site offers",
-            hint="write hpcdist.yaml by hand; see docs/cluster-profiles.md",
-        )
-
-    def examine(self, job: JobSpec, cluster: ClusterProfile) -> Iterator[Finding]:
-        """Find out whether the scheduler is there and answers, for a job by a profile."""
-        yield from ()
-
-    def try_script(self, script: str) -> Finding:
-        """Find out whether the scheduler would take a script."""
-        return skipped("directives", f"{self.title} has no dry run")
-
-
-class Scheduler(WithinJob, OfSite, ABC):
+class Scheduler(ABC):
     """One place where runs can go, and all that other rooms ask of it."""
 
     name: ClassVar[str]
     """As in the table."""
+    title: ClassVar[str]
+    """The name in messages: Slurm."""
+    version_command: ClassVar[Sequence[str]] = ()
+    """Command that succeeds where the scheduler is there; without one it is never detected."""
     runs_here: ClassVar[bool] = False
     """Runs are processes of this machine: they end with the command that follows them."""
     has_queue: ClassVar[bool] = False
@@ -330,10 +257,8 @@ class Scheduler(WithinJob, OfSite, ABC):
     """Command by which users get an allocation."""
     launcher_advice: ClassVar[str] = "the setup lines of the cluster profile can put it on PATH"
     """Advice where the command that starts others on the hosts of a job cannot be run."""
-    takes_containers: ClassVar[bool] = False
-    """Its ranks can be started in a container image."""
-    container_runtimes: ClassVar[Sequence[str]] = HOST_RUNTIMES
-    """Programs that start an image there."""
+    container_runtimes: ClassVar[Sequence[str]] = ()
+    """Programs that can start its ranks in a container image; none: it takes no images."""
     can_requeue: ClassVar[bool] = False
     """The scheduler can start a job again that was stopped before its end."""
     patience_s: ClassVar[float] = 100.0
@@ -374,9 +299,6 @@ class Scheduler(WithinJob, OfSite, ABC):
         names.
         """
 
-    def agents(self, runs: Sequence[Run]) -> list[tasks.Task]:
-        return [tasks.AgentTask(run_path=str(run.path), scheduler=self.name) for run in runs]
-
     # What became of it.
 
     @abstractmethod
@@ -387,15 +309,18 @@ class Scheduler(WithinJob, OfSite, ABC):
         """
 
     @abstractmethod
-    def cancel(self, runs: Sequence[Run]) -> None:
-        """End the runs; return when no process of theirs is left."""
-
-    def end(
-        self, runs: Sequence[Run], number: signal.Signals, is_urgent: Callable[[], bool]
+    def cancel(
+        self,
+        runs: Sequence[Run],
+        *,
+        number: signal.Signals = signal.SIGTERM,
+        is_urgent: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Cancel the runs of a command that this signal has ended. A scheduler that can do so gives
-        it to their agents, and kills what is left once `is_urgent` turns true."""
-        self.cancel(runs)
+        """End the runs; return when no process of theirs is left.
+
+        A scheduler that can do so gives the signal `number` to their agents, and kills what is left
+        once `is_urgent` turns true.
+        """
 
     def accounting(self, runs: Sequence[Run]) -> dict[str, Accounting]:
         """Return what its books have by run id, of those runs that it knows; one question for all.
@@ -441,12 +366,12 @@ class Scheduler(WithinJob, OfSite, ABC):
 
     # Schedulers with steps.
 
-    def allocation(self, environment: Mapping[str, str]) -> Allocation | None:
-        """Return the allocation of the shell with this environment; None: it is in none.
+    def allocation(self, job_id: str, environment: Mapping[str, str]) -> Allocation:
+        """Return the allocation of this id, which a shell with this environment is in.
 
         Raises UserError where it has ended, SchedulerError where the scheduler does not answer.
         """
-        return None
+        raise NotImplementedError
 
     def plan_step(self, job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> Plan:
         """Check a job, and lay its ranks out over nodes of an allocation that this scheduler found.
@@ -455,8 +380,66 @@ class Scheduler(WithinJob, OfSite, ABC):
         """
         raise NotImplementedError
 
-    def explain_end(self, run: Run) -> str:
-        """Return what the scheduler says of the end of a run's job; empty where it says nothing."""
-        with suppress(SchedulerError):
-            return self.conditions([run])[run.id].reason or ""
-        return ""
+    # Within a job: asked by the run's agents.
+
+    def place(self) -> JobPlace:
+        """Return which node of its job the calling agent is; by default as what starts the agents
+        tells it."""
+        node_rank = int(os.environ.get(tasks.NODE_VARIABLE) or 0)
+        return JobPlace(node_rank=node_rank, host=socket.gethostname())
+
+    def own_job_id(self) -> str | None:
+        """Return the id of the job that the calling agent is part of; None where it has none."""
+        return None
+
+    def life(self) -> int:
+        """Return how often the run had been started before, also by its former jobs: 0 in its first
+        life."""
+        return former_lives()
+
+    def decide(self, verdict: Verdict) -> Decision:
+        """Return what is to follow a stop after a warning, whose signal is `verdict.signal`, or the
+        loss of an agent (kind agent_lost).
+
+        Raises SchedulerError or OSError where that is not known.
+        """
+        raise NotImplementedError
+
+    def requeue(self, run: Run) -> str | None:
+        """Have the scheduler start this job, which is the run's, again; it may end the caller at
+        once. Returns what is different in the next start, in a sentence for people.
+
+        Raises RequeueRefusedError where it refuses for good, SchedulerError or OSError where it is
+        worth while to ask again.
+        """
+        raise NotImplementedError
+
+    # The site: asked before there is a job.
+
+    def answers(self) -> bool:
+        """Return whether the scheduler is here, for who leaves the choice to hpcdist."""
+        if not self.version_command:
+            return False
+        try:
+            done = call_command(self.version_command, timeout_s=_DETECTION_TIMEOUT_S)
+        except SchedulerError:
+            return False
+        return done.returncode == 0
+
+    def detect_site(self) -> Site:
+        """Return what the site offers, for a first hpcdist.yaml.
+
+        Raises SchedulerError where the scheduler does not tell.
+        """
+        raise SchedulerError(
+            f"{self.title} does not report what the site offers",
+            hint="write hpcdist.yaml by hand; see docs/cluster-profiles.md",
+        )
+
+    def examine(self, job: JobSpec, cluster: ClusterProfile) -> Iterator[Finding]:
+        """Find out whether the scheduler is there and answers, for a job by a profile."""
+        yield from ()
+
+    def try_script(self, script: str) -> Finding:
+        """Find out whether the scheduler would take a script."""
+        return skipped("directives", f"{self.title} has no dry run")

@@ -33,6 +33,7 @@ from hpcdist.base.text import number_of
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import run_command
+from hpcdist.machine.containers import HOST_RUNTIMES
 from hpcdist.machine.process import is_alive, works_in
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Accounting, RunSpec, Submission, SweepPlace
@@ -41,6 +42,7 @@ from hpcdist.schedulers.base import (
     Allocation,
     Condition,
     Finding,
+    JobPlace,
     Plan,
     Scheduler,
     Target,
@@ -49,7 +51,7 @@ from hpcdist.schedulers.base import (
     passed,
 )
 from hpcdist.schedulers.request import Nodes, check_fit, lay_out, render, time_limit_min
-from hpcdist.schedulers.tasks import Task, owner_of, place_of
+from hpcdist.schedulers.tasks import Task, agents_of, owner_of, place_of
 
 _TIMEOUT_S = 30.0
 _STARTING_S = 120.0
@@ -102,13 +104,13 @@ class Job(Condition, frozen=True, kw_only=True):
         return Accounting(job_id=self.id, state=self.word, nodes=list(self.nodes), **values)
 
 
-class Commands(Scheduler):
-    """What a scheduler with a queue and commands says of these: pairs of a command and what its
-    output means."""
+class Batch(Scheduler):
+    """A scheduler with a queue: what it says of its commands, pairs of one and what its output
+    means; and then what follows from that."""
 
     has_queue = True
     mails = True
-    takes_containers = True
+    container_runtimes: ClassVar[Sequence[str]] = HOST_RUNTIMES
     can_requeue = True
     template: ClassVar[str]
     """File of templates/."""
@@ -177,16 +179,6 @@ class Commands(Scheduler):
         """Return the name of the cluster that the commands talk to, where sites have several."""
         return None
 
-    def step_options(
-        self, job: JobSpec, cluster: ClusterProfile, allocation: Allocation
-    ) -> list[str]:
-        """Return the options of a step beyond those of a batch job's."""
-        return []
-
-
-class Batch(Commands):
-    """A scheduler with a queue: what follows from its commands."""
-
     # Before and at the submission.
 
     def plan(
@@ -207,8 +199,7 @@ class Batch(Commands):
         plan = self._plan(
             job, cluster, min((one for one in limits if one is not None), default=None)
         )
-        options = self.step_options(job, cluster, allocation)
-        return msgspec.structs.replace(plan, allocation=allocation.job_id, step_options=options)
+        return msgspec.structs.replace(plan, allocation=allocation.job_id)
 
     def _plan(self, job: JobSpec, cluster: ClusterProfile, limit_min: float | None) -> Plan:
         limit_min = None if self.warns_in_time else limit_min
@@ -250,7 +241,7 @@ class Batch(Commands):
         with ThreadPoolExecutor(1) as background:
             cluster = background.submit(self.cluster_name)
             sent = Handover(self, target, script)
-            job_ids = sent.submit_all(self.agents(runs))
+            job_ids = sent.submit_all(agents_of(runs, self.name))
         submission = Submission(
             scheduler=self.name,
             step=target.allocation is not None,
@@ -310,7 +301,7 @@ class Batch(Commands):
         here = self.cluster_name() if theirs else None
         return {name: cluster for name, cluster in theirs.items() if cluster != here}
 
-    def cancel(self, runs: Sequence[Run]) -> None:
+    def cancel(self, runs: Sequence[Run], **_: Any) -> None:
         """End the runs: jobs whose ids are known also where the scheduler does not list them."""
         sent = {run.id: run.read_submission() for run in runs}
         if strangers := self._strangers(runs):
@@ -379,8 +370,24 @@ class Batch(Commands):
 
     # Within a job.
 
+    def place(self) -> JobPlace:
+        """Return the place by what the program has set that started the agents on the hosts."""
+        from hpcdist.schedulers import hosts  # programs alone need the rest of it
+
+        place, given = super().place(), hosts.read_hosts(os.environ.get(hosts.HOSTS_VARIABLE, ""))
+        if not given:
+            return place
+        host = given[min(place.node_rank, len(given) - 1)]
+        return JobPlace(
+            node_rank=place.node_rank,
+            num_nodes=len(given),
+            host=host.name,
+            cpus=host.slots,
+            age_s=hosts.age_of_job(),
+        )
+
     def life(self) -> int:
-        from hpcdist.schedulers.hosts import LIFE_VARIABLE  # programs alone need the rest of it
+        from hpcdist.schedulers.hosts import LIFE_VARIABLE
 
         return former_lives() + int(os.environ.get(LIFE_VARIABLE) or 0)
 

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from hpcdist.base import files
 from hpcdist.base.ownership import NotOwnError, check_own_folder
@@ -27,9 +27,6 @@ from hpcdist.base.secrets import looks_secret
 from hpcdist.machine.process import die_with_parent
 from hpcdist.schedulers.notes import NOTES_VARIABLE, Note, write_note
 from hpcdist.schedulers.tasks import NODE_VARIABLE
-
-if TYPE_CHECKING:
-    from hpcdist.schedulers.base import JobPlace
 
 HOSTS_VARIABLE = "HPCDIST_JOB_HOSTS"
 """The hosts of the job and their slots, "hostA 8 hostB 8", each host once, in the nodes' order."""
@@ -77,18 +74,6 @@ def read_hosts(text: str) -> list[Host]:
     return [Host(name, number) for name, number in slots.items()]
 
 
-def place_on_hosts(place: JobPlace) -> JobPlace:
-    """Return the place of an agent that was started in this way, with what is known of its host."""
-    import msgspec
-
-    hosts = read_hosts(os.environ.get(HOSTS_VARIABLE, ""))
-    if not hosts:
-        return place
-    host = hosts[min(place.node_rank, len(hosts) - 1)]
-    found = {"num_nodes": len(hosts), "host": host.name, "cpus": host.slots, "age_s": age_of_job()}
-    return msgspec.structs.replace(place, **found)
-
-
 def age_of_job() -> float:
     """Return the time for which the job has run, by BEGIN_VARIABLE; 0 where that is not set."""
     begin = os.environ.get(BEGIN_VARIABLE, "")
@@ -122,10 +107,9 @@ class Job(NamedTuple):
     hosts: Sequence[Host]
     of_first_task: re.Pattern[str]
     """Variables of what the scheduler has started on the first host."""
-    is_launched_by_shell: bool = True
-    """A shell on the host reads the command that the launcher is given."""
-    tells_secrets: bool = False
-    """The launcher brings no environment along: secrets stand in the hosts' private script."""
+    is_bare: bool = False
+    """The launcher brings neither a shell, which would read the command that it is given, nor an
+    environment along: secrets stand in the hosts' private script."""
 
 
 class _Launcher(NamedTuple):
@@ -189,8 +173,9 @@ def _launch(options: argparse.Namespace, job: Job, script: Path) -> Iterator[_La
     """Start the script on all hosts but the first; note where that cannot be."""
     for node, host in enumerate(job.hosts[1 : options.nodes], 1):
         command = ["/bin/sh", str(script), str(node)]
-        by_shell = job.is_launched_by_shell
-        words = launch_command(options.launcher, command, host=host.name, is_by_shell=by_shell)
+        words = launch_command(
+            options.launcher, command, host=host.name, is_by_shell=not job.is_bare
+        )
         log = Path(f"{options.logs}/{options.job}_{node}_log.out")
         try:
             with log.open("ab") as output:
@@ -276,7 +261,7 @@ def host_script(
         if _NAME.fullmatch(name)
         and not means_first_host(name)
         and not job.of_first_task.fullmatch(name)
-        and (job.tells_secrets or not looks_secret(name, value))
+        and (job.is_bare or not looks_secret(name, value))
     ]
     umask = os.umask(0o077)
     os.umask(umask)

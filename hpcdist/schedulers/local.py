@@ -23,6 +23,7 @@ from hpcdist.base.polling import poll
 from hpcdist.base.text import number_of
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
+from hpcdist.machine.containers import HOST_RUNTIMES
 from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
 from hpcdist.machine.gpus import Gpu, list_gpus, why_not_used
 from hpcdist.machine.memory import free_bytes
@@ -38,9 +39,10 @@ from hpcdist.machine.process import (
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan, NodePlan, Submission
 from hpcdist.runs.verdict import State, cancelled_verdict
-from hpcdist.schedulers.base import Condition, Finding, Plan, Scheduler, Target, passed, skipped
+from hpcdist.schedulers.base import Condition, Finding, Plan, Scheduler, Target, passed
 from hpcdist.schedulers.batch import is_new
 from hpcdist.schedulers.request import render
+from hpcdist.schedulers.tasks import agents_of
 
 _AGENT_BYTES = 300e6
 _RANK_BYTES = 100e6
@@ -58,7 +60,7 @@ class LocalScheduler(Scheduler):
     name = "local"
     title = "this machine"
     runs_here = True
-    takes_containers = True
+    container_runtimes = HOST_RUNTIMES
     longest_poll_s = 1.0  # asking this machine is cheap
 
     def plan(
@@ -86,7 +88,7 @@ class LocalScheduler(Scheduler):
         (run,) = runs
         sent = LocalExecutor(target, script, job.resources.nodes)
         try:
-            (job_id,) = sent.submit_all(self.agents(runs))
+            (job_id,) = sent.submit_all(agents_of(runs, self.name))
             run.write_submission(
                 Submission(
                     scheduler=self.name,
@@ -105,16 +107,17 @@ class LocalScheduler(Scheduler):
         """Look at the processes: running while an agent lives, pending while only submitit does."""
         return {run.id: Condition(state=_state(run)) for run in runs}
 
-    def cancel(self, runs: Sequence[Run]) -> None:
+    def cancel(
+        self,
+        runs: Sequence[Run],
+        *,
+        number: signal.Signals = signal.SIGTERM,
+        is_urgent: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Ask the agents to end the runs; kill what does not obey.
 
         Raises SchedulerError where a run is on another host, or cannot be killed.
         """
-        self.end(runs, signal.SIGTERM, lambda: False)
-
-    def end(
-        self, runs: Sequence[Run], number: signal.Signals, is_urgent: Callable[[], bool]
-    ) -> None:
         for process in (process for run in runs for process in _processes(run)):
             if is_alive(process) is None:
                 raise SchedulerError(
@@ -155,9 +158,6 @@ class LocalScheduler(Scheduler):
         there = f"{len(gpus)} GPUs, {sum(gpu.is_idle for gpu in gpus)} idle" if gpus else "no GPU"
         free = free_bytes() / 1e9
         yield passed("machine", f"{len(usable_cpus())} CPUs, {there}, {free:.1f} GB of memory free")
-
-    def try_script(self, script: str) -> Finding:
-        return skipped("directives", "a run on this machine has none")
 
 
 scheduler = LocalScheduler()

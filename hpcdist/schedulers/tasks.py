@@ -12,15 +12,18 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_FAILED
 from hpcdist.base.ownership import NotOwnError, check_own_folder, read_own
+
+if TYPE_CHECKING:
+    from hpcdist.runs.run import Run
 
 PLACE_VARIABLE = "HPCDIST_JOB_PLACE"
 """Number of the run in its array, which the script sets; 0 or empty where there is no array."""
@@ -47,6 +50,11 @@ class SummaryTask(msgspec.Struct, frozen=True, kw_only=True, tag="summary"):
 
 
 Task: TypeAlias = AgentTask | SummaryTask
+
+
+def agents_of(runs: Sequence[Run], scheduler: str) -> list[Task]:
+    """Return the tasks of runs, in their order."""
+    return [AgentTask(run_path=str(run.path), scheduler=scheduler) for run in runs]
 
 
 def write_tasks(folder: Path, tasks: Mapping[int, Task]) -> None:

@@ -47,7 +47,7 @@ def settle_container(
     )
     if wanted.image in {None, NO_IMAGE}:
         return loaded.with_job(container=Container()), []
-    if not scheduler.takes_containers:
+    if not scheduler.container_runtimes:
         raise JobError(
             f"container.image is {show(wanted.image)}, and {scheduler.title} starts no containers",
             hint="leave it out with --set container.image=none",

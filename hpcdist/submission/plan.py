@@ -95,7 +95,6 @@ class PlannedRun:
             own_folders=own,
             dependencies=list(dependencies),
             allocation=self.plan.allocation,
-            step_options=self.plan.step_options,
         )
 
     def explain(self, script: str, runs: Path) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from hpcdist.job.spec import TrainJob
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.requeue import Decision
+from hpcdist.schedulers.slurm.nodes import launch_failures, srun_errors
 
 TRAINING = TrainJob(name="t")
 NO_STEP = "Unable to create step for job 3: Invalid generic resource (gres) specification"
@@ -103,8 +104,17 @@ def test_the_errors_of_this_life_alone_are_read(tmp_path):
     log = tmp_path / "log"
     before = "srun: error: of a former life\n"
     log.write_text(f"{before}rank 0 says\nsrun: Job step aborted\nsrun: error: {NO_STEP}\n")
-    assert launcher_end.srun_errors(log, begin=len(before)) == [NO_STEP]
-    assert launcher_end.srun_errors(tmp_path, begin=0) == []
+    assert srun_errors(log, len(before)) == [NO_STEP]
+    assert srun_errors(tmp_path, 0) == []
+
+
+def test_a_task_that_srun_could_not_launch_is_told_when_its_line_is_whole(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "n[1-2]")
+    log, words = tmp_path / "log", "task 1 launch failed: Invalid job credential"
+    log.write_text(f"srun: error: {words}")
+    assert list(launch_failures(log, 0)) == []
+    log.write_text(f"srun: error: {words}\nsrun: error: n2: task 1: Exited with exit code 1\n")
+    assert list(launch_failures(log, 0)) == [(1, "n2", f"srun said: {words}")]
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,7 @@ def test_an_lsf_site_gets_one_profile_and_the_names_of_the_other_queues(
 
 
 def test_an_lsf_site_whose_options_are_others_gets_them_in_its_profile(profiles):
-    options = LsfOptions(gpu=None, gpu_rusage="ngpus_excl_p={gpus}", mem_per="host")
-    text = first_file(site(gpu_partition("gpu"), scheduler="lsf", lsf=options))
+    options = {"mem_per": "host", "gpu_rusage": "ngpus_excl_p={gpus}"}
+    text = first_file(site(gpu_partition("gpu"), scheduler="lsf", options=options))
     _, found = read_back(profiles, text)
-    assert found["gpu"].lsf == options
+    assert found["gpu"].lsf == LsfOptions(**options)

@@ -35,7 +35,7 @@ from hpcdist.runs.spec import LaunchPlan, NodePlan, RunSpec, Submission
 from hpcdist.runs.verdict import State, Verdict, cancelled_verdict
 from hpcdist.schedulers import base
 from hpcdist.schedulers.azure import files as azure_files
-from hpcdist.schedulers.azure import publishing, site
+from hpcdist.schedulers.azure import site
 from hpcdist.schedulers.azure.node import KEY_VARIABLE, LIB, SNAPSHOT
 from hpcdist.schedulers.azure.site import NotFoundError, SilentAzureError, asking, client_of, quiet
 from hpcdist.schedulers.base import Condition, Fetched, JobPlace, Plan, Scheduler, Target
@@ -172,9 +172,9 @@ class AzureScheduler(Scheduler):
 
     def fetch(self, run: Run, *, with_checkpoints: bool = False) -> Fetched:
         published = azure_files.output_folder(workspace_of(run), name_of(run))
-        return publishing.fetch(run, published, with_checkpoints=with_checkpoints)
+        return azure_files.fetch(run, published, with_checkpoints=with_checkpoints)
 
-    def cancel(self, runs: Sequence[Run]) -> None:
+    def cancel(self, runs: Sequence[Run], **_: Any) -> None:
         """End the jobs of runs, whether Azure says how they are or not."""
         for run in runs:
             run.ask_to_cancel()

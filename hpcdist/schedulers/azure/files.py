@@ -9,6 +9,7 @@ that, and `AmlIgnoreFile` are no documented names of azure-ai-ml.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
@@ -16,19 +17,22 @@ import secrets
 import tarfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from hpcdist.base import files
 from hpcdist.base.carried import carry
-from hpcdist.base.errors import SchedulerError
+from hpcdist.base.errors import RunDirectoryError, SchedulerError
+from hpcdist.base.ownership import is_own
+from hpcdist.base.progress import track
 from hpcdist.cluster.profile import AzureOptions
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.azure import node
-from hpcdist.schedulers.azure.publishing import Stored
 from hpcdist.schedulers.azure.site import NotFoundError, asking, client_of
+from hpcdist.schedulers.base import Fetched
 
 if TYPE_CHECKING:
     from azure.storage.blob import ContainerClient
@@ -38,6 +42,10 @@ _ACCESS_LASTS_S = 1800.0
 """Signatures last for an hour."""
 _USER_LOG = re.compile(r"user_logs/[A-Za-z0-9][\w.-]{0,99}\.txt", re.ASCII)
 _MOST_LOG_BYTES = 1 << 20
+_PICKLES = "results/"
+"""Whoever can write to the storage could have these run code here."""
+_MOST_BYTES, _MOST_OF_ONE = 2_000_000_000, 1 << 26
+"""So much of a run is brought unasked, and so much of one of its files."""
 
 
 def write_code(run: Run, folder: Path, snapshot: Path | None) -> int:
@@ -104,6 +112,14 @@ def _add(archive: tarfile.TarFile, name: str, path: Path) -> None:
     archive.add(path, name, filter=admit)
 
 
+class Stored(NamedTuple):
+    """A file in a storage, and the Unix time at which it was stored."""
+
+    path: str
+    size: int
+    time_s: int
+
+
 class BlobFolder:
     """The blobs of a datastore whose names begin alike; its errors are OSErrors, as a folder's."""
 
@@ -131,6 +147,50 @@ class BlobFolder:
 def output_folder(azure: AzureOptions, name: str) -> BlobFolder:
     """Return a job's output: its run, as nodes publish it."""
     return BlobFolder(azure, azure.datastore, f"hpcdist/{name}")
+
+
+def fetch(run: Run, source: BlobFolder, *, with_checkpoints: bool = False) -> Fetched:
+    """Bring what is new, the verdict last; one that is here stays, as that of a run that was
+    cancelled. Raises OSError where the source cannot be read, or the run directory cannot be
+    written; RunDirectoryError for somebody else's."""
+    if not is_own(run.path):
+        raise RunDirectoryError(
+            f"{run.path} is another user's: nothing is downloaded to it",
+            hint="its owner can fetch it",
+        )
+    stored = list(islice(source.list_files(), files.MOST_ENTRIES + 1))
+    if len(stored) > files.MOST_ENTRIES:
+        raise OSError(errno.EFBIG, "more was published than is read", str(run.path))
+    wanted, left, room = [], [], _MOST_BYTES
+    for file in sorted(stored, key=lambda file: (file.path == node.VERDICT, file.path)):
+        if not node.is_wanted(file.path) or file.path.startswith(_PICKLES):
+            continue
+        is_large = file.size > min(room, _MOST_OF_ONE) or file.path.startswith(node.CHECKPOINTS)
+        if is_large and not with_checkpoints:
+            left.append(file)
+            continue
+        room -= file.size
+        with suppress(FileNotFoundError, NotADirectoryError):
+            here = os.lstat(run.path / file.path)
+            is_same = (here.st_size, int(here.st_mtime)) == (file.size, file.time_s)
+            if is_same or file.path == node.VERDICT:
+                continue
+        wanted.append(file)
+    num_written = 0
+    for file in track(wanted, "fetching"):
+        path = run.path / file.path
+        for part in reversed(PurePosixPath(file.path).parents):
+            if (folder := run.path / part).is_symlink():
+                raise NotADirectoryError(errno.ENOTDIR, "it is a link", str(folder))
+            folder.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
+        with suppress(FileNotFoundError):  # replaced at this moment: the next fetch has it
+            with node.written_aside(path) as aside:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+                with open(os.open(aside, flags, files.PRIVATE_FILE), "wb") as to:
+                    source.copy(file.path, to, size=file.size)
+                os.utime(aside, (file.time_s, file.time_s))
+            num_written += 1
+    return Fetched(num_written, len(left), sum(file.size for file in left))
 
 
 def keep_logs(run: Run, azure: AzureOptions, name: str) -> None:

@@ -4,8 +4,9 @@ unpacked: `python -m hpcdist.schedulers.azure.node OUTPUT`.
 The mounted OUTPUT is no place to run in: its files appear when they are closed, and Azure's mount
 keeps by default for ever what it once knew of a file. So each node works in a run directory on its
 own disk, which begins as former starts of the job have left it, and copies to OUTPUT what is new
-there. This process does that; the agent is its child, so that what ends the agent does not end the
-copying.
+there: each file under its name in the run directory, whichever node wrote it, for those of ranks,
+nodes and attempts have their numbers in their names. This process does that; the agent is its
+child, so that what ends the agent does not end the copying.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
 from types import FrameType
 
 import msgspec
@@ -31,8 +33,8 @@ from hpcdist.job.spec import OwnCodeJob
 from hpcdist.machine.command import python_command
 from hpcdist.machine.process import die_with_parent
 from hpcdist.runs.run import Run
+from hpcdist.runs.snapshot import walk
 from hpcdist.runs.spec import RunSpec
-from hpcdist.schedulers.azure.publishing import Publisher, scan
 from hpcdist.schedulers.hosts import BEGIN_VARIABLE, LIFE_VARIABLE
 
 LIB, RUN, SNAPSHOT, RESUME = "lib", "run", "snapshot", "resume"
@@ -53,6 +55,22 @@ from hpcdist.workloads import load_workload
 load_workload(Run(Path(sys.argv[1])).read_launch()[0]).prepare()
 """
 _CHECKPOINT = re.compile(r"step-(\d{8,})\.(?:pt|ckpt|dcp)")
+_OWN_NAMES = (
+    *("spec.json", "private.json", "submission.json", "script.sh", "function.pkl", "job.yml"),
+    *("figures.msgpack", "remote.json", "sweep.json", "cancel", "summary.txt"),
+    *("submitit", "code", "launch"),
+)
+"""Names in a run directory that mean something to hpcdist and are not for nodes to write. Other
+names may be those of the program's own files."""
+_OF_NODES = re.compile(r"launch/(?:agent-[0-9]{5,9}\.json|life-[0-9]{5,9}\.ended)")
+"""The files that nodes write there all the same, and that are for others to know."""
+_HIDDEN = re.compile(r"\.(?!metadata$)")
+"""Files that are being written, and not the list of tensors of a checkpoint in parts."""
+VERDICT, CHECKPOINTS = "verdict.json", "checkpoints/"
+_WHOLE = ("events/", "logs/", "attempts/", "checkpoints/step-", VERDICT)
+"""These are written aside and renamed, or a half last line is expected there. Others may be half
+written until nobody has changed them for this time:"""
+_SETTLED_NS = 2_000_000_000
 _LOOK_S = 1.0
 _MOST_ECHOED_BYTES = 1 << 16
 """Most that is read of a rank's log at one look."""
@@ -70,7 +88,7 @@ def main() -> None:
             prepare = python_command(_PREPARE, str(run.path))
             if subprocess.run(prepare, cwd=folder, check=False).returncode:
                 print("hpcdist: the data could not be prepared", file=sys.stderr, flush=True)
-        publisher = Publisher(run.path, output)
+        published = scan(run.path)  # that is in the storage already
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         sys.exit(f"hpcdist: node {os.environ.get('NODE_RANK') or 0}: {error}")
     # The starts of the job that came as far as to start ranks are lives of the run.
@@ -91,7 +109,7 @@ def main() -> None:
         start_new_session=True,  # signals reach it from here, and once
         preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509 - there are no threads here
     )
-    sys.exit(_attend(agent, run, publisher))
+    sys.exit(_attend(agent, run, output, published))
 
 
 def prepare_run(code: Path, output: Path) -> tuple[Run, RunSpec]:
@@ -154,7 +172,12 @@ def _working_folder(code: Path, spec: RunSpec) -> Path:
     return folder if not within.startswith("..") and folder.is_dir() else code / SNAPSHOT
 
 
-def _attend(agent: subprocess.Popen[bytes], run: Run, publisher: Publisher) -> int:
+def _attend(
+    agent: subprocess.Popen[bytes],
+    run: Run,
+    output: Path,
+    published: dict[str, tuple[int, int, int]],
+) -> int:
     """Publish what is new until the agent has ended and its end is published, too, and pass on
     signals; return its exit code."""
     received: list[int] = []
@@ -182,7 +205,7 @@ def _attend(agent: subprocess.Popen[bytes], run: Run, publisher: Publisher) -> i
             continue
         published_s = now_s
         try:
-            publisher.publish(is_final=is_over)
+            publish(run.path, output, published, is_final=is_over)
         except OSError as error:
             print(f"hpcdist: not published, and tried again: {error}", file=sys.stderr, flush=True)
             if ended_s is None or now_s - ended_s < 60.0:
@@ -203,6 +226,61 @@ def _echo(run: Run, shown: dict[Path, int]) -> None:
             shown[path] = begin + len(content) + len(newline)
             for line in content.decode(errors="replace").split("\n") if newline else ():
                 files.print_line(f"[{rank}] {line}")
+
+
+# What is published.
+
+
+def is_wanted(path: str) -> bool:
+    """Return whether a file of this path may be published: one within the run directory that is
+    not hidden, and none of hpcdist's own but those that nodes write."""
+    parts = PurePosixPath(path).parts
+    if path != "/".join(parts) or "\0" in path or any(map(_HIDDEN.match, parts)):
+        return False  # `..` is hidden, too
+    return bool(parts) and (parts[0] not in _OWN_NAMES or _OF_NODES.fullmatch(path) is not None)
+
+
+def scan(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """Return the files in a folder that may be published, by their paths: size, time of the last
+    change in nanoseconds, and inode. Links are none."""
+    return {
+        path: (status.st_size, status.st_mtime_ns, status.st_ino)
+        for path, status, target in walk(folder)
+        if not target and is_wanted(path)
+    }
+
+
+def publish(
+    run: Path, output: Path, published: dict[str, tuple[int, int, int]], *, is_final: bool = False
+) -> None:
+    """Copy each file of a run directory that is not as `published` has it, the verdict last; remove
+    what is gone here; note both in `published`. `is_final`: nobody writes to the directory any
+    more, so that nothing is half written. Raises OSError, after which it may be called again."""
+    present = scan(run)
+    settled_ns = time.time_ns() - _SETTLED_NS
+    for path in sorted(present, key=lambda path: (path == VERDICT, path)):
+        is_whole = is_final or path.startswith(_WHOLE) or present[path][1] <= settled_ns
+        if published.get(path) != present[path] and is_whole:
+            target = output / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # it is gone by now
+                with written_aside(target) as aside:
+                    shutil.copyfile(run / path, aside, follow_symlinks=False)
+                published[path] = present[path]
+    for path in published.keys() - present.keys():
+        (output / path).unlink(missing_ok=True)
+        del published[path]
+
+
+@contextlib.contextmanager
+def written_aside(path: Path) -> Iterator[Path]:
+    """Yield a name beside a path, and rename it to that where nothing fails."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        yield aside
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -37,9 +37,9 @@ from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import CommandTimeoutError, call_command, failure_of
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.base import Allocation, Directive, JobPlace, Plan, Target, unusable
+from hpcdist.schedulers.base import Allocation, Directive, Plan, Target, unusable
 from hpcdist.schedulers.batch import Batch
-from hpcdist.schedulers.hosts import FIRST_END_VARIABLE, KILLED, place_on_hosts, read_hosts
+from hpcdist.schedulers.hosts import FIRST_END_VARIABLE, KILLED, read_hosts
 from hpcdist.schedulers.lsf import site
 from hpcdist.schedulers.lsf.hosts import own_id
 from hpcdist.schedulers.lsf.jobs import ask_jobs, ask_rows, bkill, parse_time, refused_hint
@@ -215,9 +215,7 @@ class Lsf(Batch):
 
     # Jobs that are interactive.
 
-    def allocation(self, environment: Mapping[str, str]) -> Allocation | None:
-        if not (job_id := environment.get("LSB_JOBID")):
-            return None
+    def allocation(self, job_id: str, environment: Mapping[str, str]) -> Allocation:
         rows = [row for row in ask_rows([job_id]) if row.get("stat") == "RUN"]
         if not rows:
             raise unusable(self, job_id, "LSF has no such job that runs")
@@ -233,9 +231,6 @@ class Lsf(Batch):
         )
 
     # Within a job.
-
-    def place(self) -> JobPlace:
-        return place_on_hosts(super().place())
 
     def decide(self, verdict: Verdict) -> Decision:
         """Answer the run limit, and the loss of a host, by a requeue; never a kill."""

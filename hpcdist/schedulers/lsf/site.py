@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from hpcdist.base.errors import JobError
 from hpcdist.base.text import nearest_first
-from hpcdist.cluster.profile import ClusterProfile, LsfOptions
+from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Partition, Site, ask
 from hpcdist.job.spec import JobSpec
 from hpcdist.schedulers.request import check_time_limit, cpus_per_node, try_to_ask
@@ -133,7 +133,6 @@ def detect_lsf() -> Site:
     )
     return Site(
         scheduler="lsf",
-        gpu_request="gpus-per-node",
         partitions=tuple(
             Partition(
                 name=queue.name,
@@ -146,5 +145,5 @@ def detect_lsf() -> Site:
             for queue in queues
         ),
         partitions_share_nodes=True,  # mostly, and LSF's lists do not say which serve which queue
-        lsf=LsfOptions(mem_per="host" if is_per_host else "slot"),
+        options={"mem_per": "host"} if is_per_host else {},
     )

@@ -29,7 +29,7 @@ def main() -> None:
     given = [hosts.Host(name, slots) for name in read_nodefile(Path(os.environ["PBS_NODEFILE"]))]
     # The job of a shell may have more hosts than the run takes.
     first = given[: options.nodes]
-    job = hosts.Job("PBS", first, _OF_FIRST_TASK, is_launched_by_shell=False, tells_secrets=True)
+    job = hosts.Job("PBS", first, _OF_FIRST_TASK, is_bare=True)
     code = hosts.run_on_hosts(options, job)
     sys.exit(int(successor.read_text()) if successor.exists() else code)
 

@@ -38,12 +38,11 @@ from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers.base import (
     Allocation,
     Directive,
-    JobPlace,
     Target,
     unusable,
 )
 from hpcdist.schedulers.batch import Batch, Job
-from hpcdist.schedulers.hosts import means_first_host, place_on_hosts
+from hpcdist.schedulers.hosts import means_first_host
 from hpcdist.schedulers.pbs import site
 from hpcdist.schedulers.pbs.hosts import own_id, read_nodefile, successor_file
 from hpcdist.schedulers.pbs.site import parse_blocks
@@ -229,11 +228,9 @@ class Pbs(Batch):
     def dependency_id(self, job_id: str) -> str:
         return _array_id(job_id)
 
-    def allocation(self, environment: Mapping[str, str]) -> Allocation | None:
+    def allocation(self, job_id: str, environment: Mapping[str, str]) -> Allocation:
         """Return what the job of a shell has on the hosts of PBS_NODEFILE; a host of several chunks
         has the CPUs of all of them."""
-        if not (job_id := environment.get("PBS_JOBID")):
-            return None
         try:
             values = _ask(job_id)
             hosts = read_nodefile(Path(environment.get("PBS_NODEFILE", "")))
@@ -259,9 +256,6 @@ class Pbs(Batch):
         )
 
     # Within a job.
-
-    def place(self) -> JobPlace:
-        return place_on_hosts(super().place())
 
     def own_job_id(self) -> str:
         return own_id()

@@ -125,7 +125,6 @@ def detect_pbs() -> Site:
     ]
     return Site(
         scheduler="pbs",
-        gpu_request="gpus-per-node",
         partitions=tuple(partitions),
         partitions_share_nodes=True,
     )

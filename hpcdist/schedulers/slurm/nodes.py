@@ -1,5 +1,5 @@
-"""Nodes in Slurm's words: its lists of them, and those on which srun could start nothing. It stands
-by itself, for every agent that srun has started imports it."""
+"""Nodes in Slurm's words: its lists of them, and what srun says of those where it starts agents. It
+stands by itself, for every agent that srun has started imports it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import math
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from hpcdist.base import files
@@ -17,7 +18,8 @@ _MOST = 100_000
 _MOST_BYTES = 16_000_000
 _PART = re.compile(r"((?:[^,\[\]]|\[[^\]]*\])+)")
 _PIECE = re.compile(r"\[([^\]]*)\]|([^\[\]]+)")
-_LAUNCH_FAILED = re.compile(rb"^srun: error: (task (\d+) launch failed: .+)\n", re.MULTILINE)
+_ERROR = re.compile(r"^s(?:run|lurmstepd[^:]*): (?:error|fatal): (.*)", re.MULTILINE)
+_LAUNCH_FAILED = re.compile(r"task (\d+) launch failed: ")
 
 
 def expand_nodes(text: str) -> list[str]:
@@ -47,21 +49,30 @@ def step_hosts() -> dict[int, str]:
     return dict(enumerate(expand_nodes(os.environ.get("SLURM_STEP_NODELIST", ""))))
 
 
+def srun_errors(log: Path | None, begin: int) -> list[str]:
+    """Return the errors that srun told in a log from this place on, which is the length that the
+    log had when srun began; none where it is no file."""
+    with suppress(OSError):  # a run must not end without a verdict
+        if log is not None:
+            with files.open_regular(log, most_bytes=math.inf) as file:
+                file.seek(begin)
+                lines, _, _ = file.read(_MOST_BYTES).rpartition(b"\n")
+                return list(map(str, _ERROR.findall(lines.decode(errors="replace"))))
+    return []
+
+
 def launch_failures(log: Path, begin: int) -> Iterator[tuple[int, str, str]]:
     """Yield node and host of each task that srun could not launch, and what it said; it has as many
-    tasks as nodes. `begin` is the length of the log when srun began."""
-    try:
-        with files.open_regular(str(log), most_bytes=math.inf) as file:
-            file.seek(begin)
-            text = file.read(_MOST_BYTES)
-    except OSError:
-        return
+    tasks as nodes."""
     hosts = step_hosts()
-    for words, task in _LAUNCH_FAILED.findall(text):
-        said = f"srun said: {words.decode(errors='replace')}"
+    for words in srun_errors(log, begin):
+        if (failed := _LAUNCH_FAILED.match(words)) is None:
+            continue
+        said = f"srun said: {words}"
         if "could not connect IO" in said:
             said += (
                 f"; srun says this where the node cannot write {log.parent} (read-only, full, or "
                 "not mounted there) or cannot reach the job's first node"
             )
-        yield int(task), hosts.get(int(task), "unknown"), said
+        task = int(failed[1])
+        yield task, hosts.get(task, "unknown"), said

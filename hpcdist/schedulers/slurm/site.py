@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +16,7 @@ from hpcdist.cluster.site import Partition, Site, ask
 from hpcdist.job.check import parse_minutes
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import CommandFailedError, run_command
-from hpcdist.schedulers.base import Allocation, Finding, Scheduler, failed, passed, unusable
+from hpcdist.schedulers.base import Allocation, Finding, failed, passed
 from hpcdist.schedulers.request import (
     Nodes,
     check_fit,
@@ -25,6 +24,7 @@ from hpcdist.schedulers.request import (
     cpus_per_node,
     parse_size,
     time_limit_min,
+    try_to_ask,
 )
 
 MIB_PER_GB = 1e9 / 2**20
@@ -33,8 +33,7 @@ _DEFAULT_MAX_ARRAY_SIZE = 1001
 _SINFO = ("sinfo", "--noheader", "--exact", "--format=%P|%D|%c|%m|%G|%l|%a")
 """Partition, nodes, CPUs, memory in MiB, gres, time limit, availability; one line for all nodes
 of a partition that are alike."""
-_SINFO_TIMEOUT_S = 5.0
-_CONFIG_TIMEOUT_S = 10.0
+_CONFIG = ("scontrol", "show", "config")
 _TIMEOUT_S = 30.0
 _GPUS = re.compile(r"(?:^|,)gpu(?::([^:(,]+))?:(\d+)(?=\(|,|$)")
 _OTHER = "name another partition with --partition"
@@ -103,12 +102,7 @@ def _limit_min(text: str) -> float | None:
 
 def ask_nodes() -> list[NodeGroup]:
     """Ask for the partitions' nodes; none where sinfo does not answer: then sbatch will tell."""
-    if shutil.which("sinfo") is None:
-        return []
-    try:
-        return parse_nodes(run_command(_SINFO, timeout_s=_SINFO_TIMEOUT_S).stdout)
-    except SchedulerError:
-        return []
+    return parse_nodes(try_to_ask(*_SINFO))
 
 
 def check_capacity(job: JobSpec, cluster: ClusterProfile, groups: Sequence[NodeGroup]) -> None:
@@ -143,7 +137,7 @@ def detect_slurm(user: str) -> Site:
     except SchedulerError as error:  # many sites have none
         notes = [f"your accounts are not known: {error.message}"]
     # The plugin that knows --gpus-per-node.
-    select = parse_setting(ask("scontrol", "show", "config"), "SelectType")
+    select = parse_setting(ask(*_CONFIG), "SelectType")
     return Site(
         scheduler="slurm",
         gpu_request="gpus-per-node" if select == "select/cons_tres" else "gres",
@@ -182,15 +176,6 @@ def _partition(nodes: Sequence[NodeGroup]) -> Partition:
 # What scontrol says.
 
 
-def _ask_setting(name: str) -> str | None:
-    """Return a value of the configuration; None where scontrol does not tell it."""
-    try:
-        done = run_command(["scontrol", "show", "config"], timeout_s=_CONFIG_TIMEOUT_S)
-    except SchedulerError:
-        return None
-    return parse_setting(done.stdout, name)
-
-
 def parse_setting(config: str, name: str) -> str | None:
     """Return the value in a line `Name = value`."""
     found = re.search(rf"^{name}\s*=\s*(\S+)\s*$", config, re.MULTILINE)
@@ -202,13 +187,13 @@ def ask_max_array_size() -> int:
 
     Where scontrol does not answer, it is Slurm's default: then sbatch will tell.
     """
-    value = _ask_setting("MaxArraySize") or ""
+    value = parse_setting(try_to_ask(*_CONFIG), "MaxArraySize") or ""
     return int(value) if value.isdecimal() else _DEFAULT_MAX_ARRAY_SIZE
 
 
 def ask_cluster() -> str | None:
     """Return the name of the cluster that Slurm's commands talk to; None where it is not known."""
-    return _ask_setting("ClusterName")
+    return parse_setting(try_to_ask(*_CONFIG), "ClusterName")
 
 
 def show_job(job_id: str, *, timeout_s: float = _TIMEOUT_S) -> str:
@@ -258,24 +243,6 @@ def _flat(text: str) -> str:
 
 
 # The allocation of a shell (salloc), and what a step in it asks for.
-
-
-def ask_allocation(scheduler: Scheduler, environment: Mapping[str, str]) -> Allocation | None:
-    """Return the allocation of the shell with this environment; None: it is in none.
-
-    Raises UserError where it has ended, SchedulerError where Slurm does not answer.
-    """
-    job_id = environment.get("SLURM_JOB_ID")
-    if not job_id:
-        return None
-    try:
-        said = show_job(job_id)
-    except CommandFailedError as error:
-        raise unusable(scheduler, job_id, error.said) from None
-    state = job_fields(said).get("JobState", "unknown")
-    if state not in {"RUNNING", "SUSPENDED"}:
-        raise unusable(scheduler, job_id, f"its state is {state}")
-    return parse_allocation(job_id, said, environment)
 
 
 def parse_allocation(job_id: str, said: str, environment: Mapping[str, str]) -> Allocation:

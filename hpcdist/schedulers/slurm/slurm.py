@@ -15,6 +15,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,14 @@ from hpcdist.machine.containers import RUNTIMES
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers.base import (
+    Allocation,
     Directive,
     Finding,
     JobPlace,
     Plan,
     Target,
     former_lives,
+    unusable,
     warned,
 )
 from hpcdist.schedulers.batch import Batch, Job
@@ -236,7 +239,7 @@ class Slurm(Batch):
     def script_values(self, job: JobSpec, target: Target, plan: Plan) -> dict[str, Any]:
         return {
             "name": target.name,
-            "step_options": target.step_options,
+            "step_options": plan.step_options,
             "cpus_per_node": cpus_per_node(job, plan.cluster),
             "output": log_pattern(target, "%t"),
         }
@@ -312,8 +315,21 @@ class Slurm(Batch):
 
     max_array_size = staticmethod(site.ask_max_array_size)
     cluster_name = staticmethod(site.ask_cluster)
-    allocation = site.ask_allocation
-    step_options = staticmethod(site.step_options)
+
+    def allocation(self, job_id: str, environment: Mapping[str, str]) -> Allocation:
+        try:
+            said = show_job(job_id)
+        except CommandFailedError as error:
+            raise unusable(self, job_id, error.said) from None
+        state = job_fields(said).get("JobState", "unknown")
+        if state not in {"RUNNING", "SUSPENDED"}:
+            raise unusable(self, job_id, f"its state is {state}")
+        return site.parse_allocation(job_id, said, environment)
+
+    def plan_step(self, job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> Plan:
+        plan = super().plan_step(job, cluster, allocation)
+        options = site.step_options(job, cluster, allocation)
+        return msgspec.structs.replace(plan, step_options=options)
 
     def enter(self, run: Run, host: str, command: Sequence[str], *, is_terminal: bool) -> list[str]:
         """Return a step that shares what the job has: slurm.schedmd.com/srun.html, --overlap (from
@@ -328,11 +344,10 @@ class Slurm(Batch):
     def place(self) -> JobPlace:
         """Return the place as srun tells it (slurm.schedmd.com/srun.html, OUTPUT ENVIRONMENT
         VARIABLES)."""
-        return msgspec.structs.replace(
-            super().place(),
+        return JobPlace(
             node_rank=_number(os.environ.get("SLURM_PROCID")) or 0,
             num_nodes=_number(os.environ.get("SLURM_STEP_NUM_NODES")),
-            host=os.environ.get("SLURMD_NODENAME") or super().place().host,
+            host=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
             cpus=_number(os.environ.get("SLURM_CPUS_PER_TASK")),
         )
 

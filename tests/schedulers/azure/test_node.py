@@ -14,8 +14,7 @@ from hpcdist.job import LoadedJob
 from hpcdist.job.spec import Launch, Record, Resources, ScriptJob
 from hpcdist.runs.run import Run
 from hpcdist.schedulers import load_scheduler
-from hpcdist.schedulers.azure.node import prepare_run
-from hpcdist.schedulers.azure.publishing import scan
+from hpcdist.schedulers.azure.node import prepare_run, scan
 from hpcdist.submission.plan import PlannedRun
 from hpcdist.submission.submit import write_spec
 from hpcdist.submission.workspace import Workspace

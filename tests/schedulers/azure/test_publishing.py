@@ -11,8 +11,9 @@ from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError
 from hpcdist.runs.paths import RunPaths, _Within
 from hpcdist.runs.run import Run
-from hpcdist.schedulers.azure import publishing
-from hpcdist.schedulers.azure.publishing import Publisher, Stored, fetch, is_wanted
+from hpcdist.schedulers.azure import files as azure_files
+from hpcdist.schedulers.azure.files import Stored, fetch
+from hpcdist.schedulers.azure.node import is_wanted, publish, scan
 
 LARGE = 2 << 20
 NOT_FOR_NODES = (
@@ -49,7 +50,7 @@ class Node:
     def __init__(self, folder, storage):
         self.run, self.output = folder, storage.folder
         self.run.mkdir()
-        self.publisher = Publisher(self.run, self.output)
+        self.published = {}
 
     def write(self, path, content, mode="wb", age_s=10.0):
         file = self.run / path
@@ -60,7 +61,7 @@ class Node:
         os.utime(file, (then_s, then_s))
 
     def publish(self, **options):
-        self.publisher.publish(**options)
+        publish(self.run, self.output, self.published, **options)
 
 
 @pytest.fixture
@@ -118,9 +119,9 @@ def test_what_was_there_at_the_start_is_not_published_again_and_removed_when_it_
         for step in (1, 2):
             (folder / f"checkpoints/step-0000000{step}.pt").write_bytes(b"whole")
     os.utime(storage.folder / "checkpoints/step-00000002.pt", (5, 5))
-    publisher = Publisher(tmp_path / "node", storage.folder)
+    published = scan(tmp_path / "node")
     (tmp_path / "node/checkpoints/step-00000001.pt").unlink()
-    publisher.publish(is_final=True)
+    publish(tmp_path / "node", storage.folder, published, is_final=True)
     (left,) = storage.list_files()
     assert left == Stored("checkpoints/step-00000002.pt", 5, 5)
 
@@ -242,7 +243,7 @@ def test_more_than_a_run_may_have_stays_until_it_is_asked_for(node, storage, hom
         node.write(f"samples-{number}", bytes(LARGE))
     node.publish()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(publishing, *limit)
+        patched.setattr(azure_files, *limit)
         assert fetch(home, storage)[:2] == (found, 5 - found)
     assert fetch(home, storage, with_checkpoints=True).num_files == 5 - found
 
@@ -270,6 +271,6 @@ def test_a_verdict_that_was_written_here_stays(node, storage, home):
 
 
 def test_a_run_of_another_user_is_left_alone(storage, home, monkeypatch):
-    monkeypatch.setattr(publishing, "is_own", lambda _: False)
+    monkeypatch.setattr(azure_files, "is_own", lambda _: False)
     with pytest.raises(RunDirectoryError, match="another user"):
         fetch(home, storage)

@@ -132,7 +132,7 @@ def test_cpus_gpus_and_the_time_that_is_left_of_a_shells_job_are_read(
     shell = {"PBS_JOBID": "12.login", "PBS_NODEFILE": str(tmp_path / "nodes")}
     begin_s = time.mktime(time.strptime("Sun Nov 22 22:36:56 2026"))
     monkeypatch.setattr(time, "time", lambda: begin_s + 600)
-    allocation = scheduler.allocation(shell)
+    allocation = scheduler.allocation(shell["PBS_JOBID"], shell)
     assert (allocation.job_id, allocation.num_nodes) == ("12", 2)
     assert (allocation.cpus, allocation.gpus_per_node, allocation.left_min) == found
 
