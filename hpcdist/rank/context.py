@@ -134,6 +134,10 @@ class Workload(Generic[JobT]):
         """Return what the user should know before the job, which has been checked, is submitted."""
         return []
 
+    def try_code(self) -> None:
+        """Raise JobError for the user's own code that cannot be used. This may import it, beside
+        this process: it is called where a job is submitted, and not to look at one."""
+
     def prepare(self) -> None:
         """Do what must be done once, before any rank starts, such as downloads."""
 

@@ -168,11 +168,13 @@ class PlannedRun:
         return replace(self, loaded=self.loaded.with_job(train=train))
 
     def prepare(self) -> None:
-        """Do what comes before any submission, such as a download, which may take long; what jobs
-        would not find is for themselves to do."""
-        if self.scheduler.shares_files:
-            with _located(self.loaded):
-                load_workload(self.loaded.job).prepare()
+        """Do what comes before any submission, and may take long: try the user's code, and prepare
+        the data, unless jobs would not find them."""
+        with _located(self.loaded):
+            workload = load_workload(self.loaded.job)
+            workload.try_code()
+            if self.scheduler.shares_files:
+                workload.prepare()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,9 +55,8 @@ def torchvision_models() -> tuple[str, ...]:
     return tuple(name for each in sources for name in _REGISTERED.findall(each.read_text("utf-8")))
 
 
-def check_model(model: Model, data: Data | None = None) -> None:
-    """Raise JobError for a model that does not exist, or cannot be made with its arguments. One of
-    the user's, or with arguments, is made as a trial, beside this process."""
+def check_model(model: Model) -> None:
+    """Raise JobError for a model that does not exist; one of the user's is not looked for."""
     name, known = model.name, (*BUILT_IN, *torchvision_models())
     module, _, class_name = name.partition(":")
     if not is_own(name):
@@ -78,16 +77,21 @@ def check_model(model: Model, data: Data | None = None) -> None:
             f"model.name is {name!r}, which is not of the form package.module:Class",
             hint="such as model.name=my_models:Net, for the class Net in my_models.py",
         )
-    if is_own(name) or model.args:
-        side = (data and data.size) or 224
-        shape = _SHAPES.get(data.name, (3, side, side)) if data else (3, side, side)
+
+
+def try_model(model: Model, data: Data) -> None:
+    """Make a model of the user's, or one with arguments, in another process; JobError where there
+    is none, or it cannot be made so. A module that is imported can do anything: only what submits
+    a job may call this."""
+    if is_own(model.name) or model.args:
+        shape = _SHAPES.get(data.name, (3, data.size or 224, data.size or 224))
         asked = {"model": msgspec.to_builtins(model), "image_shape": shape}
         try_apart("hpcdist.training.models:try_model", asked)
 
 
 def check_training(job: TrainingJob) -> None:
     """Raise JobError for a model, data or a checkpoint that is not there, and for too few data."""
-    check_model(job.model, job.data)
+    check_model(job.model)
     check_transform(job.data.transform)
     _check_sizes(job)
     if job.checkpoint.resume is not None:

@@ -16,6 +16,7 @@ from hpcdist.training.checks import (
     prepare_data,
     require_compiler,
     training_modules,
+    try_model,
 )
 from hpcdist.training.group import process_group
 
@@ -40,6 +41,9 @@ class _Training(Workload[TrainingJobT]):
 
     def notes(self) -> list[str]:
         return data_notes(self.job.data)
+
+    def try_code(self) -> None:
+        try_model(self.job.model, self.job.data)
 
     def prepare(self) -> None:
         prepare_data(self.job)

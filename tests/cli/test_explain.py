@@ -85,6 +85,20 @@ def test_without_a_scheduler_a_job_is_explained_as_on_this_machine(hpcdist):
     assert done.stdout == hpcdist("explain", "ddp", "--nodes", "2", "--local").stdout
 
 
+def test_only_submit_imports_a_model_of_the_users(hpcdist):
+    hpcdist.write("nets.py", "import pathlib\npathlib.Path('imported').touch()\n")
+    model = ("ddp", "--scheduler", "slurm", "--set", "model.name=nets:Net")
+    for verb in ("render", "explain"):
+        done = hpcdist(verb, *model)
+        assert done.returncode == 0, done.stderr
+        assert not (hpcdist.folder / "imported").exists(), verb
+    done = hpcdist("submit", *model)
+    assert done.returncode == 2, done.stderr
+    assert "model.name is 'nets:Net', but" in done.stderr
+    assert "nets.py has no Net" in done.stderr
+    assert (hpcdist.folder / "imported").exists()
+
+
 def test_a_sweep_is_explained_once_for_each_shape(hpcdist):
     sweep = ("--sweep", "nodes=1,2 train.lr=0.1,0.2")
     done = hpcdist("explain", "ddp", "--scheduler", "slurm", *sweep)

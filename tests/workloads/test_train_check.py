@@ -187,7 +187,9 @@ def check_model(tmp_path, monkeypatch):
 
     def check(name, args, workload=TrainJob):
         model = {"name": name, "args": args}
-        load_workload(msgspec.convert({"name": "x", "model": model}, workload)).check()
+        workload = load_workload(msgspec.convert({"name": "x", "model": model}, workload))
+        workload.check()
+        workload.try_code()
 
     return check
 

@@ -17,7 +17,7 @@ from hpcdist.data.catalog import check_data, download_data, find_data_set
 from hpcdist.job.check import check_each_once
 from hpcdist.job.spec import InferenceJob
 from hpcdist.rank.context import RankContext, Workload
-from hpcdist.training.checks import check_model, is_torchvision
+from hpcdist.training.checks import check_model, is_torchvision, try_model
 
 if TYPE_CHECKING:
     from hpcdist.bench.inference.measure import Strategy
@@ -35,7 +35,7 @@ class InferenceWorkload(Workload[InferenceJob]):
     """Measures every strategy with every batch size."""
 
     def check(self) -> None:
-        check_model(self.job.model, self.job.data)
+        check_model(self.job.model)
         for key in ("batch_sizes", "strategies"):
             values = getattr(self.job.inference, key)
             if not values:
@@ -52,6 +52,9 @@ class InferenceWorkload(Workload[InferenceJob]):
             )
         if self.job.inference.image_shape is None:  # else images are random
             check_data(self.job.data)
+
+    def try_code(self) -> None:
+        try_model(self.job.model, self.job.data)
 
     def prepare(self) -> None:
         data, shape = self.job.data, self.job.inference.image_shape
