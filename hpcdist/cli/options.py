@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from hpcdist.job.comparison import Comparison
     from hpcdist.job.files import NameKind
     from hpcdist.submission.points import Point
-    from hpcdist.submission.workspace import SnapshotRequest
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 HOST = "hpcdist.host"
@@ -187,12 +186,6 @@ class JobOptions:
             flags["launch.requeue"] = Flag(name=name, value=self.requeue)
         return flags | flags_of(self.time_limit, ())
 
-    @property
-    def snapshot_request(self) -> SnapshotRequest:
-        from hpcdist.submission.workspace import SnapshotRequest
-
-        return SnapshotRequest(wanted=self.snapshot, runs=self.runs)
-
     def _typed(self, *names: str) -> dict[str, str]:
         texts = {name: getattr(self, name) for name in names}
         return {name: text for name, text in texts.items() if text is not None}
@@ -244,7 +237,7 @@ class JobOptions:
         repeats = self.repeat or comparison.repeat
         return points.variant_points(comparison, given, num_repeats=repeats)
 
-    def choose_cluster(self, *, name: str | None = None) -> tuple[str, LoadedProfile]:
+    def choose_cluster(self, name: str | None = None) -> tuple[str, LoadedProfile]:
         """Return the scheduler, or `auto`, and the profile, of another name than the option's where
         `name` is given."""
         from hpcdist.cluster.load import choose_cluster, with_channels

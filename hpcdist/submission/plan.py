@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,7 @@ from hpcdist.schedulers import detect_scheduler, load_scheduler
 from hpcdist.schedulers.base import Allocation, Dependency, Directive, Plan, Scheduler, Target
 from hpcdist.submission.container import in_container, settle_container
 from hpcdist.submission.points import Point
-from hpcdist.submission.workspace import (
-    PLACEHOLDER_ID,
-    SnapshotRequest,
-    Workspace,
-    plan_workspace,
-)
+from hpcdist.submission.workspace import PLACEHOLDER_ID, Workspace, plan_workspace
 from hpcdist.workloads import load_workload
 
 _SUMMARY_LIMIT_MIN, _SUMMARY_MEM_GB = 10.0, 2.0
@@ -255,7 +251,8 @@ def plan_run(
     *,
     scheduler: str,
     cluster: LoadedProfile = NO_PROFILE,
-    snapshot: SnapshotRequest | None = None,
+    snapshot: bool | None = None,
+    runs: Path | None = None,
     allocation: Allocation | None = None,
     workspace: Workspace | None = None,
 ) -> PlannedRun:
@@ -263,8 +260,9 @@ def plan_run(
 
     `workspace` is where its files are; None: where this process is, or in a new snapshot.
 
-    `snapshot` says whether the job runs from a snapshot; None: as its scheduler does by default. A
-    step in an allocation cannot be requeued: one that is told to stop ends with what it has saved.
+    `snapshot` says whether the job runs from a snapshot; None: as its scheduler does by default.
+    `runs` is the folder of the runs, None: the one by default. A step in an allocation cannot be
+    requeued: one that is told to stop ends with what it has saved.
     Raises UserError or SchedulerError: nothing that can be known beforehand is left for later.
     """
     chosen = load_scheduler(detect_scheduler() if scheduler == "auto" else scheduler)
@@ -292,7 +290,8 @@ def plan_run(
         workspace=workspace
         or plan_workspace(
             loaded.job,
-            snapshot or SnapshotRequest(),
+            wanted=snapshot,
+            runs=runs,
             # What starts while its user looks on needs none: there is no queue to wait in.
             by_default=allocation is None and not chosen.runs_here,
             only_there=None if chosen.shares_files else chosen.title,
@@ -328,16 +327,21 @@ def plan_points(
     points: Sequence[Point],
     *,
     load: Callable[[Point], LoadedJob],
-    plan: Callable[[LoadedJob, Point], PlannedRun],
+    choose: Callable[[str | None], tuple[str, LoadedProfile]],
+    snapshot: bool | None = None,
+    runs: Path | None = None,
     same_seed: bool = False,
     **more: Any,
 ) -> PlannedSubmission:
     """Load and plan every point: once for its repeats, and the scheduler's plan once for every
     shape. Repeats have seeds of their own, but not with `same_seed`.
 
-    `more` are fields of the PlannedSubmission. Raises UserError or SchedulerError, as `load` and
-    `plan` do, and UserError for profiles of several schedulers: a submission is handed over to one.
+    `choose` returns the scheduler and the profile that a point goes by, `snapshot` and `runs` are
+    as for `plan_run`, and `more` are fields of the PlannedSubmission. Raises UserError or
+    SchedulerError, as `load`, `choose` and `plan_run` do, and UserError for profiles of several
+    schedulers: a submission is handed over to one.
     """
+    choose = cache(choose)  # late: a mistake in the job is told before one in the profile
     by_values: dict[tuple[str, ...], PlannedRun] = {}
     alike: dict[tuple[str, ...], PlannedRun] = {}
     plans: list[PlannedRun] = []
@@ -349,7 +353,13 @@ def plan_points(
             code = (point.cluster or "", loaded.job.workload, script)
             shape = (*code, shape_of(loaded.job))
             same = alike.get(shape) or alike.get(code)
-            planned = same.planned_for(loaded) if same else plan(loaded, point)
+            if same:
+                planned = same.planned_for(loaded)
+            else:
+                scheduler, profile = choose(point.cluster)
+                planned = plan_run(
+                    loaded, scheduler=scheduler, cluster=profile, snapshot=snapshot, runs=runs
+                )
             by_values[values] = alike[shape] = alike[code] = planned
         plans.append(by_values[values].with_seed_of(0 if same_seed else point.repeat))
     if len(names := dict.fromkeys(one.scheduler.name for one in plans)) > 1:

@@ -40,18 +40,6 @@ PLACEHOLDER_ID = "RUN"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SnapshotRequest:
-    """The user's wishes for the snapshot."""
-
-    wanted: bool | None = None
-    """None: as the scheduler does by default."""
-    limit_mb: float | None = None
-    """None: HPCDIST_SNAPSHOT_LIMIT_MB, else 100."""
-    runs: Path | None = None
-    """The folder of the runs, which no snapshot holds; None: the one by default."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Workspace:
     """The user's files as a job finds them."""
 
@@ -116,16 +104,21 @@ class Workspace:
 
 
 def plan_workspace(
-    job: JobSpec, request: SnapshotRequest, *, by_default: bool, only_there: str | None = None
+    job: JobSpec,
+    *,
+    wanted: bool | None = None,
+    runs: Path | None = None,
+    by_default: bool = False,
+    only_there: str | None = None,
 ) -> Workspace:
     """Decide where the job would run; the work tree is read where it is to be a snapshot.
 
-    `by_default` takes a snapshot where the user did not say, the job runs code of the user's, and
-    there is a git work tree. `only_there` is the scheduler whose jobs find nothing but a snapshot:
+    The user has `wanted` one, or none. No snapshot holds the folder of the `runs`. `by_default`
+    takes a snapshot where the user did not say, the job runs code of the user's, and there is a git
+    work tree. `only_there` is the scheduler whose jobs find nothing but a snapshot:
     UserError where one is needed, and there is none.
     """
-    submit_dir, wanted = os.getcwd(), request.wanted
-    runs = request.runs or runs_folder()
+    submit_dir, runs = os.getcwd(), runs or runs_folder()
     if (received := find_received(Path(submit_dir))) is not None:
         # It is here for this command only; outputs belong into the folder that it stands for.
         stands_for = os.environ.get(SUBMIT_DIR_VARIABLE, submit_dir)
@@ -142,9 +135,8 @@ def plan_workspace(
         wanted = True
     if wanted is False or not (wanted or (by_default and runs_code_of_user)):
         return Workspace(submit_dir=submit_dir)
-    limit_bytes = limit_bytes_of(request.limit_mb)
     try:
-        snapshot = plan_snapshot(Path(submit_dir), runs=runs, limit_bytes=limit_bytes)
+        snapshot = plan_snapshot(Path(submit_dir), runs=runs, limit_bytes=snapshot_limit_bytes())
     except NoWorkTreeError as error:
         if wanted:
             raise
@@ -184,13 +176,12 @@ def _python_path(snapshot: SnapshotPlan, copy: Path) -> str | None:
     return os.pathsep.join(changed)
 
 
-def limit_bytes_of(limit_mb: float | None) -> float:
-    """Return the size that a work tree may have: as asked for, else as the variable says."""
-    text = os.environ.get(LIMIT_VARIABLE)
-    if limit_mb is None and not text:
+def snapshot_limit_bytes() -> float:
+    """Return the size that a work tree may have; UserError where the variable gives none."""
+    if not (text := os.environ.get(LIMIT_VARIABLE)):
         return DEFAULT_LIMIT_BYTES
     with suppress(ValueError):
-        if (limit := limit_mb or float(text or "")) > 0:
+        if (limit := float(text)) > 0:
             return limit * 1e6
     hint = "unset it for the default of 100"
     raise UserError(f"{LIMIT_VARIABLE} is {text!r}, must be a number of MB above 0", hint=hint)
