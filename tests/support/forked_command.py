@@ -21,7 +21,7 @@ import traceback
 
 _DRAWING = ("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg")
 _PACKAGES = ("cli", "submission", "schedulers", "monitor", "summary", "job", "runs", "cluster")
-_SUBMITTING = ("jinja2", "psutil", "pynvml", "hpcdist.rank.own_loop")
+_SUBMITTING = ("psutil", "pynvml", "hpcdist.rank.own_loop")
 """Packages that no module imports before it needs them: two thirds of the CPU time of a submission
 that is forked."""
 _MOST_BYTES = 1 << 17
