@@ -216,9 +216,12 @@ def count_independent(values: Sequence[float]) -> int:
     """Return as how many independent values those in a row count for their mean, by how much each
     resembles the next one: n (1 - r) / (1 + r), where r is the correlation of neighbours, without
     the bias that it has over few values (F. H. C. Marriott, J. A. Pope, Biometrika 41, 1954)."""
-    num, middle = len(values), mean(values)
+    num = len(values)
+    if num < _LEAST_ROW:
+        return num
+    middle = mean(values)
     squares = math.fsum((value - middle) ** 2 for value in values)
-    if num < _LEAST_ROW or not squares:
+    if not squares:
         return num
     pairs = itertools.pairwise(values)
     found = math.fsum((one - middle) * (other - middle) for one, other in pairs) / squares

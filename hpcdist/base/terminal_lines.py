@@ -55,6 +55,9 @@ class TerminalLines:
                 self._open = self._open[_LONGEST_LINE:]
         if is_last and self._open:
             lines, self._open = [*lines, self._open], ""
+        elif lines and not is_last and _is_redrawn(lines[-1]) and self._open[:1] in {"", "\r"}:
+            # A bar below it may be drawn next, and the cursor go back up into this line.
+            self._open = f"{lines.pop()}\n{self._open}"
         shown = [(self._line(text), text) for text in lines]
         # A bar that was cleared leaves no empty line behind.
         return [line for line, text in shown if line or not _is_redrawn(text.strip("\r"))]

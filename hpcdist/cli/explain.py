@@ -82,7 +82,7 @@ def explain(*, options: JobOptions, as_json: bool) -> None:
             print_fact(f"{_INDENT}{name.ljust(width)}", value)
 
 
-def _is_job(name: str, is_module: bool, is_program: bool) -> bool:  # noqa: FBT001
+def _is_job(name: str, is_module: bool, is_program: bool) -> bool:
     """Return whether the name is a job's, as far as can be seen without reading it."""
     from hpcdist.job.files import named_jobs
 

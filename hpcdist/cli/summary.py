@@ -64,7 +64,7 @@ def _folder(text: str) -> str:
     return text
 
 
-def _explain(context: click.Context, _option: click.Parameter, value: bool) -> None:  # noqa: FBT001
+def _explain(context: click.Context, _option: click.Parameter, value: bool) -> None:
     if value and not context.resilient_parsing:
         from hpcdist.summary.report.text import make_console, say
         from hpcdist.summary.report.words import explain

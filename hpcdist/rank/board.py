@@ -175,10 +175,3 @@ class ProgressSlot:
         while (order := self._order.boundary) == _PAUSE:  # no limit: the rank ends with its agent
             time.sleep(_PAUSE_POLL_S)
         return order != _GO_ON and self._boundary >= order
-
-    def is_asked_to_stop(self) -> bool:
-        """Return True where the ranks are to stop at some boundary, perhaps not the next.
-
-        It counts no boundary: ranks may ask whenever they like, and get different answers.
-        """
-        return self._order.boundary != _GO_ON

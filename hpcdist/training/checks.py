@@ -229,7 +229,7 @@ def check_kind_of_device(job: TrainingJob, device: str) -> None:
     )
 
 
-def _refuse_if(is_wrong: bool, message: str, *, hint: str) -> None:  # noqa: FBT001
+def _refuse_if(is_wrong: bool, message: str, *, hint: str) -> None:
     if is_wrong:
         raise JobError(message, hint=hint)
 

@@ -71,10 +71,7 @@ class CheckWorkload(Workload[CheckJob]):
         context.events.write({"event": "collective", **times, "bus_bytes_per_s": cell.rate})
         if context.rank == 0:
             sentence = size_sentence([cell], context.world_size, checked=_MEASURED.check)
-            for kind, event in (
-                ("table", table),
-                ("cell", cell),
-                ("findings", Findings(conclusions=[sentence])),
-            ):
+            found = {"table": table, "cell": cell, "findings": Findings(conclusions=[sentence])}
+            for kind, event in found.items():
                 context.events.write({"event": kind, **msgspec.to_builtins(event)})
         context.say(f"rank {context.rank} of {context.world_size} on {context.host} added up right")

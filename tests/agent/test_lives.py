@@ -117,7 +117,7 @@ def run(tmp_path):
 
 
 def save_checkpoint(run, step):
-    (run.checkpoints_folder / f"step-{step:08d}.pt").touch()
+    (run.checkpoints_folder / f"step-{step:08d}.dcp").mkdir()
 
 
 def live(run, job, life, *, steps=(), verdict=STOPPED):

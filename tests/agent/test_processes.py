@@ -183,7 +183,7 @@ def test_cancel_kills_a_run_whose_agent_hangs(submit, write_script):
     wait_until_up(launched, 1)
     os.kill(launched.agent_pid(0), signal.SIGSTOP)
     load_scheduler("local").cancel([launched.run])
-    assert launched.run.read_verdict().message == "cancelled"
+    assert launched.run.read_verdict().kind == "cancelled"
 
 
 def test_the_run_goes_on_without_submitits_controller(submit, write_script, tmp_path):

@@ -188,7 +188,7 @@ def test_exit_codes_are_those_of_python(launch, write_script, leave, code, kind)
         ),
         ("print('= 1 failed =')\nexit(1)", "exited with code 1: the log ends with '1 failed'"),
         ("breakpoint()", "bdb.BdbQuit"),
-        ("input()", "EOFError: EOF when reading a line"),
+        ("input()", "ranks have no keyboard: give the value as an argument, after --"),
     ],
     ids=["argparse", "pytest", "breakpoint", "input"],
 )

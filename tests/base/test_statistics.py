@@ -10,6 +10,7 @@ import pytest
 from hpcdist.base.statistics import (
     Interval,
     Measure,
+    count_independent,
     differs,
     holm,
     in_blocks,
@@ -229,3 +230,8 @@ def test_measurements_in_a_row_are_joined_to_blocks():
     assert math.fsum(weight for _, weight in blocks) == 75.0
     assert blocks[1] == (pytest.approx(2 / 4), 4.0)  # of 0, 1 and 0, the 1 counts twice
     assert in_blocks([]) == []
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0], [3.0] * 20], ids=str)
+def test_values_too_few_or_alike_count_each_for_one(values):
+    assert count_independent(values) == len(values)

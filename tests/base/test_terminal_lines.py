@@ -40,6 +40,17 @@ def test_lines_are_those_that_a_terminal_shows_in_the_end(written, shown):
     assert [*pieces, *live.finish()] == shown
 
 
+def test_a_bar_above_another_one_is_no_line_wherever_what_is_written_is_split():
+    """As tqdm writes a bar below another: it goes down, draws, and goes up again."""
+    outer, inner = "\router:  0%|", "\n\rinner: 10%|\x1b[A"
+    data = f"{outer}{inner}{inner}\r             \rdone\n{outer}".encode()
+    for size in range(1, len(data)):
+        live = TerminalLines()
+        pieces = [data[begin : begin + size] for begin in range(0, len(data), size)]
+        lines = [line for piece in pieces for line in live.feed(piece)]
+        assert [*lines, *live.finish()] == ["done", "outer:  0%|"], size
+
+
 ACTING = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]|\x1b(?!\[[0-9;:]*m)")
 SEQUENCES = {
     "clipboard": "\x1b]52;c;ZXZpbA==\x07",
@@ -106,7 +117,7 @@ def test_a_character_that_is_not_read_whole_waits_for_its_rest():
     first, second = "\u2588".encode()[:1], "\u2588".encode()[1:]
     assert live.feed(b"\r 10%|" + first) == []
     assert live.open_lines() == [" 10%|"]
-    assert live.feed(second + b"|\n") == [" 10%|\u2588|"]
+    assert live.feed(second + b"|\nover\n") == [" 10%|\u2588|", "over"]
 
 
 def test_a_line_is_given_with_its_newline_and_open_until_then():

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import torch
 from held_model import HELD_MODEL
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from waiting import wait_for
 
 from hpcdist.cli.runs import describe_run
@@ -34,8 +35,10 @@ def stepped(run):
 
 
 def weights(run):
-    newest = max((run / "checkpoints").glob("step-*.pt"))
-    return torch.load(newest, weights_only=True)["model"]
+    newest, whole = max((run / "checkpoints").glob("step-*.dcp")), run / "whole.pt"
+    dcp_to_torch_save(newest, whole)
+    saved = torch.load(whole, weights_only=True)
+    return {name: value for name, value in saved.items() if name.startswith("model.")}
 
 
 @pytest.mark.timeout(360)

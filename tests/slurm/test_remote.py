@@ -190,7 +190,7 @@ def test_sweeps_profiles_and_checks_work_from_a_laptop(laptop, slurm, login):
     profiles = (laptop.folder / "hpcdist.yaml").read_text()
     assert "scheduler: slurm\n    host: login\n" in profiles
     out, _ = laptop("doctor", "--no-job")
-    assert re.search(r"pass +version", out)
+    assert re.search(r"pass +controller", out)
 
     laptop.write("program", "#!/bin/bash\necho $1 $HPCDIST_SUBMIT_DIR; exit $1\n")
     words = ("submit", "--no-python", "./program", "--gpus", "1", "--set", "launch.max_restarts=0")

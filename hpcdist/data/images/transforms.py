@@ -94,7 +94,7 @@ class Transform:
         return channels, height, width
 
 
-def _change(transform: Any, image: Any, takes_tensors_only: bool) -> Any:  # noqa: FBT001
+def _change(transform: Any, image: Any, takes_tensors_only: bool) -> Any:
     """Transform a single image, without torchvision's search for images in whatever is given."""
     from PIL import Image
     from torchvision.transforms import v2

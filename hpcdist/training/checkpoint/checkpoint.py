@@ -354,7 +354,7 @@ def _pass_over(context: RankContext, path: Path) -> None:
 def seed_weights(seed: int) -> None:
     """Seed all generators alike in all ranks: a user's model may draw its weights from any."""
     random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - the global generator, which a model would take
+    np.random.seed(seed)
     torch.manual_seed(seed)
 
 
@@ -366,7 +366,7 @@ def seed_rank(seed: int, *, rank: int, step: int) -> None:
 def get_rng_state(device: torch.device) -> dict[str, Any]:
     """Return the state of python's, numpy's and torch's generators, and of the device's."""
     version, words, gauss = random.getstate()
-    name, keys, *rest = np.random.get_state()  # noqa: NPY002 - the global generator
+    name, keys, *rest = np.random.get_state()
     return {
         "python": [version, list(words), gauss],
         "numpy": [str(name), torch.from_numpy(np.asarray(keys, np.int64)), *map(float, rest)],
@@ -381,7 +381,7 @@ def set_rng_state(state: dict[str, Any], device: torch.device) -> None:
     random.setstate((version, tuple(words), gauss))
     name, keys, position, has_gauss, cached = state["numpy"]
     numpy_state = (name, keys.numpy().astype(np.uint32), int(position), int(has_gauss), cached)
-    np.random.set_state(numpy_state)  # noqa: NPY002 - the global generator, as above
+    np.random.set_state(numpy_state)
     torch.set_rng_state(state["torch"])
     if device.type == "cuda" and state["cuda"] is not None:
         torch.cuda.set_rng_state(state["cuda"], device)
