@@ -74,7 +74,7 @@ def test_what_a_profile_prints_is_no_part_of_the_answer(login, call, profile):
     ("words", "said"),
     [
         (("submit", "ddp", "--host", "login", "--local"), "--host and --local contradict"),
-        (("submit", "ddp", "--host", "-oProxyCommand=x"), "not the name of a host"),
+        (("submit", "ddp", "--host", "-oProxyCommand=x"), "must be HOST or HOST:FOLDER"),
         (("submit", "own.py", "--host", "login"), "in no git work tree"),
     ],
 )
