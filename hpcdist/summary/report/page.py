@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.files import shipped_folder
 from hpcdist.base.plotting import INK, Drawing
-from hpcdist.base.secrets import Stars, starred_args
+from hpcdist.base.secrets import Stars
 from hpcdist.base.table import Table
 from hpcdist.base.text import harmless, shown
 from hpcdist.base.version import __version__
@@ -208,7 +208,7 @@ def command_again(spec: RunSpec) -> str | None:
     own_args = job.get("args")
     own_args = own_args if isinstance(own_args, list) else []
     given = [text for text in own_args if isinstance(text, str)]
-    args = starred_args(given)
+    args = Stars().args(given)
     is_given = False
     for text in spec.overrides:
         key, _, value = text.partition("=")
