@@ -17,10 +17,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from hpcdist.base.errors import (
     HpcdistError,

@@ -6,11 +6,11 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, UserError
 from hpcdist.base.text import number_of, one_line

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from functools import cached_property, wraps
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
 from hpcdist.base.errors import UserError
 from hpcdist.base.text import nearest
@@ -106,8 +106,7 @@ def parse_ranks(
     return sorted(found)
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobOptions:
+class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
     """The options that submit and render share, as they were typed: they name a job, change it and
     say where it goes. A field is an option of `_OPTIONS`, by its name there."""
 
@@ -390,7 +389,7 @@ def job_options(
 ) -> _Decorator:
     """Give a verb a job and these options; it gets them together, as its argument `options`.
     `job_name` is a job that the user does not choose."""
-    names = [field.name for field in fields(JobOptions)]
+    names = JobOptions.__struct_fields__
     fixed: dict[str, Any] = {"job_name": job_name}
     if job_name is None:
         fixed = {}

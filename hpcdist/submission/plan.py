@@ -13,12 +13,13 @@ import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdist.base.errors import JobError, UserError
 from hpcdist.base.secrets import Stars
@@ -38,8 +39,7 @@ from hpcdist.workloads import load_workload
 _SUMMARY_LIMIT_MIN, _SUMMARY_MEM_GB = 10.0, 2.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedRun:
+class PlannedRun(Struct, frozen=True, kw_only=True):
     """A checked job, and how its scheduler would run it."""
 
     loaded: LoadedJob
@@ -47,7 +47,7 @@ class PlannedRun:
     cluster: LoadedProfile
     plan: Plan
     workspace: Workspace
-    container_notes: list[str] = field(default_factory=list)
+    container_notes: list[str] = []
     call: bytes | None = None
     """The function that is submitted, with its arguments, pickled; None: the job is no function."""
 
@@ -161,7 +161,7 @@ class PlannedRun:
         job = self.loaded.job
         if not repeat or not isinstance(job, TrainingJob):
             return self
-        train = msgspec.structs.replace(job.train, seed=(job.train.seed + repeat) % 2**32)
+        train = replace(job.train, seed=(job.train.seed + repeat) % 2**32)
         return replace(self, loaded=self.loaded.with_job(train=train))
 
     def prepare(self) -> None:
@@ -172,8 +172,7 @@ class PlannedRun:
                 load_workload(self.loaded.job).prepare()
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedSubmission:
+class PlannedSubmission(Struct, frozen=True, kw_only=True):
     """All runs of one submission, and how each would run; a single run has one point."""
 
     points: list[Point]
@@ -267,7 +266,7 @@ def plan_run(
     """
     chosen = load_scheduler(detect_scheduler() if scheduler == "auto" else scheduler)
     if allocation is not None:
-        launch = msgspec.structs.replace(loaded.job.launch, requeue=False)
+        launch = replace(loaded.job.launch, requeue=False)
         loaded = loaded.with_job(launch=launch)
     for kind, reference in map(parse_channel, cluster.profile.notify):
         if kind == "apprise":
@@ -376,8 +375,7 @@ def shape_of(job: JobSpec) -> str:
 # The scheduler's jobs.
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True):
     """One job of a submission: a run, an array of runs that differ only in what they read, or the
     one that writes the summary."""
 
@@ -395,7 +393,7 @@ class Job:
             return self.target
         before = Dependency(kind="afterany", job_ids=[job_ids[place] for place in self.behind])
         dependencies = [*self.target.dependencies, before]
-        return msgspec.structs.replace(self.target, dependencies=dependencies)
+        return replace(self.target, dependencies=dependencies)
 
 
 def group_points(
@@ -455,7 +453,7 @@ def lay_out(
         target = first.target(planned.runs[points[0]], dependencies)
         if (size := len(points)) > 1:  # a single run needs no array
             number = arrays.index(points)
-            target = msgspec.structs.replace(
+            target = replace(
                 target,
                 name=planned.id if len(arrays) == 1 else f"{planned.id}.{number}",
                 folder=path / f"array-{number}",
@@ -493,7 +491,7 @@ def _summary_job(planned: PlannedSubmission, others: Sequence[Job]) -> Job:
         resources=Resources(cpus_per_gpu=1, time_limit_min=_SUMMARY_LIMIT_MIN),
         launch=Launch(device="cpu"),
     )
-    small = msgspec.structs.replace(cluster, mem_gb=mem_gb, notify=[])
+    small = replace(cluster, mem_gb=mem_gb, notify=[])
     loaded = LoadedJob(job=job, source=job.name)
     plan = planned.scheduler.plan(job, small)
     target = Target(name=f"{planned.id}.summary", folder=planned.path / "summary-job", cwd=cwd)

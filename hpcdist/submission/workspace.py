@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdist.base.errors import UserError
 from hpcdist.job.spec import (
@@ -39,8 +39,7 @@ PLACEHOLDER_ID = "RUN"
 """Stands for the id of a run that is planned."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Workspace:
+class Workspace(Struct, frozen=True, kw_only=True):
     """The user's files as a job finds them."""
 
     submit_dir: str
@@ -49,7 +48,7 @@ class Workspace:
     """The copy that it runs from, made or not; None: it runs in `submit_dir` itself."""
     snapshot: SnapshotPlan | None = None
     """What is to be in that copy; None: it is there since the run was submitted before."""
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = []
     """Notes for the user, one sentence each."""
 
     def placed(self, owner: Path) -> Workspace:
@@ -78,9 +77,9 @@ class Workspace:
 
         if isinstance(job, FunctionJob):
             path = snapshot.python_path_in(copy, job.python_path)
-            return msgspec.structs.replace(job, python_path=path, source=there(job.source))
+            return replace(job, python_path=path, source=there(job.source))
         if isinstance(job, ScriptJob):
-            return msgspec.structs.replace(job, script=str(there(job.script)))
+            return replace(job, script=str(there(job.script)))
         return job
 
     @property
