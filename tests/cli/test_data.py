@@ -52,7 +52,7 @@ def test_faces_are_made_whole_and_only_in_a_new_folder(hpcdist, faces):
     [
         (("--people", 3), "Missing option '--make'"),
         (("--make", "x", "--people", 3, "--images", 2), "--images is 2, for 3 people"),
-        (("--make", "file/x"), "file/x cannot be made: File exists"),
+        (("--make", "file/x"), "file cannot be written: File exists"),
         (("--make", "file"), "file exists already, and is not an empty folder"),
     ],
     ids=["numbers alone", "too few images", "below a file", "a file"],

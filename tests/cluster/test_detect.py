@@ -206,7 +206,7 @@ def test_an_lsf_site_gets_one_profile_and_the_names_of_the_other_queues(
         "bhosts -gpu -w": BHOSTS_GPU,
         "bparams -a": parameters,
     }
-    for name in ("ask", "_ask"):
+    for name in ("ask", "try_to_ask"):
         monkeypatch.setattr(lsf_site, name, lambda *words: said[" ".join(words)])
     found = lsf_site.detect_lsf()
     text = first_file(found)

@@ -1,6 +1,7 @@
 """Profiled steps of a living run."""
 
 import gzip
+import itertools
 import json
 import re
 from functools import partial
@@ -142,7 +143,7 @@ class Loop:
             write=lambda event: self.written.append(
                 (event.__struct_config__.tag, getattr(event, "steps", None))
             ),
-            number_window=lambda: 0,
+            numbers=itertools.count(),
         )
         self.context = SimpleNamespace(
             progress=progress,

@@ -345,8 +345,8 @@ def _differing(
         for key in every:
             group = tuple(own.items()) if place is None else place
             values[group][key].add(own.get(key, "unset"))
-    first, *others = values.values()
-    keys = [key for key in every if any(other[key] != first[key] for other in others)]
+    groups = list(values.values())  # none where no setting is known of any run
+    keys = [key for key in every if any(one[key] != groups[0][key] for one in groups[1:])]
     differing = {
         conditions: {key: own.get(key, "unset") for key in keys}
         for conditions, own in settings.items()
