@@ -17,10 +17,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from hpcdist.base.errors import (
     HpcdistError,
@@ -40,10 +40,7 @@ if TYPE_CHECKING:
     from hpcdist.cluster.load import LoadedProfile
     from hpcdist.job import Flag, LoadedJob
     from hpcdist.job.files import NameKind
-    from hpcdist.schedulers.base import Dependency, Scheduler
-    from hpcdist.submission.plan import PlannedRun
-    from hpcdist.submission.points import Point
-    from hpcdist.submission.submit import Submission
+    from hpcdist.submission.plan import PlannedSubmission
     from hpcdist.summary import RunSummary
 
 __all__ = ["RunFailedError", "SubmittedRun", "load", "submit", "sweep"]
@@ -217,8 +214,6 @@ def submit(
 
     """
     from hpcdist.submission.plan import PlannedSubmission, plan_run
-    from hpcdist.submission.submit import submit as submit_runs
-    from hpcdist.submission.workspace import SnapshotRequest
 
     short = {"resources.nodes": nodes, "resources.gpus": gpus, "launch.max_restarts": max_restarts}
     kind = _kind(is_module=is_module, is_program=is_program)
@@ -226,16 +221,9 @@ def submit(
     of_profile = {"partition": partition, "account": account, "qos": qos}
     chosen, profile = _cluster(scheduler, cluster, of_profile, notify)
     folder = runs_folder(runs)
-    request = SnapshotRequest(wanted=snapshot, runs=folder)
-    run = plan_run(loaded, scheduler=chosen, cluster=profile, snapshot=request)
+    run = plan_run(loaded, scheduler=chosen, cluster=profile, snapshot=snapshot, runs=folder)
     planned = PlannedSubmission.of_run(replace(run, call=call))
-    dependencies: list[Dependency] = []
-    if after:
-        dependencies = _dependencies(after, planned.scheduler, folder)
-        planned = planned.now()
-    planned.prepare()
-    submitted = submit_runs(planned, runs=folder, dependencies=dependencies)
-    return SubmittedRun(submitted.runs[0])
+    return _submit(planned, folder, after)[0]
 
 
 def sweep(
@@ -281,16 +269,13 @@ def sweep(
 
     """
     from hpcdist.job import load_job
-    from hpcdist.submission.plan import plan_points, plan_run
+    from hpcdist.submission.plan import plan_points
     from hpcdist.submission.points import (
         CLUSTER,
         axes_from_values,
         check_given_once,
         make_points,
     )
-    from hpcdist.submission.submit import Submission
-    from hpcdist.submission.submit import submit as submit_runs
-    from hpcdist.submission.workspace import SnapshotRequest
 
     if callable(job):
         raise JobError(
@@ -305,38 +290,18 @@ def sweep(
     if cluster is not None:
         check_given_once(axes, {CLUSTER: f"cluster={cluster!r}"})
     of_profile = {"partition": partition, "account": account, "qos": qos}
-
-    def plan(loaded: LoadedJob, point: Point) -> PlannedRun:
-        chosen, profile = _cluster(scheduler, point.cluster or cluster, of_profile, notify)
-        request = SnapshotRequest(wanted=snapshot, runs=folder)
-        return plan_run(loaded, scheduler=chosen, cluster=profile, snapshot=request)
-
     planned = plan_points(
         make_points(axes, num_repeats=repeat),
         load=lambda point: load_job(
             job, flags=flags | point.job_flags, script_args=args, kind=kind
         ),
-        plan=plan,
+        choose=lambda name: _cluster(scheduler, name or cluster, of_profile, notify),
+        snapshot=snapshot,
+        runs=folder,
         max_parallel=max_parallel,
         same_seed=same_seed,
     )
-    dependencies: list[Dependency] = []
-    if after:
-        dependencies = _dependencies(after, planned.scheduler, folder)
-    planned.prepare()
-    if not planned.has_queue:
-        from hpcdist.summary.writing import write_summary
-
-        local = Submission(planned, folder)
-        _run_points(local)
-        runs_here = [run for run in local.runs if run.path.exists()]
-        if summary_after:
-            write_summary(runs_here, local.path)
-        return [SubmittedRun(run) for run in runs_here]
-    submitted = submit_runs(
-        planned, runs=folder, dependencies=dependencies, summary_after=summary_after
-    )
-    return [SubmittedRun(run) for run in submitted.runs]
+    return _submit(planned, folder, after, summary_after=summary_after)
 
 
 def load(run: str, *, runs: str | os.PathLike[str] | None = None) -> SubmittedRun:
@@ -413,19 +378,31 @@ def _cluster(
     return chosen, with_channels(loaded, notify)
 
 
-def _dependencies(after: _After, scheduler: Scheduler, folder: Path) -> list[Dependency]:
+def _submit(
+    planned: PlannedSubmission, folder: Path, after: _After, *, summary_after: bool = False
+) -> list[SubmittedRun]:
+    """Hand the runs over to their scheduler; run the points of a sweep that are for this machine,
+    one after the other."""
     from hpcdist.submission.dependencies import find_afters, settle
+    from hpcdist.submission.submit import LocalSweep, Submission, submit
+    from hpcdist.summary.writing import write_summary
 
     listed = [after] if isinstance(after, str | SubmittedRun) else list(after)
     names = [str(item.path) if isinstance(item, SubmittedRun) else item for item in listed]
-    return settle(find_afters(folder, names), scheduler)
-
-
-def _run_points(local: Submission) -> None:
-    """Run the points of a sweep that are for this machine."""
-    from hpcdist.submission.submit import LocalSweep
-
-    for end in LocalSweep(local).run_points():
+    dependencies = settle(find_afters(folder, names), planned.scheduler)
+    planned = planned.now() if listed else planned
+    planned.prepare()
+    if not planned.points_here():
+        submission = submit(
+            planned, runs=folder, dependencies=dependencies, summary_after=summary_after
+        )
+        return [SubmittedRun(run) for run in submission.runs]
+    submission = Submission(planned, folder)
+    for end in LocalSweep(submission).run_points():
         if end.error is not None:
-            label = local.planned.points[end.index].label
+            label = submission.planned.points[end.index].label
             raise HpcdistError(f"the run for {label} could not be started: {end.error}")
+    begun = [run for run in submission.runs if run.path.exists()]
+    if summary_after:
+        write_summary(begun, submission.path)
+    return [SubmittedRun(run) for run in begun]

@@ -132,7 +132,7 @@ def test_the_wheel_holds_jobs_and_templates_and_no_tests(wheel):
         "hpcdist/course/nvidia-smi.csv",
         "hpcdist/examples/ddp_digits.py",
         "hpcdist/jobs/ddp.yaml",
-        "hpcdist/templates/local.sh.j2",
+        "hpcdist/templates/local.sh",
         "hpcdist/templates/report.html.j2",
         "hpcdist/templates/report.css",
         "hpcdist/templates/report.js",

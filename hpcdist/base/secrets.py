@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import translate
+from functools import cache
 from typing import Any
 
 HIDDEN = "***"
@@ -116,7 +117,6 @@ _FILE_NAMES = (
     "client_secret_*.json id_dsa id_ecdsa id_ecdsa_sk id_ed25519 id_ed25519_sk id_rsa id_*.bak "
     "id_*~ krb5cc_* kubeconfig"
 )
-_SECRET_NAMES = re.compile("|".join(map(translate, _FILE_NAMES.split())))
 _SECRET_PLACES = (
     *("/.aws/credentials", "/.docker/config.json", "/.kube/config", "/.streamlit/secrets.toml"),
     *("/huggingface/token", "/.huggingface/token"),
@@ -161,8 +161,13 @@ def is_secret_file(path: str) -> bool:
     """Return True if a file by this name usually holds passwords or keys."""
     place = f"/{path}".lower()
     name = place.rpartition("/")[2]
-    is_known = bool(_SECRET_NAMES.fullmatch(name)) and not _SAMPLE.search(name)
+    is_known = bool(_secret_names().fullmatch(name)) and not _SAMPLE.search(name)
     return (is_known or place.endswith(_SECRET_PLACES)) and not is_fixture(path)
+
+
+@cache  # not when this module is imported, as every command does
+def _secret_names() -> re.Pattern[str]:
+    return re.compile("|".join(map(translate, _FILE_NAMES.split())))
 
 
 def is_fixture(path: str) -> bool:
@@ -173,11 +178,6 @@ def is_fixture(path: str) -> bool:
 def is_private_key(beginning: bytes) -> bool:
     """Return True if a file that begins so is a private key, or an account's with one."""
     return bool(_KEY_FILE.match(beginning))
-
-
-def starred_args(args: Sequence[str]) -> list[str]:
-    """Star out what looks like a secret in arguments: both `--token=x` and `--token x`."""
-    return Stars().args(args)
 
 
 class Stars:
@@ -199,7 +199,8 @@ class Stars:
         return value
 
     def args(self, args: Sequence[str]) -> list[str]:
-        """Return the arguments of a program with their secrets starred out."""
+        """Return the arguments of a program with their secrets starred out: both `--token=x` and
+        `--token x`."""
         starred, before = [], ""
         for arg in args:
             name, _, value = arg.partition("=")
@@ -214,13 +215,14 @@ class Stars:
         return starred
 
     def text(self, text: str) -> str:
-        """Return a text with the secrets in it starred out, `token=x` among them."""
+        """Return a text with the secrets in it starred out, `token=x` and those found so far among
+        them."""
         parts, done = [], 0
         for start, end in sorted(_spans(text)):
             if end > done:
                 parts += [text[done : max(start, done)], self._hidden(text[start:end])]
                 done = end
-        return "".join([*parts, text[done:]])
+        return self.again("".join([*parts, text[done:]]))
 
     def again(self, text: str) -> str:
         """Return a text without the secrets found so far, and without what looks like one by its
@@ -228,14 +230,6 @@ class Stars:
         text = _SECRET_VALUE.sub(HIDDEN, without_passwords(text))
         words = sorted(map(re.escape, self._words), key=len, reverse=True)
         return re.sub(rf"(?<!\w)(?:{'|'.join(words)})(?!\w)", HIDDEN, text) if words else text
-
-    def again_in(self, value: Any) -> Any:
-        """Return the value with `again` done to every text in it."""
-        if isinstance(value, Mapping):
-            return {key: self.again_in(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.again_in(item) for item in value]
-        return self.again(value) if isinstance(value, str) else value
 
     def _hidden(self, secret: str) -> str:
         word = secret.strip("\"'")

@@ -6,11 +6,11 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, UserError
 from hpcdist.base.text import number_of, one_line
@@ -66,7 +66,6 @@ def drill(
     from hpcdist.runs.run import make_runs_folder, make_unique_folder, slug
     from hpcdist.schedulers import host_of
     from hpcdist.submission.plan import plan_run
-    from hpcdist.submission.workspace import SnapshotRequest
 
     loaded = options.load()
     scheduler, profile = replace(options, notify=(NONE,)).choose_cluster()
@@ -81,9 +80,13 @@ def drill(
 
     def plan(keys: Sequence[str]) -> PlannedRun:
         # What the drill runs in is a copy already.
-        snapshot = SnapshotRequest(wanted=False if is_own_code else None, runs=options.runs)
-        changed = _changed(options, keys, here=here).load()
-        return plan_run(changed, scheduler=scheduler, cluster=profile, snapshot=snapshot)
+        return plan_run(
+            _changed(options, keys, here=here).load(),
+            scheduler=scheduler,
+            cluster=profile,
+            snapshot=False if is_own_code else None,
+            runs=options.runs,
+        )
 
     interrupts = Interrupts()
     request = Request(

@@ -7,12 +7,12 @@ import itertools
 import os
 import signal
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from hpcdist.base.errors import EXIT_CODES, NoSchedulerError, RunNotFoundError, UserError
 from hpcdist.base.files import shipped_folder

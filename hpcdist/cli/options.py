@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from functools import cached_property, wraps
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
 from hpcdist.base.errors import UserError
 from hpcdist.base.text import nearest
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from hpcdist.job.comparison import Comparison
     from hpcdist.job.files import NameKind
     from hpcdist.submission.points import Point
-    from hpcdist.submission.workspace import SnapshotRequest
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 HOST = "hpcdist.host"
@@ -107,8 +106,7 @@ def parse_ranks(
     return sorted(found)
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobOptions:
+class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
     """The options that submit and render share, as they were typed: they name a job, change it and
     say where it goes. A field is an option of `_OPTIONS`, by its name there."""
 
@@ -187,12 +185,6 @@ class JobOptions:
             flags["launch.requeue"] = Flag(name=name, value=self.requeue)
         return flags | flags_of(self.time_limit, ())
 
-    @property
-    def snapshot_request(self) -> SnapshotRequest:
-        from hpcdist.submission.workspace import SnapshotRequest
-
-        return SnapshotRequest(wanted=self.snapshot, runs=self.runs)
-
     def _typed(self, *names: str) -> dict[str, str]:
         texts = {name: getattr(self, name) for name in names}
         return {name: text for name, text in texts.items() if text is not None}
@@ -244,7 +236,7 @@ class JobOptions:
         repeats = self.repeat or comparison.repeat
         return points.variant_points(comparison, given, num_repeats=repeats)
 
-    def choose_cluster(self, *, name: str | None = None) -> tuple[str, LoadedProfile]:
+    def choose_cluster(self, name: str | None = None) -> tuple[str, LoadedProfile]:
         """Return the scheduler, or `auto`, and the profile, of another name than the option's where
         `name` is given."""
         from hpcdist.cluster.load import choose_cluster, with_channels
@@ -397,7 +389,7 @@ def job_options(
 ) -> _Decorator:
     """Give a verb a job and these options; it gets them together, as its argument `options`.
     `job_name` is a job that the user does not choose."""
-    names = [field.name for field in fields(JobOptions)]
+    names = JobOptions.__struct_fields__
     fixed: dict[str, Any] = {"job_name": job_name}
     if job_name is None:
         fixed = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +20,8 @@ from hpcdist.runs.run import Run, name_to_type
 from hpcdist.submission.once import submitted_before
 
 if TYPE_CHECKING:
-    from hpcdist.job import LoadedJob
     from hpcdist.schedulers.base import Dependency
-    from hpcdist.submission.plan import PlannedRun, PlannedSubmission
-    from hpcdist.submission.points import Point
+    from hpcdist.submission.plan import PlannedSubmission
     from hpcdist.submission.submit import Submission
 
 _LISTED_POINTS = 40
@@ -112,21 +109,15 @@ def _check_options(options: JobOptions, *, wait: bool, detach: bool, here: bool)
 
 def plan(options: JobOptions) -> PlannedSubmission:
     """Check and plan every run that the options describe, and print the notes on them."""
-    from hpcdist.submission.plan import plan_points, plan_run
+    from hpcdist.submission.plan import plan_points
 
     comparison = options.comparison
-    # Looked for once, and late: a mistake in the job is told before one in the profile.
-    choose_cluster = cache(options.choose_cluster)
-
-    def plan_loaded(loaded: LoadedJob, point: Point) -> PlannedRun:
-        scheduler, profile = choose_cluster(name=point.cluster)
-        snapshot = options.snapshot_request
-        return plan_run(loaded, scheduler=scheduler, cluster=profile, snapshot=snapshot)
-
     planned = plan_points(
         options.points(),
         load=options.load,
-        plan=plan_loaded,
+        choose=options.choose_cluster,
+        snapshot=options.snapshot,
+        runs=options.runs,
         max_parallel=options.max_parallel,
         comparison=None if comparison is None else comparison.name,
         is_sweep=options.is_sweep,
@@ -147,7 +138,8 @@ def _plan_here(options: JobOptions) -> PlannedSubmission:
         options.load(defaults={"resources.nodes": allocation.num_nodes}),
         scheduler=scheduler.name,
         cluster=cluster,
-        snapshot=options.snapshot_request,
+        snapshot=options.snapshot,
+        runs=options.runs,
         allocation=allocation,
     )
     note(*run.notes)

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from hpcdist.base.errors import JobError
-from hpcdist.base.secrets import starred_args
+from hpcdist.base.secrets import Stars
 from hpcdist.base.text import nearest
 from hpcdist.job.check import (
     accepts,
@@ -260,7 +260,7 @@ def _finish(loaded: LoadedJob, file: JobFile, script_args: list[str]) -> JobSpec
     if script_args:
         raise JobError(
             f"{job.name} is a {job.workload} job and takes no script arguments: "
-            f"{' '.join(starred_args(script_args))}",
+            f"{' '.join(Stars().args(script_args))}",
             hint="change its keys with --set, for example --set train.lr=0.01",
         )
     # An absolute path means the same in all processes of the run.

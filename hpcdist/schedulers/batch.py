@@ -226,9 +226,8 @@ class Batch(Scheduler):
             self.template,
             job,
             target,
-            plan.cluster,
+            plan,
             directives=[] if target.allocation else directives,
-            environment=plan.launch.environment,
             **self.script_values(job, target, plan),
         )
 

@@ -78,8 +78,9 @@ class LocalScheduler(Scheduler):
         return Plan(launch=launch, notes=[note], cluster=cluster)
 
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
-        environment = plan.launch.environment
-        return render("local.sh.j2", job, target, plan.cluster, environment=environment)
+        setup = plan.cluster.setup
+        lines = ["# From the cluster profile.", *setup] if setup else []
+        return render("local.sh", job, target, plan, setup=lines)
 
     def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
         """Start the agents in the background, in a session of their own."""

@@ -9,9 +9,9 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 from hpcdist.base.errors import JobError, SchedulerError
 from hpcdist.base.files import shipped_folder
@@ -19,10 +19,7 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import call_command
 from hpcdist.runs.spec import LaunchPlan, NodePlan
-from hpcdist.schedulers.base import Target
-
-if TYPE_CHECKING:
-    import jinja2
+from hpcdist.schedulers.base import Plan, Target
 
 _ASK_TIMEOUT_S = 5.0
 
@@ -118,42 +115,52 @@ def check_time_limit(
 # The script.
 
 
-def render(
-    template: str, job: JobSpec, target: Target, cluster: ClusterProfile, **values: Any
-) -> str:
-    """Fill a template of templates/; a value that is missing is an error.
+_NAME = re.compile(r"\{\{ (\w+)( \| quote)? \}\}")
 
-    `values` are those that are the scheduler's own.
-    """
+
+def render(template: str, job: JobSpec, target: Target, plan: Plan, **values: Any) -> str:
+    """Fill a template of templates/; `values` are those that are the scheduler's own."""
+    setup, folders = plan.cluster.setup, target.own_folders
+    settings = plan.cluster.environment | target.environment
+    python = plan.cluster.python or sys.executable
     # One line, and nothing that ends or escapes a comment.
     name = "".join(c if c.isprintable() else " " for c in job.name)
-    return _template(template).render(
-        job_comment=" ".join(name.split()),
-        num_nodes=job.resources.nodes,
-        cwd=target.cwd,
-        setup=cluster.setup,
-        settings=cluster.environment | target.environment,
-        python=cluster.python or sys.executable,
-        submitit_folder=str(target.submitit_folder),
-        own_folders=target.own_folders,
-        **values,
-    )
+    common = {
+        "job_comment": " ".join(name.split()),
+        "num_nodes": job.resources.nodes,
+        "cwd": target.cwd,
+        "setup": [_fill("setup.sh", lines=setup)] if setup else [],
+        "settings": [f"{key}={shlex.quote(value)}" for key, value in settings.items()],
+        "environment": [f'{key}="${{{key}:-{of}}}"' for key, of in plan.launch.environment.items()],
+        "python": python,
+        "submitit_folder": target.submitit_folder,
+        "own_folders": [_fill("own_folders.sh", folders=shlex.join(folders))] if folders else [],
+        "start_agent": _fill("start_agent.sh", python=python),
+    }
+    return _fill(template, **(common | values)) + "\n"
+
+
+def _fill(template: str, **values: Any) -> str:
+    """Put values in the place of `{{ name }}`, or `{{ name | quote }}` for bash. A line with a list
+    is repeated for each of its items, and left out where there are none; a name without a value is
+    an error."""
+    lines = []
+    for line in _read_template(template):
+        given = {name: values[name] for name, _ in _NAME.findall(line)}
+        several = [name for name, value in given.items() if isinstance(value, list)]
+        for item in given[several[0]] if several else [""]:
+            texts = given | dict.fromkeys(several, item)
+            lines.append(_NAME.sub(partial(_text, texts), line))
+    return "\n".join(lines)
+
+
+def _text(texts: Mapping[str, Any], name: re.Match[str]) -> str:
+    return shlex.quote(str(texts[name[1]])) if name[2] else str(texts[name[1]])
 
 
 @cache  # a sweep renders the same template for every point
-def _template(name: str) -> jinja2.Template:
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(shipped_folder("templates")),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - the text is bash: values are quoted by the filter `quote`
-    )
-    environment.filters["quote"] = shlex.quote
-    return environment.get_template(name)
+def _read_template(name: str) -> list[str]:
+    return (shipped_folder("templates") / name).read_text("utf-8").removesuffix("\n").split("\n")
 
 
 # Values in the words of schedulers.

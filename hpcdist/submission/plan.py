@@ -13,11 +13,13 @@ import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdist.base.errors import JobError, UserError
 from hpcdist.base.secrets import Stars
@@ -31,19 +33,13 @@ from hpcdist.schedulers import detect_scheduler, load_scheduler
 from hpcdist.schedulers.base import Allocation, Dependency, Directive, Plan, Scheduler, Target
 from hpcdist.submission.container import in_container, settle_container
 from hpcdist.submission.points import Point
-from hpcdist.submission.workspace import (
-    PLACEHOLDER_ID,
-    SnapshotRequest,
-    Workspace,
-    plan_workspace,
-)
+from hpcdist.submission.workspace import PLACEHOLDER_ID, Workspace, plan_workspace
 from hpcdist.workloads import load_workload
 
 _SUMMARY_LIMIT_MIN, _SUMMARY_MEM_GB = 10.0, 2.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedRun:
+class PlannedRun(Struct, frozen=True, kw_only=True):
     """A checked job, and how its scheduler would run it."""
 
     loaded: LoadedJob
@@ -51,7 +47,7 @@ class PlannedRun:
     cluster: LoadedProfile
     plan: Plan
     workspace: Workspace
-    container_notes: list[str] = field(default_factory=list)
+    container_notes: list[str] = []
     call: bytes | None = None
     """The function that is submitted, with its arguments, pickled; None: the job is no function."""
 
@@ -164,7 +160,7 @@ class PlannedRun:
         job = self.loaded.job
         if not repeat or not isinstance(job, TrainingJob):
             return self
-        train = msgspec.structs.replace(job.train, seed=(job.train.seed + repeat) % 2**32)
+        train = replace(job.train, seed=(job.train.seed + repeat) % 2**32)
         return replace(self, loaded=self.loaded.with_job(train=train))
 
     def prepare(self) -> None:
@@ -177,8 +173,7 @@ class PlannedRun:
                 workload.prepare()
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedSubmission:
+class PlannedSubmission(Struct, frozen=True, kw_only=True):
     """All runs of one submission, and how each would run; a single run has one point."""
 
     points: list[Point]
@@ -256,7 +251,8 @@ def plan_run(
     *,
     scheduler: str,
     cluster: LoadedProfile = NO_PROFILE,
-    snapshot: SnapshotRequest | None = None,
+    snapshot: bool | None = None,
+    runs: Path | None = None,
     allocation: Allocation | None = None,
     workspace: Workspace | None = None,
 ) -> PlannedRun:
@@ -264,13 +260,14 @@ def plan_run(
 
     `workspace` is where its files are; None: where this process is, or in a new snapshot.
 
-    `snapshot` says whether the job runs from a snapshot; None: as its scheduler does by default. A
-    step in an allocation cannot be requeued: one that is told to stop ends with what it has saved.
+    `snapshot` says whether the job runs from a snapshot; None: as its scheduler does by default.
+    `runs` is the folder of the runs, None: the one by default. A step in an allocation cannot be
+    requeued: one that is told to stop ends with what it has saved.
     Raises UserError or SchedulerError: nothing that can be known beforehand is left for later.
     """
     chosen = load_scheduler(detect_scheduler() if scheduler == "auto" else scheduler)
     if allocation is not None:
-        launch = msgspec.structs.replace(loaded.job.launch, requeue=False)
+        launch = replace(loaded.job.launch, requeue=False)
         loaded = loaded.with_job(launch=launch)
     for kind, reference in map(parse_channel, cluster.profile.notify):
         if kind == "apprise":
@@ -293,7 +290,8 @@ def plan_run(
         workspace=workspace
         or plan_workspace(
             loaded.job,
-            snapshot or SnapshotRequest(),
+            wanted=snapshot,
+            runs=runs,
             # What starts while its user looks on needs none: there is no queue to wait in.
             by_default=allocation is None and not chosen.runs_here,
             only_there=None if chosen.shares_files else chosen.title,
@@ -329,16 +327,21 @@ def plan_points(
     points: Sequence[Point],
     *,
     load: Callable[[Point], LoadedJob],
-    plan: Callable[[LoadedJob, Point], PlannedRun],
+    choose: Callable[[str | None], tuple[str, LoadedProfile]],
+    snapshot: bool | None = None,
+    runs: Path | None = None,
     same_seed: bool = False,
     **more: Any,
 ) -> PlannedSubmission:
     """Load and plan every point: once for its repeats, and the scheduler's plan once for every
     shape. Repeats have seeds of their own, but not with `same_seed`.
 
-    `more` are fields of the PlannedSubmission. Raises UserError or SchedulerError, as `load` and
-    `plan` do, and UserError for profiles of several schedulers: a submission is handed over to one.
+    `choose` returns the scheduler and the profile that a point goes by, `snapshot` and `runs` are
+    as for `plan_run`, and `more` are fields of the PlannedSubmission. Raises UserError or
+    SchedulerError, as `load`, `choose` and `plan_run` do, and UserError for profiles of several
+    schedulers: a submission is handed over to one.
     """
+    choose = cache(choose)  # late: a mistake in the job is told before one in the profile
     by_values: dict[tuple[str, ...], PlannedRun] = {}
     alike: dict[tuple[str, ...], PlannedRun] = {}
     plans: list[PlannedRun] = []
@@ -350,7 +353,13 @@ def plan_points(
             code = (point.cluster or "", loaded.job.workload, script)
             shape = (*code, shape_of(loaded.job))
             same = alike.get(shape) or alike.get(code)
-            planned = same.planned_for(loaded) if same else plan(loaded, point)
+            if same:
+                planned = same.planned_for(loaded)
+            else:
+                scheduler, profile = choose(point.cluster)
+                planned = plan_run(
+                    loaded, scheduler=scheduler, cluster=profile, snapshot=snapshot, runs=runs
+                )
             by_values[values] = alike[shape] = alike[code] = planned
         plans.append(by_values[values].with_seed_of(0 if same_seed else point.repeat))
     if len(names := dict.fromkeys(one.scheduler.name for one in plans)) > 1:
@@ -367,8 +376,7 @@ def shape_of(job: JobSpec) -> str:
 # The scheduler's jobs.
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True):
     """One job of a submission: a run, an array of runs that differ only in what they read, or the
     one that writes the summary."""
 
@@ -386,7 +394,7 @@ class Job:
             return self.target
         before = Dependency(kind="afterany", job_ids=[job_ids[place] for place in self.behind])
         dependencies = [*self.target.dependencies, before]
-        return msgspec.structs.replace(self.target, dependencies=dependencies)
+        return replace(self.target, dependencies=dependencies)
 
 
 def group_points(
@@ -446,7 +454,7 @@ def lay_out(
         target = first.target(planned.runs[points[0]], dependencies)
         if (size := len(points)) > 1:  # a single run needs no array
             number = arrays.index(points)
-            target = msgspec.structs.replace(
+            target = replace(
                 target,
                 name=planned.id if len(arrays) == 1 else f"{planned.id}.{number}",
                 folder=path / f"array-{number}",
@@ -484,7 +492,7 @@ def _summary_job(planned: PlannedSubmission, others: Sequence[Job]) -> Job:
         resources=Resources(cpus_per_gpu=1, time_limit_min=_SUMMARY_LIMIT_MIN),
         launch=Launch(device="cpu"),
     )
-    small = msgspec.structs.replace(cluster, mem_gb=mem_gb, notify=[])
+    small = replace(cluster, mem_gb=mem_gb, notify=[])
     loaded = LoadedJob(job=job, source=job.name)
     plan = planned.scheduler.plan(job, small)
     target = Target(name=f"{planned.id}.summary", folder=planned.path / "summary-job", cwd=cwd)

@@ -318,8 +318,7 @@ def write_spec(run: Run, planned: PlannedRun, spec: RunSpec | None = None) -> No
         files.write_json(run.private_file, hidden)
     if (place := spec.sweep) is not None:
         point, label = stars.value(place.point), place.label and stars.text(place.label)
-        again, label = stars.again_in(point), stars.again_in(label)
-        place = msgspec.structs.replace(place, point=again, label=label)
+        place = msgspec.structs.replace(place, point=point, label=label)
     container = planned.container_in(run.path.parent)
     run.write_spec(
         msgspec.structs.replace(
@@ -332,7 +331,7 @@ def write_spec(run: Run, planned: PlannedRun, spec: RunSpec | None = None) -> No
             hidden=sorted(hidden),
             plan=msgspec.structs.replace(planned.plan.launch, container=container),
             job_source=loaded.source,
-            overrides=stars.again_in(stars.args(loaded.overrides)),
+            overrides=stars.args(loaded.overrides),
             cwd=workspace.submit_dir,
             snapshot=workspace.used,
             container=used_container(loaded.job),

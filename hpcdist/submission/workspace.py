@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdist.base.errors import UserError
 from hpcdist.job.spec import (
@@ -39,20 +39,7 @@ PLACEHOLDER_ID = "RUN"
 """Stands for the id of a run that is planned."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SnapshotRequest:
-    """The user's wishes for the snapshot."""
-
-    wanted: bool | None = None
-    """None: as the scheduler does by default."""
-    limit_mb: float | None = None
-    """None: HPCDIST_SNAPSHOT_LIMIT_MB, else 100."""
-    runs: Path | None = None
-    """The folder of the runs, which no snapshot holds; None: the one by default."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Workspace:
+class Workspace(Struct, frozen=True, kw_only=True):
     """The user's files as a job finds them."""
 
     submit_dir: str
@@ -61,7 +48,7 @@ class Workspace:
     """The copy that it runs from, made or not; None: it runs in `submit_dir` itself."""
     snapshot: SnapshotPlan | None = None
     """What is to be in that copy; None: it is there since the run was submitted before."""
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = []
     """Notes for the user, one sentence each."""
 
     def placed(self, owner: Path) -> Workspace:
@@ -90,9 +77,9 @@ class Workspace:
 
         if isinstance(job, FunctionJob):
             path = snapshot.python_path_in(copy, job.python_path)
-            return msgspec.structs.replace(job, python_path=path, source=there(job.source))
+            return replace(job, python_path=path, source=there(job.source))
         if isinstance(job, ScriptJob):
-            return msgspec.structs.replace(job, script=str(there(job.script)))
+            return replace(job, script=str(there(job.script)))
         return job
 
     @property
@@ -116,16 +103,21 @@ class Workspace:
 
 
 def plan_workspace(
-    job: JobSpec, request: SnapshotRequest, *, by_default: bool, only_there: str | None = None
+    job: JobSpec,
+    *,
+    wanted: bool | None = None,
+    runs: Path | None = None,
+    by_default: bool = False,
+    only_there: str | None = None,
 ) -> Workspace:
     """Decide where the job would run; the work tree is read where it is to be a snapshot.
 
-    `by_default` takes a snapshot where the user did not say, the job runs code of the user's, and
-    there is a git work tree. `only_there` is the scheduler whose jobs find nothing but a snapshot:
+    The user has `wanted` one, or none. No snapshot holds the folder of the `runs`. `by_default`
+    takes a snapshot where the user did not say, the job runs code of the user's, and there is a git
+    work tree. `only_there` is the scheduler whose jobs find nothing but a snapshot:
     UserError where one is needed, and there is none.
     """
-    submit_dir, wanted = os.getcwd(), request.wanted
-    runs = request.runs or runs_folder()
+    submit_dir, runs = os.getcwd(), runs or runs_folder()
     if (received := find_received(Path(submit_dir))) is not None:
         # It is here for this command only; outputs belong into the folder that it stands for.
         stands_for = os.environ.get(SUBMIT_DIR_VARIABLE, submit_dir)
@@ -142,9 +134,8 @@ def plan_workspace(
         wanted = True
     if wanted is False or not (wanted or (by_default and runs_code_of_user)):
         return Workspace(submit_dir=submit_dir)
-    limit_bytes = limit_bytes_of(request.limit_mb)
     try:
-        snapshot = plan_snapshot(Path(submit_dir), runs=runs, limit_bytes=limit_bytes)
+        snapshot = plan_snapshot(Path(submit_dir), runs=runs, limit_bytes=snapshot_limit_bytes())
     except NoWorkTreeError as error:
         if wanted:
             raise
@@ -184,13 +175,12 @@ def _python_path(snapshot: SnapshotPlan, copy: Path) -> str | None:
     return os.pathsep.join(changed)
 
 
-def limit_bytes_of(limit_mb: float | None) -> float:
-    """Return the size that a work tree may have: as asked for, else as the variable says."""
-    text = os.environ.get(LIMIT_VARIABLE)
-    if limit_mb is None and not text:
+def snapshot_limit_bytes() -> float:
+    """Return the size that a work tree may have; UserError where the variable gives none."""
+    if not (text := os.environ.get(LIMIT_VARIABLE)):
         return DEFAULT_LIMIT_BYTES
     with suppress(ValueError):
-        if (limit := limit_mb or float(text or "")) > 0:
+        if (limit := float(text)) > 0:
             return limit * 1e6
     hint = "unset it for the default of 100"
     raise UserError(f"{LIMIT_VARIABLE} is {text!r}, must be a number of MB above 0", hint=hint)

@@ -31,7 +31,7 @@ if "msgspec" not in found["missing"]:
     from hpcdist.base.files import shipped_folder
     from hpcdist.workloads import own_code
     found["shipped"] = [(shipped_folder(name) / file).is_file()
-        for name, file in (("jobs", "ddp.yaml"), ("templates", "slurm.sh.j2"))]
+        for name, file in (("jobs", "ddp.yaml"), ("templates", "slurm.sh"))]
 print(json.dumps(found))
 """
 

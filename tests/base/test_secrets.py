@@ -9,7 +9,6 @@ from hpcdist.base.secrets import (
     is_secret_file,
     looks_secret,
     redact,
-    starred_args,
 )
 
 SLACK = "https://hooks.slack.com/services/"
@@ -112,7 +111,7 @@ def test_variables_that_are_kept_lose_secrets_whatever_their_name(name, value):
 def test_a_value_looks_secret_whatever_its_name(value):
     assert holds_secret(value)
     assert looks_secret("x", f"a b {value}")
-    (starred,) = starred_args([value])
+    (starred,) = Stars().args([value])
     assert "***" in starred
     assert not holds_secret(starred)
 
@@ -139,7 +138,7 @@ def test_a_value_looks_secret_whatever_its_name(value):
     ],
 )
 def test_secrets_in_arguments_are_starred_out(args, starred):
-    assert starred_args(args.split()) == starred.split()
+    assert Stars().args(args.split()) == starred.split()
 
 
 @pytest.mark.parametrize(
@@ -154,7 +153,7 @@ def test_secrets_in_arguments_are_starred_out(args, starred):
     ],
 )
 def test_secrets_in_headers_are_starred_out(header, starred):
-    assert starred_args(["--header", header]) == ["--header", starred]
+    assert Stars().args(["--header", header]) == ["--header", starred]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +172,7 @@ def test_secrets_in_headers_are_starred_out(header, starred):
     ],
 )
 def test_what_only_resembles_a_secret_stays_in_arguments(args):
-    assert starred_args(args.split()) == args.split()
+    assert Stars().args(args.split()) == args.split()
 
 
 def test_a_secret_that_was_found_is_starred_out_of_other_texts():
@@ -182,7 +181,7 @@ def test_a_secret_that_was_found_is_starred_out_of_other_texts():
     hidden = {"args": ["--password", "***"], "model": {"args": {"api_key": "***"}}}
     assert stars.value(given) == hidden
     assert stars.again("bad 'hunter2' of wX7-12, not hunter21") == "bad '***' of ***, not hunter21"
-    assert stars.again_in(["x=hunter2", {"a": 3}]) == ["x=***", {"a": 3}]
+    assert stars.value(["x=hunter2", {"a": 3}]) == ["x=***", {"a": 3}]
 
 
 @pytest.mark.parametrize(

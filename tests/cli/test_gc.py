@@ -16,7 +16,6 @@ from hpcdist.runs.snapshot import copy_code
 from hpcdist.runs.verdict import Verdict
 from hpcdist.submission.plan import PlannedSubmission, plan_run
 from hpcdist.submission.submit import write_spec
-from hpcdist.submission.workspace import SnapshotRequest
 
 DAY_S = 86400.0
 CHECKPOINT = b"x" * 2000
@@ -42,7 +41,8 @@ def make_run(tree):
         planned = plan_run(
             load_job("train.py"),
             scheduler="local",
-            snapshot=SnapshotRequest(wanted=True, runs=runs),
+            snapshot=True,
+            runs=runs,
         )
         run = Run.create(runs, name)
         submission = PlannedSubmission.of_run(planned)

@@ -16,7 +16,7 @@ from hpcdist.runs.snapshot import NoWorkTreeError, copy_code, plan_snapshot, rea
 from hpcdist.runs.spec import RunSpec, UsedSnapshot
 from hpcdist.submission.plan import PlannedSubmission, plan_run, planned_scripts
 from hpcdist.submission.submit import write_spec
-from hpcdist.submission.workspace import LIMIT_VARIABLE, SnapshotRequest, plan_workspace
+from hpcdist.submission.workspace import LIMIT_VARIABLE, plan_workspace
 
 
 def git(folder, *arguments):
@@ -208,18 +208,17 @@ def test_a_tree_over_the_limit_is_refused_with_its_largest_files(tree, runs):
     assert plan(tree, runs, limit_bytes=4e6)
 
 
-def test_the_limit_comes_from_the_environment_and_the_request_goes_before(
-    tree, monkeypatch, script_job
-):
+def test_the_limit_comes_from_the_environment(tree, monkeypatch, script_job):
     write(tree / "big.bin", "x" * 2_000_000)
     job = script_job(tree / "train.py")
     monkeypatch.setenv(LIMIT_VARIABLE, "1")
     with pytest.raises(UserError, match="more than the 1 MB"):
-        plan_workspace(job, SnapshotRequest(wanted=True), by_default=False)
-    assert plan_workspace(job, SnapshotRequest(wanted=True, limit_mb=3), by_default=False).snapshot
+        plan_workspace(job, wanted=True)
+    monkeypatch.setenv(LIMIT_VARIABLE, "3")
+    assert plan_workspace(job, wanted=True).snapshot
     monkeypatch.setenv(LIMIT_VARIABLE, "much")
     with pytest.raises(UserError, match="is 'much', must be a number of MB"):
-        plan_workspace(job, SnapshotRequest(wanted=True), by_default=False)
+        plan_workspace(job, wanted=True)
 
 
 def test_outside_of_git_a_snapshot_is_refused_if_asked_for_and_else_noted(
@@ -231,13 +230,13 @@ def test_outside_of_git_a_snapshot_is_refused_if_asked_for_and_else_noted(
     with pytest.raises(
         NoWorkTreeError, match=r"is in no git work tree that can be read: not a git repo"
     ):
-        plan_workspace(job, SnapshotRequest(wanted=True), by_default=False)
-    workspace = plan_workspace(job, SnapshotRequest(), by_default=True)
+        plan_workspace(job, wanted=True)
+    workspace = plan_workspace(job, by_default=True)
     assert workspace.snapshot is None
     assert "no snapshot is taken" in workspace.notes[0]
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NoWorkTreeError, match="git is not installed"):
-        plan_workspace(job, SnapshotRequest(wanted=True), by_default=False)
+        plan_workspace(job, wanted=True)
 
 
 def inodes(folder):
@@ -312,7 +311,7 @@ def test_a_work_tree_that_a_laptop_sent_is_linked_to_and_stands_for_its_project(
     (root / "data").symlink_to(tree / "project/data")
     monkeypatch.chdir(root / "sub")
     job = load_job("../train.py").job
-    workspace = plan_workspace(job, SnapshotRequest(runs=runs), by_default=False)
+    workspace = plan_workspace(job, runs=runs)
     assert workspace.cwd == str(runs / "RUN/code/sub")
     assert workspace.job(job).script == str(runs / "RUN/code/train.py")
     assert workspace.used.source == str(tree / "project")
@@ -338,9 +337,7 @@ def loaded(tree, name="train.py"):
 
 
 def test_the_spec_the_script_and_render_name_the_snapshot(tree, runs):
-    planned = plan_run(
-        loaded(tree), scheduler="local", snapshot=SnapshotRequest(wanted=True, runs=runs)
-    )
+    planned = plan_run(loaded(tree), scheduler="local", snapshot=True, runs=runs)
     ((script, _),) = planned_scripts(PlannedSubmission.of_run(planned), runs)
     assert not runs.exists()
     assert f"\ncd {runs}/RUN/code" in script
@@ -360,8 +357,7 @@ def test_a_job_submitted_from_below_the_root_runs_below_the_root_of_the_snapshot
 ):
     write(tree / "exp/one/x.py", "pass")
     monkeypatch.chdir(tree / "exp/one")
-    request = SnapshotRequest(wanted=True, runs=runs)
-    workspace = plan_workspace(loaded(tree, "train.py").job, request, by_default=False)
+    workspace = plan_workspace(loaded(tree, "train.py").job, wanted=True, runs=runs)
     assert workspace.cwd == str(runs / "RUN/code/exp/one")
     assert workspace.job(loaded(tree).job).script == str(runs / "RUN/code/train.py")
 
@@ -371,7 +367,7 @@ def test_a_script_that_is_not_in_the_snapshot_stays_where_it_is_and_is_noted(tre
     hidden = write(tree / "data/hidden.py", "pass")
     for script in (outside, hidden):
         job = load_job(script).job
-        workspace = plan_workspace(job, SnapshotRequest(wanted=True, runs=runs), by_default=False)
+        workspace = plan_workspace(job, wanted=True, runs=runs)
         assert workspace.job(job).script == str(script)
         assert f"{script} is not among the files" in workspace.notes[0]
 
@@ -379,9 +375,7 @@ def test_a_script_that_is_not_in_the_snapshot_stays_where_it_is_and_is_noted(tre
 def test_python_finds_modules_of_the_tree_in_the_snapshot(tree, runs, monkeypatch):
     write(tree / "src/lib/__init__.py", "")
     monkeypatch.setenv("PYTHONPATH", f"/elsewhere:{tree}/src")
-    workspace = plan_workspace(
-        loaded(tree).job, SnapshotRequest(wanted=True, runs=runs), by_default=False
-    )
+    workspace = plan_workspace(loaded(tree).job, wanted=True, runs=runs)
     assert workspace.variables["PYTHONPATH"] == f"/elsewhere:{runs}/RUN/code/src"
     monkeypatch.delenv("PYTHONPATH")
     assert "PYTHONPATH" not in workspace.placed(runs / "x").variables
@@ -418,8 +412,7 @@ def test_editing_after_submitting_changes_a_run_only_without_a_snapshot(
     write(tree / "helper.py", "WORD = 'submitted'")
     write(tree / "data/x", "datum")
     job = load_job("train.py", overrides=["launch.device=cpu"], script_args=[str(tmp_path / "go")])
-    request = SnapshotRequest(wanted=takes_snapshot, runs=runs)
-    launched = running(submit_run(job, runs, snapshot=request))
+    launched = running(submit_run(job, runs, snapshot=takes_snapshot))
     launched.wait(lambda: "up" in launched.log(0))
     write(tree / "helper.py", "WORD = 'edited'")
     (tmp_path / "go").touch()
@@ -432,9 +425,7 @@ def test_editing_after_submitting_changes_a_run_only_without_a_snapshot(
 
 
 def test_what_changed_between_plan_and_submission_is_submitted_as_it_is_then(tree, runs):
-    planned = plan_run(
-        loaded(tree), scheduler="local", snapshot=SnapshotRequest(wanted=True, runs=runs)
-    )
+    planned = plan_run(loaded(tree), scheduler="local", snapshot=True, runs=runs)
     write(tree / "train.py", "print('later')")
     run = Run.create(runs, "x")
     copy_code(planned.workspace.snapshot, run.path)
@@ -443,21 +434,18 @@ def test_what_changed_between_plan_and_submission_is_submitted_as_it_is_then(tre
 
 def test_schedulers_of_clusters_take_a_snapshot_by_default_and_this_machine_does_not(tree, runs):
     job = loaded(tree).job
-    request = SnapshotRequest(runs=runs)
-    assert plan_workspace(job, request, by_default=True).snapshot is not None
-    refused = SnapshotRequest(wanted=False, runs=runs)
-    assert plan_workspace(job, refused, by_default=True).snapshot is None
+    assert plan_workspace(job, runs=runs, by_default=True).snapshot is not None
+    assert plan_workspace(job, wanted=False, runs=runs, by_default=True).snapshot is None
     planned = plan_run(LoadedJob(job=job, source="x"), scheduler="local")
     assert planned.workspace.snapshot is None
 
 
 @pytest.mark.parametrize("name", ["ddp", "lightning", "inference"])
 def test_jobs_with_a_model_of_the_users_take_a_snapshot_and_others_do_not(tree, runs, name):
-    request = SnapshotRequest(runs=runs)
     shipped = load_job(name).job
     own = load_job(name, overrides=["model.name=nets:Net"]).job
-    assert plan_workspace(own, request, by_default=True).snapshot is not None
-    assert plan_workspace(shipped, request, by_default=True).snapshot is None
+    assert plan_workspace(own, runs=runs, by_default=True).snapshot is not None
+    assert plan_workspace(shipped, runs=runs, by_default=True).snapshot is None
 
 
 def test_a_folder_that_cannot_be_written_is_named(tree, tmp_path):

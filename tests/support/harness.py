@@ -84,7 +84,7 @@ _COMMAND = (
     *(f"hpcdist.{name}.*" for name in _PACKAGES),
     *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
     # What no module imports before it needs it is two thirds of the CPU time of a submission.
-    *("jinja2", "psutil", "pynvml", "hpcdist.rank.own_loop"),
+    *("psutil", "pynvml", "hpcdist.rank.own_loop"),
 )
 OF_SCHEDULERS = {
     # sbatch --ntasks 2, seen from a step of one task per node
@@ -280,7 +280,7 @@ def run_user_command(zygote, words, *, timeout, cwd=None, **options):
 
 def submit_run(loaded, runs, **options):
     """Submit a loaded job to this machine as the command does; the run."""
-    planned = PlannedSubmission.of_run(plan_run(loaded, scheduler="local", **options))
+    planned = PlannedSubmission.of_run(plan_run(loaded, scheduler="local", runs=runs, **options))
     return submit_planned(planned, runs=runs).runs[0]
 
 

@@ -22,7 +22,6 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -177,6 +176,8 @@ def make_whole(path: Path, make: Callable[[Path], None]) -> None:
 
 def make_faces(folder: Path, plan: Plan) -> None:
     """Write all images of the plan into a folder; JobError where scikit-learn is not installed."""
+    from concurrent.futures import ThreadPoolExecutor  # which commands need not import
+
     from hpcdist.data.images.decoding import open_image
 
     package = find_spec("sklearn")

@@ -81,7 +81,7 @@ class Lsf(Batch):
     name = "lsf"
     title = "LSF"
     version_command = ("bsub", "-V")
-    template = "lsf.sh.j2"
+    template = "lsf.sh"
     warnings = ("SIGUSR2", "SIGINT", "SIGTERM")
     first_place = 1
     patterns = '%\\\n"'
@@ -187,7 +187,8 @@ class Lsf(Batch):
         return found
 
     def script_values(self, job: JobSpec, target: Target, plan: Plan) -> dict[str, Any]:
-        return {"launcher": plan.cluster.lsf.launcher, "is_step": target.allocation is not None}
+        first = "" if target.allocation is None else " --first"
+        return {"launcher": plan.cluster.lsf.launcher, "first": first}
 
     def submit_command(self, target: Target, script: str) -> list[str]:
         return ["bsub"]

@@ -121,7 +121,7 @@ class Pbs(Batch):
     version_command = ("qsub", "--version")
     allocation_variable = "PBS_JOBID"
     how_to_allocate = "qsub -I -l select=2:ncpus=N:ngpus=N -l place=scatter"
-    template = "pbs.sh.j2"
+    template = "pbs.sh"
     warnings = ("SIGTERM",)
     patterns = ':,^%\\\n"'
     needed = ("qsub", "qstat", "qselect", "qdel", "qalter", "pbsnodes")

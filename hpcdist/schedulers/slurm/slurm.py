@@ -155,7 +155,7 @@ class Slurm(Batch):
     version_command = ("sbatch", "--version")
     allocation_variable = "SLURM_JOB_ID"
     how_to_allocate = "salloc --nodes=2"
-    template = "slurm.sh.j2"
+    template = "slurm.sh"
     warnings = ("SIGUSR2", "SIGTERM")
     warns_in_time = True
     element = "{}_{}"
@@ -239,7 +239,7 @@ class Slurm(Batch):
     def script_values(self, job: JobSpec, target: Target, plan: Plan) -> dict[str, Any]:
         return {
             "name": target.name,
-            "step_options": plan.step_options,
+            "step_options": "".join(f" {option}" for option in plan.step_options),
             "cpus_per_node": cpus_per_node(job, plan.cluster),
             "output": log_pattern(target, "%t"),
         }

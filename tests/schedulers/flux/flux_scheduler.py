@@ -36,7 +36,7 @@ class Flux(Batch):
     title = "Flux"
     version_command = ("flux", "version")
     needed = ("flux",)
-    template = "flux.sh.j2"
+    template = "flux.sh"
     warnings = ("SIGTERM",)
     can_requeue = False
     stuck_hint = "their nodes may be down; see: flux resource list"

@@ -29,8 +29,8 @@ def flux(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(HERE)
     monkeypatch.setitem(SCHEDULERS, "flux", "flux_scheduler")
     templates = shutil.copytree(shipped_folder("templates"), tmp_path / "templates")
-    shutil.copy(HERE / "flux.sh.j2", templates)
-    start = templates / "start_agent.sh.j2"  # the table of another process has no Flux
+    shutil.copy(HERE / "flux.sh", templates)
+    start = templates / "start_agent.sh"  # the table of another process has no Flux
     line = "from hpcdist.entry import main"
     added = 'from hpcdist.cluster.schedulers import SCHEDULERS as s; s["flux"] = "flux_scheduler"\n'
     start.write_text(start.read_text().replace(line, added + line))

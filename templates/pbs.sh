@@ -1,8 +1,6 @@
 #!/bin/bash
 # hpcdist: {{ job_comment }}
-{% for directive in directives %}
-#PBS {{ directive }}
-{% endfor %}
+#PBS {{ directives }}
 
 # When the job began: its time limit counts from then.
 printf -v HPCDIST_JOB_BEGIN '%(%s)T' -1
@@ -24,20 +22,14 @@ job="${job//\]/}"
 # A job that continues a run of an array gets the number of that run as the script's argument.
 export HPCDIST_JOB_PLACE="${1:-${PBS_ARRAY_INDEX:-}}"
 exec >> "$logs/${job}_0_log.out" 2>&1
-{% include "setup.sh.j2" %}
+{{ setup }}
 
 set -euo pipefail
-{% include "own_folders.sh.j2" %}
+{{ own_folders }}
 cd {{ cwd | quote }}
-{% for name, value in settings.items() %}
-export {{ name }}={{ value | quote }}
-{% endfor %}
-{% if environment %}
+export {{ settings }}
 # Libraries read these when they are loaded. Variables that are already set keep their values.
-{% for name, value in environment.items() %}
-export {{ name }}="${{ '{' }}{{ name }}:-{{ value }}}"
-{% endfor %}
-{% endif %}
+export {{ environment }}
 # The command after -- is started on every host of the job (PBS_NODEFILE), one agent, which forks the ranks:
 # directly on the first one, by the launcher on the others, with this directory and environment written into what it starts.
 # The first one's exit code is the job's.
@@ -50,6 +42,4 @@ sys.path[:] = [folder for folder in sys.path if folder]
 from hpcdist.schedulers.pbs.hosts import main
 main()
 ' --logs "$logs" --job "$job" --nodes {{ num_nodes }} --launcher 'pbs_tmrsh {host} {command}' -- \
-    {% set of_folder = '"$logs"' %}
-{% include "start_agent.sh.j2" %}
-
+{{ start_agent }} "$logs"

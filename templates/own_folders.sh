@@ -1,9 +1,7 @@
-{% if own_folders %}
 # Run nothing that somebody else has put in the place of the snapshot.
-for folder in{% for folder in own_folders %} {{ folder | quote }}{% endfor %}; do
+for folder in {{ folders }}; do
     if [ -L "$folder" ] || [ ! -O "$folder" ]; then
         echo "hpcdist: $folder is a link, or belongs to somebody else: nothing of it was run" >&2
         exit 1
     fi
 done
-{% endif %}

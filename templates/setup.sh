@@ -1,4 +1,3 @@
-{% if setup %}
 
 # From the cluster profile. A line that fails is reported, also in the verdict of a failed run. The lines after it still run.
 hpcdist_failed() {
@@ -8,8 +7,5 @@ hpcdist_failed() {
     echo "hpcdist: setup: $HPCDIST_SETUP_FAILED" >&2
 }
 trap 'case "${BASH_SOURCE[1]:-}" in "") hpcdist_failed "$?" "$LINENO" "$BASH_COMMAND" ;; esac' ERR
-{% for line in setup %}
-{{ line }}
-{% endfor %}
+{{ lines }}
 trap - ERR
-{% endif %}

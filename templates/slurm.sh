@@ -1,22 +1,16 @@
 #!/bin/bash
 # hpcdist: {{ job_comment }}
-{% for directive in directives %}
-#SBATCH {{ directive }}
-{% endfor %}
-{% include "setup.sh.j2" %}
+#SBATCH {{ directives }}
+{{ setup }}
 
 set -euo pipefail
 # The agents answer these signals. Without a trap, bash would end before they do, and the job with it.
 trap : TERM USR2
-{% include "own_folders.sh.j2" %}
+{{ own_folders }}
 cd {{ cwd | quote }}
-{% for name, value in settings.items() %}
-export {{ name }}={{ value | quote }}
-{% endfor %}
+export {{ settings }}
 # Libraries read these when they are loaded. Variables that are already set keep their values.
-{% for name, value in environment.items() %}
-export {{ name }}="${{ '{' }}{{ name }}:-{{ value }}}"
-{% endfor %}
+export {{ environment }}
 export HPCDIST_JOB_PLACE="${SLURM_ARRAY_TASK_ID:-}"
 # One agent per node, which forks the node's ranks. An agent that is killed must not end the others at once:
 # they say why the run ended.
@@ -24,12 +18,11 @@ begin="$(stat -L -c %s /dev/stderr 2> /dev/null || echo 0)"
 # The agent of node 0 reads in this log of which nodes srun says that it could start nothing there.
 HPCDIST_SRUN_LOG="$begin:$(readlink -f /dev/stderr || true)"
 export HPCDIST_SRUN_LOG
-{% set of_folder = submitit_folder | quote %}
 ended=0
 srun --job-name={{ name | quote }} --nodes={{ num_nodes }} --ntasks={{ num_nodes }} --ntasks-per-node=1 \
-    --cpus-per-task={{ cpus_per_node }}{% for option in step_options %} {{ option }}{% endfor %} --export=ALL --kill-on-bad-exit=0 --wait=60 --unbuffered \
+    --cpus-per-task={{ cpus_per_node }}{{ step_options }} --export=ALL --kill-on-bad-exit=0 --wait=60 --unbuffered \
     --output={{ output | quote }} --open-mode=append \
-{% include "start_agent.sh.j2" %} || ended=$?
+{{ start_agent }} {{ submitit_folder | quote }} || ended=$?
 if [ "$ended" != 0 ]; then
     # No agent has said how the run ended: srun was killed, or could start nothing.
     {{ python | quote }} -u -c '
@@ -37,7 +30,7 @@ import sys
 sys.path[:] = [folder for folder in sys.path if folder]
 from hpcdist.agent.launcher_end import main
 main()
-' {{ of_folder }} "$ended" "$begin" || true
+' {{ submitit_folder | quote }} "$ended" "$begin" || true
 fi
 exit "$ended"
 

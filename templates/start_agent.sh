@@ -3,4 +3,4 @@ import sys
 sys.path[:] = [folder for folder in sys.path if folder]
 from hpcdist.entry import main
 main()
-' {{ of_folder }}
+'

@@ -1,8 +1,6 @@
 #!/bin/bash
 # hpcdist: {{ job_comment }}
-{% for directive in directives %}
-#BSUB {{ directive }}
-{% endfor %}
+#BSUB {{ directives }}
 
 # LSF copies a job's output when the job has ended. This file can be read at once.
 logs={{ submitit_folder | quote }}
@@ -13,20 +11,14 @@ if [ "${LSB_JOBINDEX:-0}" != 0 ]; then
 fi
 exec >> "$logs/${job}_0_log.out" 2>&1
 
-{% include "setup.sh.j2" %}
+{{ setup }}
 
 set -euo pipefail
-{% include "own_folders.sh.j2" %}
+{{ own_folders }}
 cd {{ cwd | quote }}
-{% for name, value in settings.items() %}
-export {{ name }}={{ value | quote }}
-{% endfor %}
-{% if environment %}
+export {{ settings }}
 # Libraries read these when they are loaded. Variables that are already set keep their values.
-{% for name, value in environment.items() %}
-export {{ name }}="${{ '{' }}{{ name }}:-{{ value }}}"
-{% endfor %}
-{% endif %}
+export {{ environment }}
 # The command after -- is started on every host of the job (LSB_MCPU_HOSTS), one agent, which forks the ranks:
 # directly on the first one, by the launcher on the others, with this directory and environment written into what it
 # starts. LSF gives its signals to the first one; its exit code is the job's.
@@ -35,7 +27,5 @@ import sys
 sys.path[:] = [folder for folder in sys.path if folder]
 from hpcdist.schedulers.lsf.hosts import main
 main()
-' --logs "$logs" --job "$job" --nodes {{ num_nodes }} --launcher {{ launcher | quote }}{{ ' --first' if is_step }} -- \
-    {% set of_folder = '"$logs"' %}
-{% include "start_agent.sh.j2" %}
-
+' --logs "$logs" --job "$job" --nodes {{ num_nodes }} --launcher {{ launcher | quote }}{{ first }} -- \
+{{ start_agent }} "$logs"
