@@ -6,7 +6,7 @@ import socket
 _QUICK = {
     "SchedulerParameters": "batch_sched_delay=0,sched_interval=1,sched_min_interval=0,"
     "bf_interval=1,bf_continue",
-    "KillWait": 5,
+    "KillWait": 10,
     "CompleteWait": 0,
     "SlurmdTimeout": 10,
     "SlurmctldTimeout": 10,
