@@ -38,8 +38,7 @@ def user(hpcdist):
     for folder in (run.events_folder, run.attempts_folder):
         folder.mkdir(parents=True)
     job = {"name": "ddp", "workload": "train", "resources": {"nodes": 1, "gpus": 1}}
-    source = {"job_source": "ddp", "overrides": ["train.lr=0.5"]}
-    files.write_json(run.spec_file, {"job": job, **source, "scheduler": "local"})
+    files.write_json(run.spec_file, {"job": job, "scheduler": "local"})
     files.write_json(run.submission_file, {"scheduler": "local", "job_id": "1"})
     run.write_verdict(DONE)
     start = {"event": "start", "time_s": 99.0, "world_size": 1}
@@ -63,7 +62,6 @@ def test_all_forms_are_written_at_once_and_the_tables_stay_on_stdout(user):
     assert float(line["samples_per_s.mean"]) == pytest.approx(100.0)
     assert "| 100" in (user.folder / "a.md").read_text()
     page = (user.folder / "a.html").read_text()
-    assert "hpcdist submit ddp --local --set train.lr=0.5" in page
     assert page.count("<svg") == 2
 
 
