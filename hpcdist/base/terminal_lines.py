@@ -19,6 +19,7 @@ _LONGEST_LINE = 1 << 16
 """In characters; what is longer is cut, so that memory stays bounded."""
 _RESET = "\x1b[0m"
 _LEFT_UPWARDS = re.compile(r"\n[^\n]*?\x1b\[A")
+_MAY_GO_UP = re.compile(r"(\r[^\r]*)?")
 _COLOUR = re.compile(r"\x1b\[[0-9;:]{0,48}m")
 _CONTROL = re.compile(
     r"(?P<colour>\x1b\[[0-9;:]{0,48}m)"
@@ -55,8 +56,8 @@ class TerminalLines:
                 self._open = self._open[_LONGEST_LINE:]
         if is_last and self._open:
             lines, self._open = [*lines, self._open], ""
-        elif lines and not is_last and _is_redrawn(lines[-1]) and self._open[:1] in {"", "\r"}:
-            # A bar below it may be drawn next, and the cursor go back up into this line.
+        elif lines and not is_last and _is_redrawn(lines[-1]) and _MAY_GO_UP.fullmatch(self._open):
+            # A bar below it may have been drawn, after which the cursor goes back into this line.
             self._open = f"{lines.pop()}\n{self._open}"
         shown = [(self._line(text), text) for text in lines]
         # A bar that was cleared leaves no empty line behind.

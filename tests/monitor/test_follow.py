@@ -60,7 +60,7 @@ def test_a_line_is_shown_with_its_newline_and_is_open_until_then(run):
         file.write(b"begins\n\r 10%|#  |")
         assert list(tail.lines()) == [(0, "begins")]
         assert tail.open_lines() == [(0, " 10%|#  |")]
-        file.write(b"\r 90%|## |\r100%|###|\n\r 5%|")
+        file.write(b"\r 90%|## |\r100%|###|\n\r 4%|\r 5%|")
         assert list(tail.lines()) == [(0, "100%|###|")]
         assert list(tail.lines(finish=True)) == [(0, " 5%|")]
         assert tail.open_lines() == []
