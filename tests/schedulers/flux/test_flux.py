@@ -35,6 +35,8 @@ def flux(tmp_path, monkeypatch):
     added = 'from hpcdist.cluster.schedulers import SCHEDULERS as s; s["flux"] = "flux_scheduler"\n'
     start.write_text(start.read_text().replace(line, added + line))
     monkeypatch.setattr(request, "shipped_folder", lambda _: templates)
+    # Without its cache: other tests have read templates of the same names.
+    monkeypatch.setattr(request, "_read_template", request._read_template.__wrapped__)
     monkeypatch.setenv("PYTHONPATH", str(HERE))
     (tmp_path / "jobs").mkdir()
     monkeypatch.setenv("FAKE_FLUX", str(tmp_path / "jobs"))
