@@ -35,7 +35,7 @@ def main() -> None:
     layout = Layout(nodes=1, ranks_per_node=8, max_restarts=1)
     compare(
         "1 node x 8 ranks, rank 3 killed",
-        [Measure(name="recovery", unit="s", at_most=0.20)],
+        [Measure(name="recovery", unit="s", at_most=0.07)],
         {side: partial(measure, side, layout) for side in ("hpcdist", "torchrun")},
         pairs=options.pairs,
     )
