@@ -210,8 +210,9 @@ class PlannedSubmission(Struct, frozen=True, kw_only=True):
     @property
     def runs(self) -> list[Run]:
         """The run directories, made or not, one per point."""
-        number = range(len(self.points))
-        return [self.sweep.run(i, len(number)) for i in number] if self.sweep else [Run(self.path)]
+        if (sweep := self.sweep) is None:
+            return [Run(self.path)]
+        return [sweep.run(index, len(self.points)) for index in range(len(self.points))]
 
     @property
     def scheduler(self) -> Scheduler:
@@ -448,10 +449,10 @@ def lay_out(
             max_parallel=planned.max_parallel,
         )
     arrays = [points for points, _, _ in groups if len(points) > 1]
-    jobs: list[Job] = []
+    runs, jobs = planned.runs, list[Job]()
     for points, max_parallel, behind in groups:
         first = planned.plans[points[0]]
-        target = first.target(planned.runs[points[0]], dependencies)
+        target = first.target(runs[points[0]], dependencies)
         if (size := len(points)) > 1:  # a single run needs no array
             number = arrays.index(points)
             target = replace(
