@@ -22,7 +22,6 @@ from hpcdist.monitor.states import (
 )
 from hpcdist.runs.remote import host_of_run
 from hpcdist.runs.run import Run, all_runs
-from hpcdist.runs.spec import RunSpec
 from hpcdist.schedulers.base import Condition
 
 _PLACE_KEYS = ("id", "index", "num_points", "point", "repeat", "label", "comparison", "variant")
@@ -81,7 +80,7 @@ def describe_run(run: Run, condition: Condition) -> dict[str, Any]:
     """Return a run's submission and state; a run directory that is damaged has nulls."""
     from hpcdist.monitor.follow import again_sentence
 
-    spec = run.read_spec() or RunSpec()
+    spec = run.spec
     job = spec.outline
     verdict = run.read_verdict()
     attempt = last_attempt = None

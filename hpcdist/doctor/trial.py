@@ -17,7 +17,7 @@ from hpcdist.monitor.progress import NodeSeen, seen_nodes, waiting_sentence
 from hpcdist.monitor.states import EndWatch, wait_until_gone
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import RunSpec, UsedContainer
+from hpcdist.runs.spec import UsedContainer
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.notes import Note, read_notes
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission
@@ -119,7 +119,7 @@ def run_trial(planned: PlannedRun, request: Request) -> tuple[Run, Verdict]:
 
 
 def collect(run: Run, verdict: Verdict, scheduler_says: str) -> Evidence:
-    spec, folder = run.read_spec() or RunSpec(), run.submitit_folder
+    spec, folder = run.spec, run.submitit_folder
     num_nodes = spec.outline.resources.nodes or 1
     events = [event for _, _, path in run.event_files() for event in read_events(path)]
     return Evidence(

@@ -17,7 +17,7 @@ from hpcdist.base.terminal_lines import end_of_log
 from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
 from hpcdist.runs.remote import is_remote, read_remote
 from hpcdist.runs.run import Run, name_to_type
-from hpcdist.runs.spec import Accounting, RunSpec, Submission
+from hpcdist.runs.spec import Accounting, Submission
 from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers import load_scheduler, runs_here
 from hpcdist.schedulers.base import Condition, Scheduler
@@ -188,7 +188,7 @@ def continuation(run: Run, verdict: Verdict) -> str | None:
         has_saved = has_saved or bool(list_checkpoints(run.checkpoints_folder))
     if not has_saved:
         return None
-    job = (run.read_spec() or RunSpec()).job
+    job = run.spec.job
     if "checkpoint" not in job and not load_scheduler(name).shares_files:  # code of the user's own
         return f"hpcdist fetch {name_to_type(run.path)} --checkpoints"
     return f"hpcdist resume {name_to_type(run.path)}"

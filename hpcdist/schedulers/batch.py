@@ -36,7 +36,7 @@ from hpcdist.machine.command import run_command
 from hpcdist.machine.containers import HOST_RUNTIMES
 from hpcdist.machine.process import is_alive, works_in
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import Accounting, RunSpec, Submission, SweepPlace
+from hpcdist.runs.spec import Accounting, Submission, SweepPlace
 from hpcdist.runs.verdict import cancelled_verdict
 from hpcdist.schedulers.base import (
     Allocation,
@@ -429,7 +429,7 @@ class JobIndex:
 
 def _planned_name(run: Run) -> tuple[str, str]:
     """Return the name of the run's job, and its number in an array, as they were planned."""
-    spec = run.read_spec() or RunSpec()
+    spec = run.spec
     if spec.job_name is not None:  # it was resumed
         return spec.job_name, ""
     place = spec.sweep or SweepPlace()

@@ -11,7 +11,6 @@ from hpcdist.base import files, served
 from hpcdist.base.errors import SchedulerError, UserError
 from hpcdist.base.polling import poll
 from hpcdist.runs.run import Run, all_runs, make_runs_folder
-from hpcdist.runs.spec import RunSpec
 
 SUBMISSION_VARIABLE = "HPCDIST_SUBMISSION"
 """The name; spec.json keeps it with the environment."""
@@ -49,5 +48,5 @@ def submitted_before(runs: Path) -> list[Run] | None:
     if not os.fstat(descriptor).st_size:  # nobody had it before
         os.write(descriptor, b"taken")
         return None
-    specs = ((run, run.read_spec() or RunSpec()) for run in all_runs(runs))
-    return [run for run, spec in specs if spec.environment.get(SUBMISSION_VARIABLE) == name] or None
+    found = [run for run in all_runs(runs) if run.spec.environment.get(SUBMISSION_VARIABLE) == name]
+    return found or None

@@ -18,7 +18,6 @@ from hpcdist.bench.cells import Findings
 from hpcdist.job.spec import Allreduce, CheckJob
 from hpcdist.machine.gpus import driver_cuda_version, visible_uuids
 from hpcdist.rank.context import RankContext, Workload
-from hpcdist.runs.spec import RunSpec
 from hpcdist.training.group import process_group
 
 _SHOWN_VARIABLES = ("RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES")
@@ -55,7 +54,7 @@ class CheckWorkload(Workload[CheckJob]):
                 "gpu": gpu,
                 "versions": versions() | {"torch": str(torch.__version__)},
                 "cuda": {"torch": torch.version.cuda, "driver": driver_cuda_version()},
-                "token": (context.run.read_spec() or RunSpec()).id,
+                "token": context.run.recorded_id,
             }
         )
         if is_on_gpu:

@@ -31,7 +31,7 @@ from hpcdist.base.text import show_bytes, yaml_scalar
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile
 from hpcdist.job.spec import JobSpec, job_to_dict
 from hpcdist.runs.run import Run, slug
-from hpcdist.runs.spec import LaunchPlan, NodePlan, RunSpec, Submission
+from hpcdist.runs.spec import LaunchPlan, NodePlan, Submission
 from hpcdist.runs.verdict import State, Verdict, cancelled_verdict
 from hpcdist.schedulers import base
 from hpcdist.schedulers.azure import files as azure_files
@@ -261,7 +261,7 @@ scheduler = AzureScheduler()
 
 def workspace_of(run: Run) -> AzureOptions:
     """Return the workspace that a run was planned for."""
-    return (run.read_spec() or RunSpec()).cluster.profile.azure
+    return run.spec.cluster.profile.azure
 
 
 def name_of(run: Run) -> str:

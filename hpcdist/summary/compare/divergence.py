@@ -15,7 +15,6 @@ from hpcdist.base.errors import UserError
 from hpcdist.runs.events import Digest, Evaluation, NodeBegin, Start, Window
 from hpcdist.runs.run import Run
 from hpcdist.runs.snapshot import find_code, read_contents
-from hpcdist.runs.spec import RunSpec
 from hpcdist.summary.figures.run import flatten
 from hpcdist.summary.read.collect import job_as_submitted
 from hpcdist.summary.read.event_file import EventFile, read_events
@@ -119,7 +118,7 @@ def _values(records: Sequence[EventFile], *, has_digests: bool) -> Values:
 
 def _facts(run: Run, records: Sequence[EventFile]) -> dict[tuple[str, str], Any]:
     """Return what a run recorded of itself, by its kind and name, as far as it is there."""
-    spec = run.read_spec() or RunSpec()
+    spec = run.spec
     start = next(filter(None, (record.last(Start) for record in reversed(records))), None)
     files = run.usage_files()
     newest = max((attempt for _, attempt, _ in files), default=0)

@@ -275,4 +275,4 @@ def _few(names: Sequence[str], noun: str) -> str:
 
 
 def _spec(run: RunSummary) -> RunSpec:
-    return (Run(Path(run.path)).read_spec() if run.path else None) or RunSpec()
+    return Run(Path(run.path)).spec if run.path else RunSpec()
