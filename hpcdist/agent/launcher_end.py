@@ -66,7 +66,7 @@ def conclude(run: Run, job: JobSpec, requeuer: Scheduler, *, code: int, said: li
     """Say how the run ended, or have its job requeued, unless its agents did, or it is being
     ended."""
     attempts = lives.Attempts(run, job, requeuer)
-    own = [n for n, begun in lives.beginnings(run).items() if begun.life == attempts.life]
+    own = [n for n, begun in run.read_beginnings().items() if begun.life == attempts.life]
     files = run.verdict_file, run.end_of_life_file(attempts.life)
     if run.cancel_file.exists() or poll(
         lambda: any(file.exists() for file in files) or None,

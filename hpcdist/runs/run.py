@@ -102,6 +102,15 @@ class RunAttempts(RunPaths):
         """Return how an attempt began; None where that is not known."""
         return files.read_as(self.attempt_file(attempt, "begin.json"), Beginning)
 
+    def read_beginnings(self) -> dict[int, Beginning]:
+        """Return how each attempt began, by attempt, without those of which that is not known."""
+        begun = {attempt: self.read_beginning(attempt) for attempt in self.attempts()}
+        return {attempt: beginning for attempt, beginning in begun.items() if beginning is not None}
+
+    def next_life(self) -> int:
+        """Return the number of the job's next life; a start that began no attempt was none."""
+        return 1 + max((begun.life for begun in self.read_beginnings().values()), default=-1)
+
     def write_hang(self, hang: Hang) -> None:
         _write(self.attempt_file(hang.attempt, "hang.json"), hang)
 

@@ -172,11 +172,9 @@ def resume(run: Run, ended: Ended, planned: PlannedRun) -> list[str]:
             hint="try again when it is gone, or end it with hpcdist cancel "
             f"{name_to_type(run.path)}",
         )
-    begun = [one for number in run.attempts() if (one := run.read_beginning(number)) is not None]
-    lives = 1 + max((one.life for one in begun), default=-1)
     name = f"{run.id}.{1 + int((ended.spec.job_name or '').rpartition('.')[2] or 1)}"
     target = planned.target(run)
-    environment = target.environment | {FORMER_LIVES_VARIABLE: str(lives)}
+    environment = target.environment | {FORMER_LIVES_VARIABLE: str(run.next_life())}
     target = msgspec.structs.replace(target, name=name, environment=environment)
     with _reopened(run, ended.verdict):
         write_spec(run, planned, msgspec.structs.replace(ended.spec, job_name=name))

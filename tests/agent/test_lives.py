@@ -197,7 +197,7 @@ def test_a_life_that_ended_before_its_first_attempt_counts_as_one(run):
     scheduler = Scheduler(life=3)
     conclude(run, TRAINING, STOPPED, scheduler, has_begun=False)
     assert scheduler.requeued
-    assert lives.beginnings(run)[0].life == 3
+    assert run.read_beginnings()[0].life == 3
     assert run.read_attempt_verdict(0) is not None
 
 

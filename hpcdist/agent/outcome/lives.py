@@ -89,12 +89,6 @@ class Attempts:
         return self.run.is_overtaken(self.newest)
 
 
-def beginnings(run: Run) -> dict[int, Beginning]:
-    """Return how each attempt began, by attempt, without those whose file is missing or damaged."""
-    begun = {attempt: run.read_beginning(attempt) for attempt in run.attempts()}
-    return {attempt: beginning for attempt, beginning in begun.items() if beginning is not None}
-
-
 def _progress(run: Run, job: JobSpec) -> int:
     """Return how far the run has come, as a number."""
     if not isinstance(job, OwnCodeJob):
@@ -113,7 +107,7 @@ def _progress(run: Run, job: JobSpec) -> int:
 def _has_saved(run: Run, job: JobSpec) -> bool:
     """Return True where a checkpoint is newer than the begin of this life; a script must have
     recorded steps, too, by which it goes on from what it saved."""
-    begun = beginnings(run)
+    begun = run.read_beginnings()
     own = [attempt for attempt, one in begun.items() if one.life == begun[max(begun)].life]
     if not own or _progress(run, job) <= begun[min(own)].progress:
         return False
@@ -132,7 +126,7 @@ def verdict_if_stalled(run: Run, job: JobSpec, ended: Verdict | None = None) -> 
     is_own_code, now = isinstance(job, OwnCodeJob), _progress(run, job)
     if is_own_code and ended is not None and ended.exit_code == EXIT_STOPPED:
         now += 1
-    begun, attempts_of_life = beginnings(run), dict[int, list[int]]()
+    begun, attempts_of_life = run.read_beginnings(), dict[int, list[int]]()
     for attempt in sorted(begun):
         if begun[attempt].life >= former_lives():  # who resumes a run has looked at the others
             attempts_of_life.setdefault(begun[attempt].life, []).append(attempt)
@@ -165,7 +159,7 @@ def note_lost_attempt(run: Run, *, life: int) -> None:
     spoken. Every agent calls this before it writes its own file: the files name former hosts.
     """
     attempt = run.newest_attempt()
-    begun = beginnings(run).get(attempt)
+    begun = run.read_beginnings().get(attempt)
     if begun is None or begun.life >= life or run.read_attempt_verdict(attempt) is not None:
         return
     found = [one for path in run.agent_files() if isinstance(one := files.read_json(path), dict)]

@@ -92,11 +92,9 @@ def main() -> None:
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         sys.exit(f"hpcdist: node {os.environ.get('NODE_RANK') or 0}: {error}")
     # The starts of the job that came as far as to start ranks are lives of the run.
-    begun = map(run.read_beginning, run.attempts())
-    life = 1 + max((beginning.life for beginning in begun if beginning), default=-1)
     environment = {
         BEGIN_VARIABLE: str(begin_s),
-        LIFE_VARIABLE: str(life),
+        LIFE_VARIABLE: str(run.next_life()),
         KEY_VARIABLE: str(code / RUN / KEY_FILE),
     }
     parent = os.getpid()
