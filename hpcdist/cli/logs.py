@@ -41,8 +41,6 @@ def logs(
     hpcdist logs last --rank 0
     hpcdist logs last --follow
     """
-    from hpcdist.monitor.follow import end_sentence
-    from hpcdist.monitor.follow import follow as follow_run
     from hpcdist.monitor.logs import Screen, whole_log
     from hpcdist.monitor.states import bring_home
 
@@ -57,6 +55,9 @@ def logs(
     ranks = everything if shows_all or as_json else _shown_ranks(run, everything)
     ranks = ranks if rank is None else [rank]
     if follow:
+        from hpcdist.monitor.follow import end_sentence
+        from hpcdist.monitor.follow import follow as follow_run
+
         with closing(Screen(prefixed=len(ranks) > 1)) as screen:
             verdict = follow_run(run, screen, ranks)
             screen.say(end_sentence(run, verdict))
