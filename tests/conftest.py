@@ -1,4 +1,4 @@
-"""What all tests share; how they start runs says support/harness.py."""
+"""Fixtures that all tests share; support/harness.py says how they start runs."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""How many small faults the tests find: `make mutants`.
+"""Counts the small faults that the tests find: `make mutants`.
 
 Puts one fault at a time into the package (a comparison, a boolean operator, a sum, a number or a
 branch is changed), runs the tests that are nearest to it and then the quick ones, and takes the

@@ -132,7 +132,7 @@ NAMES_SCHEDULERS = {
 
 
 def names_in(path):
-    """What a file's code names, without comments and docstrings."""
+    """Return the names in a file's code, without comments and docstrings."""
     tree = ast.parse(path.read_text())
     texts = {
         id(node.value)

@@ -1,5 +1,5 @@
-"""How much of some long work is done, as a line on the terminal: a command that wants it calls
-`show`, and the rooms that work call `track`."""
+"""A line on the terminal that says how much of some long work is done: a command that wants it
+calls `show`, and the rooms that work call `track`."""
 
 from __future__ import annotations
 

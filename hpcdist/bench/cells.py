@@ -100,7 +100,7 @@ class TimedCell(Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> tuple[str, str]:
-        """What tells it from other cells: a later one of the same id replaces it."""
+        """The cell's id: a later cell of the same id replaces it."""
         return self.table, repr(self.keys)
 
     @property
@@ -124,7 +124,7 @@ class CellTable(Struct, frozen=True, kw_only=True):
     name: str
     caption: str = ""
     time: str = "time"
-    """What takes the time: the header of its column."""
+    """Header of the column of times: the name of the work that is timed."""
     rate: str = "per_s"
     """Name of the rates, with their unit: `images_per_s`."""
     x: str | None = None
@@ -139,12 +139,12 @@ class CellTable(Struct, frozen=True, kw_only=True):
 
 
 class Findings(Struct, frozen=True, kw_only=True):
-    """What follows from the measurements."""
+    """Sentences that follow from the measurements."""
 
     conclusions: list[str] = []
     """Sentences that answer what the benchmark was run for."""
     details: list[str] = []
-    """What the conclusions rest on, and what would help."""
+    """Sentences with the grounds of the conclusions, and advice."""
 
 
 class BenchmarkSummary(Findings, frozen=True, kw_only=True):
@@ -217,7 +217,7 @@ class Comparison(NamedTuple):
     cell: TimedCell
     baseline: TimedCell
     gain: Ratio
-    """How many times as fast it is."""
+    """The cell's rate by the baseline's."""
 
 
 def compare(cells: Sequence[TimedCell], baseline: Mapping[str, int | str]) -> list[Comparison]:

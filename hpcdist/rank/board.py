@@ -83,7 +83,7 @@ class ProgressBoard:
         self._order = self._slots[num_ranks]
         """Its `boundary` is the order to all ranks."""
         self.pipes = [RankPipe(shared[2 * rank : 2 * rank + 2]) for rank in range(num_ranks)]
-        """Those by which ranks are asked, whatever their main threads do."""
+        """Pipes by which ranks are asked, whatever their main threads do."""
 
     @property
     def descriptors(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""What libraries find in a rank: a state as in a fresh process, and the run of their tracker.
+"""Gives libraries in a rank the state of a fresh process, and the run of their tracker.
 
 The forkserver imports libraries once, so that all ranks of a node, in all attempts, begin with
 copies of one state. What a fresh process would have of its own, a rank gets here: random states, a

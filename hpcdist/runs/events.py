@@ -317,7 +317,7 @@ class EventWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.numbers = itertools.count()
-        """Those of windows of steps: a reader sees whether lines are missing, or out of order."""
+        """Numbers of windows of steps: a reader sees whether lines are missing, or out of order."""
         self._shift_s = 0.0
         self._open()
 

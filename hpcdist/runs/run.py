@@ -220,7 +220,7 @@ class Run(RunAttempts):
 
     @property
     def spec(self) -> RunSpec:
-        """What spec.json says, with nothing where it is missing or torn."""
+        """The content of spec.json; that of an empty one where it is missing or torn."""
         return self.read_spec() or RunSpec()
 
     def read_submission(self) -> Submission | None:

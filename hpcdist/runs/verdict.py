@@ -66,7 +66,8 @@ class ErrorReport(Struct, frozen=True, kw_only=True):
     traceback: str | None
     time_s: UnixTime
     lack: str | None = None
-    """What it ran out of, in words: a full disk, or memory of a process that loaded its data."""
+    """The resource that ran out, in words: a full disk, or memory of a process that loaded its
+    data."""
     out_of_memory: bool = False
     """The kernel or the agent killed it, or a process that loaded data for it, for its memory."""
 

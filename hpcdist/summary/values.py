@@ -508,11 +508,11 @@ class Summary(Struct, frozen=True, kw_only=True):
 
     runs: list[RunSummary]
     groups: list[Group]
-    """Of sizes."""
+    """Groups of runs that differ in their size."""
     comparisons: list[Group] = []
-    """Of variants."""
+    """Groups of variants of a job."""
     places: list[Group] = []
-    """Of clusters."""
+    """Groups of runs at different clusters."""
     series: dict[str, msgspec.Raw] = {}
     """Encoded curves of runs, by their directories: see `figures.series.decode_series`."""
     skipped: list[str]

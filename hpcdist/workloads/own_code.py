@@ -34,7 +34,7 @@ _LOADED_AT_START = frozenset(
 )
 """Modules that no file beside a script can replace: python's own at its start, and the rank's."""
 _run_module: Any = runpy._run_module_as_main  # type: ignore[attr-defined] # noqa: SLF001
-"""What python itself calls for `-m`, and for a folder or a zip file."""
+"""Python's own function for `-m`."""
 
 _STARTS_RANKS = re.compile(
     rb"^(?:[^#'\"\n]|'[^'\n]*'|\"[^\"\n]*\")*?\b((torch\.)?(mp|multiprocessing)\.(spawn|start_processes)|notebook_launcher)\(",

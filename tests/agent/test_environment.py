@@ -1,4 +1,4 @@
-"""What a rank finds; torchrun's variables are in tests/conformance and tests/foreign."""
+"""The environment of a rank; torchrun's variables are in tests/conformance and tests/foreign."""
 
 import os
 

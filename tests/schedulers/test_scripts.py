@@ -121,7 +121,7 @@ def script(name, case):
 
 @pytest.fixture(autouse=True)
 def no_scheduler(monkeypatch, tmp_path):
-    """What is rendered is the same where the scheduler is and where it is not."""
+    """Scripts are the same where the scheduler is and where it is not."""
     monkeypatch.setenv("PATH", str(tmp_path))
 
 

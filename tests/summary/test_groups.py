@@ -1,5 +1,5 @@
-"""Which runs are compared with which: sizes, repeats, strategies, batches, and what keeps runs
-apart."""
+"""The choice of runs to compare: sizes, repeats, strategies, batches, and differences that keep
+runs apart."""
 
 import io
 import json

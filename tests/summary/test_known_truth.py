@@ -1,4 +1,4 @@
-"""What a summary says of runs whose truth is known: cases in which it once said something else."""
+"""Summaries of runs whose truth is known: cases in which they once said something else."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""How tests start runs, what they share, and what becomes of what they leave behind.
+"""The tests' harness: it starts runs, keeps what tests share, and ends what they leave behind.
 
 **Starting.** To import torch takes seconds, and the command half a second. So each test process
 keeps a few *zygotes* (zygote.py): processes that have imported modules, and fork a child for each
@@ -406,7 +406,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """What is imported and collected stays: to look through all of it for garbage takes a quarter
+    """Leave all that is imported and collected out of the search for garbage: it takes a quarter
     of the time of collecting, and time and again while tests run."""
     gc.disable()
     try:

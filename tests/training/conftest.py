@@ -144,7 +144,7 @@ class Training:
         return checkpoint_files.list_checkpoints(self.run.checkpoints_folder)
 
     def state(self):
-        """What the newest checkpoint holds beside the tensors."""
+        """Return the content of the newest checkpoint beside its tensors."""
         return checkpoint.load_state(self.checkpoints()[0], has_group=False)
 
     def weights(self):

@@ -44,7 +44,7 @@ Series = Sequence[TimedCell]
 
 @dataclass(frozen=True, kw_only=True)
 class Loading:
-    """What holds for all cells of a benchmark."""
+    """Facts that hold for all cells of a benchmark."""
 
     ranks: int = 1
     """Ranks of each node; each loads its share, all at the same time."""

@@ -41,9 +41,9 @@ class Passes(Struct, kw_only=True):
     times_s: list[float] = []
     """By pass that counts."""
     first_batches_s: list[float] = []
-    """Of each turn, from its begin: workers are started, too."""
+    """Time to the first batch of each turn, with the start of its workers."""
     first_pass_s: float = 0.0
-    """Of the first turn, in which files may have to come from storage."""
+    """Length of the first pass, for which files may have to come from storage."""
     worker_bytes: int = 0
     """Memory of a worker, shared pages counted in part; 0 without workers."""
     parts_s: dict[str, float] = {}

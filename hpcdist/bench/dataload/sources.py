@@ -1,4 +1,4 @@
-"""What is loaded: a data set of hpcdist, or the user's own; it is opened once for all ways."""
+"""The data that is loaded: a data set of hpcdist, or the user's own, opened once for all ways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether strategies of inference are faster than one device, and why not; pure."""
+"""Conclusions on inference: is a strategy faster than one device, and if not, why; pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROCESS_PER_GPU = "process_per_gpu"
 _MOST_GAIN = 1.1
 """Caches and noise can give a little more than one per device; more than this is odd."""
 _UNSURE_SHARE = 0.5
-"""Where the interval has room for this share of the ideal gain, and for none, nothing is said."""
+"""An interval with room for this share of the ideal gain, and for none, allows no conclusion."""
 
 _ONE_DEVICE = {
     DATA_PARALLEL: "shows no parallelism: with fewer than 2 GPUs nn.DataParallel calls the model "

@@ -28,7 +28,7 @@ _ON_CPUS = {
     False: "nn.DataParallel spreads a batch over GPUs only; on CPUs it calls the model, and what "
     "is measured is the same as single",
 }
-"""Whether there are GPUs -> what nn.DataParallel shows on CPUs."""
+"""Sentence on nn.DataParallel on CPUs, by whether the machine has GPUs."""
 
 
 class InferenceWorkload(Workload[InferenceJob]):

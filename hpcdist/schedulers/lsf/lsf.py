@@ -68,7 +68,7 @@ _PER_GB = {"suffix": 1e3, "KB": 1e6, "MB": 1e3, "GB": 1.0}
 """Unit of rusage[mem=...] -> how many are 10**9 bytes; LSF's own MB may be 5 % more."""
 _CONDITIONS = {"afterok": "done", "afterany": "ended", "afternotok": "exit"}
 _SECTIONS = ("select", "order", "span", "rusage", "same", "cu", "affinity")
-"""Of a requirement (-R), in the order in which they are written; select must be the first."""
+"""Sections of a requirement (-R), in the order that they are written in: select must be first."""
 _ALLOWED = {*_SECTIONS} - {"span"}
 _OWN = re.compile(r"-(?:[JqPnWwrQKoeio]|nnodes|gpu|oo|eo|ti|rn|I\w*|is|Zs|pack)(?![\w-])|-[nW]\d")
 """Options that hpcdist sends itself, or that make another job of it."""

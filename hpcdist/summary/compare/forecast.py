@@ -108,7 +108,7 @@ class _Law(NamedTuple):
     inverse: tuple[float, float, float]
     """Covariance of the two weights: the first, both, the second; for errors with variance 1."""
     variance: float
-    """Of the relative error of one size's mean."""
+    """Variance of the relative error of one size's mean."""
 
 
 def _fit(rows: Sequence[tuple[float, float]]) -> _Law | None:

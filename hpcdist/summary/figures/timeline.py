@@ -39,7 +39,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     life: int | None
     """Number of times that the scheduler had started the job before."""
     ranks: list[RankFigures]
-    """Those that left events, the lowest first."""
+    """The ranks that left events, the lowest first."""
     verdict: Verdict | None
     begin_s: float | None
     end_s: float | None
@@ -205,7 +205,7 @@ def _with_shares(cost: Cost, *, queue_wait_s: float | None) -> Cost:
 
 
 class Learned(NamedTuple):
-    """What a run had learned at one moment: the values of a window of steps, or of a test."""
+    """The values of a window of steps, or of a test: how good a run was at one moment."""
 
     time_s: float
     """From its first step on, evaluations, pauses and time lost by restarts included."""

@@ -59,7 +59,7 @@ class NodeTotals(Struct, kw_only=True):
 
     node: int
     begin: NodeBegin | None = None
-    """That of the newest attempt."""
+    """The begin of the newest attempt."""
     length_s: float = 0.0
     cpus: Total = field(default_factory=Total)
     gpus: dict[str, GpuTotals] = {}
@@ -80,7 +80,7 @@ _LEAST_S = 1.0
 
 
 class Usage:
-    """What all nodes of a run used; takes the file of one node after the other."""
+    """Adds up the use of all nodes of a run, the file of one node after the other."""
 
     def __init__(self) -> None:
         self.nodes: dict[int, NodeTotals] = {}

@@ -1,4 +1,4 @@
-"""Which value of a setting is best, by what the runs of each came to."""
+"""Compares the values of a setting by the results of the runs with each, and names the best."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GPUS = "nodes x gpus"
 
 
 class Quantity(NamedTuple):
-    """What values are judged by."""
+    """A result of runs by which values are compared."""
 
     name: str
     header: str
@@ -47,9 +47,9 @@ class Value(NamedTuple):
     num_runs: int
     quantity: Quantity
     result: Measure
-    """What they came to; a share in percent."""
+    """Their results; a share in percent."""
     loss: Measure | None
-    """Of the test data; None where a run has none, or values are judged by it."""
+    """Loss on the test data; None where a run has none, or values are compared by it."""
     time_s: float | None
     """Mean time to the goal that was asked for; None where a run did not reach it."""
 

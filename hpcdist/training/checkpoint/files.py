@@ -25,7 +25,7 @@ from hpcdist.base.files import load_json, open_regular
 COMPLETE = "complete.json"
 """Written last: every other file of the checkpoint, with its size and checksum."""
 STATE = "training.pt"
-"""What is no tensor of the model or the optimizer."""
+"""Everything that is no tensor of the model or the optimizer."""
 METADATA = ".metadata"
 """torch's list of the tensors."""
 BEST = "best"

@@ -1,4 +1,4 @@
-"""How many workers, what the bottleneck is, and what would help: in words, from known figures."""
+"""Advice in words, from known figures: the number of workers, the bottleneck, what would help."""
 
 import pytest
 

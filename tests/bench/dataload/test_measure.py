@@ -1,4 +1,4 @@
-"""How much is measured in the time that there is, and the figures of a node from its ranks'."""
+"""The plan for the time that there is, and the figures of a node from those of its ranks."""
 
 import pytest
 

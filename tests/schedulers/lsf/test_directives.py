@@ -1,4 +1,4 @@
-"""What bsub is asked for where sites differ, and what it cannot be asked for."""
+"""Directives of bsub where sites differ, and requests that it cannot be given."""
 
 import subprocess
 from pathlib import Path
