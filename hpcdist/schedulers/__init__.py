@@ -68,7 +68,7 @@ def host_of(profile: ClusterProfile) -> str | None:
     """Return the host that a profile's jobs are submitted from; None for this machine, and where
     the scheduler's commands are at hand: it is the host itself then."""
     names = SCHEDULERS if profile.scheduler == "auto" else (profile.scheduler,)
-    commands = [load_scheduler(one).version_command for one in names]
+    commands = (load_scheduler(one).version_command for one in names)
     is_here = any(shutil.which(command[0]) for command in commands if command)
     return None if is_here else profile.host
 

@@ -284,7 +284,7 @@ class Batch(Scheduler):
         if any(sent[run.id] is None for run in queued):  # known by their names only
             known.add(self.list_jobs(()))
         jobs = {run.id: known.find(run, sent[run.id]) for run in queued}
-        strangers = self._strangers(run for run in queued if jobs[run.id] is None)
+        strangers = self._strangers({name: sent[name] for name, job in jobs.items() if job is None})
         for run in queued:
             found[run.id] = condition_of(run, sent[run.id], jobs[run.id], self.title)
         for name, cluster in strangers.items():
@@ -292,18 +292,18 @@ class Batch(Scheduler):
             found[name] = Condition(state="unknown", reason=reason)
         return found
 
-    def _strangers(self, runs: Iterable[Run]) -> dict[str, str]:
-        """Return the cluster by run id, of runs that this one cannot know: sites with several
-        clusters share one home between them."""
-        sent = {run.id: (run.read_submission() or Submission()).cluster for run in runs}
-        theirs = {name: cluster for name, cluster in sent.items() if cluster is not None}
+    def _strangers(self, sent: Mapping[str, Submission | None]) -> dict[str, str]:
+        """Return the cluster by run id, of submissions that this one cannot know: sites with
+        several clusters share one home between them."""
+        clusters = {name: one.cluster for name, one in sent.items() if one is not None}
+        theirs = {name: cluster for name, cluster in clusters.items() if cluster is not None}
         here = self.cluster_name() if theirs else None
         return {name: cluster for name, cluster in theirs.items() if cluster != here}
 
     def cancel(self, runs: Sequence[Run], **_: Any) -> None:
         """End the runs: jobs whose ids are known also where the scheduler does not list them."""
         sent = {run.id: run.read_submission() for run in runs}
-        if strangers := self._strangers(runs):
+        if strangers := self._strangers(sent):
             raise SchedulerError(
                 f"{', '.join(strangers)} cannot be cancelled here, but on the cluster "
                 f"{', '.join(sorted(set(strangers.values())))}",

@@ -24,7 +24,7 @@ from typing import BinaryIO, NamedTuple
 from hpcdist.base import files
 from hpcdist.base.ownership import NotOwnError, check_own_folder
 from hpcdist.base.secrets import looks_secret
-from hpcdist.machine.process import die_with_parent
+from hpcdist.machine.process import descendants, die_with_parent, send_signal
 from hpcdist.schedulers.notes import NOTES_VARIABLE, Note, write_note
 from hpcdist.schedulers.tasks import NODE_VARIABLE
 
@@ -151,7 +151,8 @@ def run_on_hosts(options: argparse.Namespace, job: Job) -> int:
             # What is stopped runs on this host, in sessions of its own; on other hosts ranks go on
             # to their next exchange with those of this one.
             if number in _PAUSES:
-                _signal_children(_PAUSES[number])
+                for pid in descendants(os.getpid()):
+                    send_signal(pid, _PAUSES[number])
             else:
                 here.send_signal(number)  # nothing to one that has ended
         for one in [one for one in launchers if one.process.poll() is not None]:
@@ -184,14 +185,6 @@ def _launch(options: argparse.Namespace, job: Job, script: Path) -> Iterator[_La
         except OSError as error:
             said = f"{options.launcher} cannot be run: {error.strerror}"
             write_note(Note(node=node, host=host.name, said=said))
-
-
-def _signal_children(number: int) -> None:
-    import psutil
-
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for child in psutil.Process().children(recursive=True):
-            child.send_signal(number)
 
 
 def _note_end(launcher: _Launcher, host: str) -> None:

@@ -155,11 +155,9 @@ class Lsf(Batch):
             ("-R", _requirement(cluster.directives, own), " ".join(filter(None, why)), memory),
             ("-gpu", gpu, "GPUs per host.", ("resources.gpus", "lsf.gpu", "gpu_type")),
             (
-                *(
-                    "-W",
-                    None if limit_min is None else lsf_time(limit_min),
-                    "Time limit, as HH:MM.",
-                ),
+                "-W",
+                None if limit_min is None else lsf_time(limit_min),
+                "Time limit, as HH:MM.",
                 ("resources.time_limit_min|time_limit_min",),
             ),
             ("-r", "" if job.launch.requeue else None, "", ("launch.requeue",)),

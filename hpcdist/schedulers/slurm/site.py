@@ -1,5 +1,5 @@
-"""The site: its partitions, as sinfo tells, its configuration, as scontrol does, and the doctor's
-questions. A job that could never start is found before it waits."""
+"""The site: its partitions, as sinfo tells, its configuration, as scontrol does, the doctor's
+questions, and the allocation of a shell. A job that could never start is found before it waits."""
 
 from __future__ import annotations
 
