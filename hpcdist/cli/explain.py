@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import itertools
 import os
 import signal
@@ -90,6 +91,7 @@ def _is_job(name: str, is_module: bool, is_program: bool) -> bool:
     return is_path or is_module or is_program or name in named_jobs()
 
 
+@functools.cache
 def meanings(name: str, column: str = "meaning") -> dict[str, str]:
     """Return the page's table of these two columns, by the first one: `state`, `kind` or `word`."""
     lines = (shipped_folder("docs/terms") / "exit-codes.md").read_text().splitlines()

@@ -50,11 +50,18 @@ class DottedKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @functools.cache
+def _tree(module: str) -> ast.Module:
+    """Return a module's source as a tree; one module has many structs."""
+    return ast.parse(inspect.getsource(sys.modules[module]))
+
+
+@functools.cache
 def _meanings(struct: type[msgspec.Struct]) -> dict[str, str]:
     """Return the keys that a struct has itself, and the line under each, from its source."""
-    tree = ast.parse(inspect.getsource(sys.modules[struct.__module__]))
     (node,) = (
-        one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == struct.__name__
+        one
+        for one in _tree(struct.__module__).body
+        if isinstance(one, ast.ClassDef) and one.name == struct.__name__
     )
     found = {}
     for field, following in zip(node.body, [*node.body[1:], None], strict=True):
