@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.data.arrays import BadFile, Normalization, Samples
-from hpcdist.data.images.samples import TransformedImages
+from hpcdist.data.images.samples import FastImages, TransformedImages
 from hpcdist.data.order import Share
 from hpcdist.job.spec import Data
 from hpcdist.machine.process import die_with_parent, shield_worker
@@ -168,7 +168,8 @@ class LoadedBatches(BatchSource):
 def loader_options(data: Data, device: torch.device) -> dict[str, Any]:
     """Return the arguments of DataLoader for whole batches that the job's `data` section says."""
     pins = device.type == "cuda" if data.pin_memory == "auto" else data.pin_memory
-    options = {"num_workers": data.workers, "collate_fn": keep_batch, "pin_memory": pins}
+    collate = FastImages.collate
+    options = {"num_workers": data.workers, "collate_fn": collate, "pin_memory": pins}
     if data.workers:
         options |= {
             "prefetch_factor": data.prefetch_factor,
@@ -225,11 +226,6 @@ class BadFileNotes:
             )
         elif self._number in _COUNTED:
             self._note(f"{self._number:,} files are skipped so far")
-
-
-def keep_batch(batch: Any) -> Any:
-    """Return a batch that is one already: for DataLoader's collate_fn."""
-    return batch
 
 
 def _start_worker(rank_pid: int, _worker: int) -> None:

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, default_collate
 from hpcdist.base.errors import HpcdistError
 from hpcdist.base.files import open_regular
 from hpcdist.data.arrays import BadFile, Samples
-from hpcdist.data.batches import BatchSource, make_batches
+from hpcdist.data.batches import BatchSource, loader_options, make_batches
 from hpcdist.data.catalog import load_data
 from hpcdist.data.images.decoding import UnreadableImageError, no_warnings
 from hpcdist.data.images.samples import FastImages
@@ -136,18 +136,9 @@ class _OwnBatches(BatchSource):
     ) -> None:
         self._device = device
         self._batches: list[list[int]] = []
-        workers: dict[str, Any] = {}
-        if data.workers:
-            keys = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
-            workers = {key: getattr(data, key) for key in keys}
-        self._loader: DataLoader[Any] = DataLoader(
-            samples,
-            batch_sampler=self,  # anything to iterate over
-            num_workers=data.workers,
-            collate_fn=collate,
-            pin_memory=device.type == "cuda" if data.pin_memory == "auto" else data.pin_memory,
-            **workers,
-        )
+        options = loader_options(data, device) | {"collate_fn": collate}
+        # batch_sampler may be anything to iterate over.
+        self._loader: DataLoader[Any] = DataLoader(samples, batch_sampler=self, **options)
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter(self._batches)
