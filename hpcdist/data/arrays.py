@@ -192,15 +192,11 @@ def make_data_set(
     train_pixels = _channels_first(train[0]).float()
     mean = train_pixels.mean((0, 2, 3), keepdim=True)
     deviation = train_pixels.std((0, 2, 3), keepdim=True)
-
     standardization = Standardization(mean=mean, deviation=deviation)
-
-    def samples(images: Tensor, labels: Tensor) -> Samples:
-        return Samples(images=standardization(_channels_first(images)), labels=labels.long())
-
+    test_pixels = _channels_first(test[0])
     return DataSet(
-        train=samples(*train),
-        test=samples(*test),
+        train=Samples(images=standardization(train_pixels), labels=train[1].long()),  # in place
+        test=Samples(images=standardization(test_pixels), labels=test[1].long()),
         num_classes=num_classes,
         pixels=train[0],
         standardization=standardization,

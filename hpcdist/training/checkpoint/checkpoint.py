@@ -199,14 +199,14 @@ def load_tensors(
         dist.broadcast_object_list(stored, src=0)
     if lacking := [name for name in flat if name.startswith(_MODEL) and name not in stored[0]]:
         raise _foreign(path, f"it has no {lacking[0]}")
-    flat = {name: flat[name] for name in flat.keys() & {*stored[0]}}
-    flat = dict(sorted(flat.items()))  # the same order in all ranks
+    flat = {name: flat[name] for name in sorted(flat.keys() & {*stored[0]})}  # in all ranks alike
     if is_reader:
         with _refusing(path), warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that it reads without other ranks
             read_parts(flat, storage_reader=reader, no_dist=True)
+    trained = {name.rpartition(".")[0] for name in flat if name.startswith(_OPTIMIZER)}
     for name, parameter in model.named_parameters():  # one that was never trained has no state
-        if not any(full.startswith(f"{_OPTIMIZER}{name}.") for full in flat):
+        if f"{_OPTIMIZER}{name}" not in trained:
             optimizer.state.pop(parameter, None)
     if has_group and not apart:
         for value in flat.values():
