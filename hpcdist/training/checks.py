@@ -57,22 +57,23 @@ def torchvision_models() -> tuple[str, ...]:
 
 def check_model(model: Model) -> None:
     """Raise JobError for a model that does not exist; one of the user's is not looked for."""
-    name, known = model.name, (*BUILT_IN, *torchvision_models())
+    name = model.name
     module, _, class_name = name.partition(":")
-    if not is_own(name):
-        if name not in known:
+    if is_torchvision(name):
+        if name not in torchvision_models():
+            known = (*BUILT_IN, *torchvision_models())
             nearest = ", ".join(nearest_first(name, known)[:8])
             raise JobError(
                 f"model.name is {name!r}, which is not a known model",
                 hint=f"the nearest of {len(known)} are: {nearest}; a class of your own is named as "
                 "package.module:Class",
             )
-        for given in _TORCHVISION_GIVEN.keys() & model.args if is_torchvision(name) else ():
+        for given in _TORCHVISION_GIVEN.keys() & model.args:
             raise JobError(
                 f"model.args has {given}, but {name} {_TORCHVISION_GIVEN[given]}",
                 hint="leave it out",
             )
-    elif not all(part.isidentifier() for part in [*module.split("."), class_name]):
+    elif is_own(name) and not all(part.isidentifier() for part in [*module.split("."), class_name]):
         raise JobError(
             f"model.name is {name!r}, which is not of the form package.module:Class",
             hint="such as model.name=my_models:Net, for the class Net in my_models.py",
@@ -108,7 +109,8 @@ def prepare_data(job: TrainingJob) -> None:
 
 def training_modules(job: TrainingJob) -> list[str]:
     """Heavy modules that a training imports beside its loop."""
-    modules = ["torch._dynamo"]  # optimizers and ddp import it
+    modules = ["torch.distributed.fsdp"] if strategy_of(job) == "fsdp" else []
+    modules.append("torch._dynamo")  # optimizers and ddp import it
     if is_torchvision(job.model.name) or "torchvision" in find_data_set(job.data).modules:
         modules.append("torchvision")
     if not is_unchanged(job.data.transform):

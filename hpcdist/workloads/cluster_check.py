@@ -63,7 +63,6 @@ class CheckWorkload(Workload[CheckJob]):
         with process_group(context, timeout=timedelta(seconds=self.job.timeout_s)):
             group_time_s = time.perf_counter() - begin_s
             measured = measure_all_reduce(torch.empty(_NUMBERS, device=device), _MEASURED)
-        assert measured is not None  # nobody tells these ranks to leave
         table = size_table("float32", context.world_size)
         cell = measured.to_cell(table.name, {"size_bytes": measured.num_bytes})
         times = {"group_time_s": group_time_s, "all_reduce_time_s": cell.mean_time_s}

@@ -68,8 +68,7 @@ class LightningWorkload(_Training[LightningJob]):
 
     def preload(self) -> list[str]:
         """Return Lightning, which takes longer to import than torch itself, and what it needs."""
-        fsdp = ["torch.distributed.fsdp"] if self.job.strategy == "fsdp" else []
-        return ["hpcdist.training.lightning", *fsdp, *training_modules(self.job)]
+        return ["hpcdist.training.lightning", *training_modules(self.job)]
 
     def run(self, context: RankContext) -> None:
         from hpcdist.training.lightning import train
@@ -83,8 +82,7 @@ class TrainWorkload(_Training[TrainJob]):
 
     def preload(self) -> list[str]:
         """Return the loop, which imports torch, and what the strategy and the data need."""
-        modules = ["torch.distributed.fsdp"] if self.job.strategy == "fsdp" else []
-        return ["hpcdist.training.loop", *modules, *training_modules(self.job)]
+        return ["hpcdist.training.loop", *training_modules(self.job)]
 
     def run(self, context: RankContext) -> None:
         from hpcdist.training.loop import train

@@ -42,9 +42,8 @@ class DataloadWorkload(Workload[DataloadJob]):
         return [*filter(None, [unmade]), *dict.fromkeys(itertools.chain(*on_transforms))]
 
     def prepare(self) -> None:
-        data = self._data
-        if self.job.data.dataset is None and not find_data_set(data).is_complete(data):
-            download_data(data)
+        if self.job.data.dataset is None:
+            download_data(self._data)
 
     @property
     def _data(self) -> Data:

@@ -57,9 +57,8 @@ class InferenceWorkload(Workload[InferenceJob]):
         try_model(self.job.model, self.job.data)
 
     def prepare(self) -> None:
-        data, shape = self.job.data, self.job.inference.image_shape
-        if shape is None and not find_data_set(data).is_complete(data):
-            download_data(data)
+        if self.job.inference.image_shape is None:
+            download_data(self.job.data)
 
     def preload(self) -> list[str]:
         """Return what measures, and torchvision where model or data need it."""
