@@ -24,13 +24,12 @@ from hpcdist.base.errors import UserError
 from hpcdist.base.secrets import Stars
 from hpcdist.base.text import one_line
 from hpcdist.cluster.channels import parse_channel, read_address
+from hpcdist.machine.command import python_command
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Hang
 
 LIMIT_S = 20.0
 """Time for all channels together: a service that does not answer must hold no job."""
-_MAIN = "import sys; sys.path[:] = filter(None, sys.path); from hpcdist.notify import post; post()"
-"""Not -m, by which modules in the working directory would be found before others."""
 _MOST_REASON = 200
 _MOST_SAID_BYTES = 4_096
 _MOST_LOG_BYTES = 1 << 16
@@ -86,7 +85,7 @@ def _send(channel: tuple[str, str], message: bytes, environment: dict[str, str])
         program, *words = shlex.split(rest)
         argv = [os.path.expanduser(program), *words]
     else:
-        argv = [sys.executable, "-c", _MAIN, rest]
+        argv = python_command("from hpcdist.notify import post; post()", rest)
     # A file, and not a pipe: what a command leaves in the background would keep that open.
     with tempfile.TemporaryFile() as said:
         try:

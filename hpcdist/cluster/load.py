@@ -237,7 +237,7 @@ def _loaded(
             values |= found
             origins |= dict.fromkeys(found, file.shown)
     given = {key: flag.value for key, flag in flags.items()}
-    _check(given, lambda key: flags[key].name if key in flags else "")
+    _check(given, lambda key: flags[key].name)
     return LoadedProfile(
         name=name,
         profile=msgspec.convert(values | given, ClusterProfile),

@@ -40,6 +40,7 @@ SHORT_NAMES = {
     "max_restarts": "launch.max_restarts",
 }
 """Short names of keys in a sweep, as in the options of `hpcdist submit` -> the keys."""
+SHORT_OF = {key: name for name, key in SHORT_NAMES.items()}
 MAX_POINTS = 10_000
 """More is taken for a mistake: every point is a run with a directory of its own."""
 
@@ -93,13 +94,13 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
                 f"{self.source}: sweep has {number} points, must be from 2 to {MAX_POINTS}",
                 hint="the first point is what the others are compared with",
             )
-        job, names = next(iter(self.variants.values())).job, {v: k for k, v in SHORT_NAMES.items()}
+        job = next(iter(self.variants.values())).job
         variants = {}
         for values in itertools.product(*axes.values()):
             point = dict(zip(axes, values, strict=True))
             shown = [value if isinstance(value, str) else show(value) for value in values]
             pairs = zip(axes, shown, strict=True)
-            label = " ".join(f"{names.get(key, key)}={text}" for key, text in pairs)
+            label = " ".join(f"{SHORT_OF.get(key, key)}={text}" for key, text in pairs)
             variants[label] = Variant(job=job, set=point)
         if len(variants) < number:
             hint = "list each value once; repeat says how often each point is run"

@@ -20,7 +20,6 @@ from typing import Any
 import msgspec
 
 from hpcdist.base.errors import JobError
-from hpcdist.base.secrets import Stars
 from hpcdist.base.text import nearest
 from hpcdist.job.check import (
     accepts,
@@ -258,6 +257,8 @@ def _finish(loaded: LoadedJob, file: JobFile, script_args: list[str]) -> JobSpec
         script = _find_code(job, file, loaded)
         return msgspec.structs.replace(job, script=script, args=[*job.args, *script_args])
     if script_args:
+        from hpcdist.base.secrets import Stars  # its patterns take most of the time to load this
+
         raise JobError(
             f"{job.name} is a {job.workload} job and takes no script arguments: "
             f"{' '.join(Stars().args(script_args))}",

@@ -18,7 +18,7 @@ import msgspec
 from hpcdist.base.errors import JobError
 from hpcdist.base.secrets import Stars
 from hpcdist.job.check import show
-from hpcdist.job.comparison import MAX_POINTS, SHORT_NAMES, Comparison
+from hpcdist.job.comparison import MAX_POINTS, SHORT_NAMES, SHORT_OF, Comparison
 from hpcdist.job.load import Flag, parse_flag
 
 Axis: TypeAlias = "list[dict[str, Flag]]"
@@ -28,7 +28,6 @@ CLUSTER = "cluster"
 """The axis whose values are no key of the job: the profiles that the runs go by."""
 _PIECES = re.compile(r"""(?<![^=,[{:\s])(?:"[^"]*"|'[^']*')|.""", re.DOTALL)
 """A text in quotes, or a letter; a quote after a letter is an apostrophe."""
-_NAMES = {key: name for name, key in SHORT_NAMES.items()}
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +64,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     def label(self) -> str:
         """The point in one line: nodes=2 train.lr=0.1 repeat=3; secrets are starred out."""
         words = [
-            f"{_NAMES.get(key, key)}={Stars().value(flag.text or show(flag.value), key)}"
+            f"{SHORT_OF.get(key, key)}={Stars().value(flag.text or show(flag.value), key)}"
             for key, flag in self.flags.items()
         ]
         words = words if self.variant is None else [self.variant]
@@ -151,7 +150,7 @@ def _checked(axes: list[Axis]) -> list[Axis]:
     """Return the axes; JobError for a key, or a value of a key, that is given twice."""
     keys = [key for axis in axes for key in axis[0]]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
-        name = _NAMES.get(twice, twice)
+        name = SHORT_OF.get(twice, twice)
         hint = f"give all of its values at once: --sweep {name}=...,..."
         raise JobError(f"--sweep {name}: {twice} is swept twice", hint=hint)
     for axis in axes:
@@ -167,7 +166,7 @@ def check_given_once(axes: Sequence[Axis], given: Mapping[str, str]) -> None:
     """Raise JobError for a key that is swept and also given by a flag; `given`: key -> flag."""
     for key in (key for axis in axes for key in axis[0] if key in given):
         raise JobError(
-            f"--sweep {_NAMES.get(key, key)} and {given[key]} contradict each other: both give "
+            f"--sweep {SHORT_OF.get(key, key)} and {given[key]} contradict each other: both give "
             f"{key}",
             hint="give one of them",
         )
