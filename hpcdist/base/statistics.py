@@ -45,7 +45,7 @@ Operations Research 30, 1982)."""
 _LEAST_ROW = 8
 """Fewer values in a row do not tell how much neighbours resemble each other."""
 
-_LARGEST_EXPONENT = 300.0
+LARGEST_EXPONENT = 300.0
 """exp of more is no number; an interval this wide says that nothing is known."""
 _LARGEST_VARIATION = 1e60
 """Its fourth power is a number, too; only damaged files have as much."""
@@ -141,7 +141,7 @@ def ratios(pairs: Sequence[tuple[Measure, Measure]]) -> list[Ratio]:
         times, half = found[index].mean, 0.0
         if known.error:
             half = quantile(judged.confidence, known.freedom) * known.error
-            half = min(_LARGEST_EXPONENT, half)
+            half = min(LARGEST_EXPONENT, half)
         found[index] = Ratio(
             mean=times,
             sd=times * known.variation,

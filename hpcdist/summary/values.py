@@ -374,6 +374,11 @@ class RunFigures(Struct, frozen=True, kw_only=True):
         """GPUs in all; without GPUs, what stands for them."""
         return self.nodes * self.gpus_per_node
 
+    @property
+    def rate(self) -> float:
+        """Mean samples/s; 0 where none are known."""
+        return self.samples_per_s.mean if self.samples_per_s else 0.0
+
 
 class Cell(Struct, frozen=True, kw_only=True):
     """Runs that are alike, as one: those of one size, of a variant or on a cluster; beside those of
@@ -443,6 +448,11 @@ class Cell(Struct, frozen=True, kw_only=True):
     def num_gpus(self) -> int:
         """GPUs in all; without GPUs, what stands for them."""
         return self.nodes * self.gpus_per_node
+
+    @property
+    def unit(self) -> str:
+        """The name of one of its processors in sentences."""
+        return "GPU" if self.num_cpus is None else "rank"
 
     @property
     def is_without_its_gpus(self) -> bool:

@@ -90,7 +90,10 @@ def compare_with(
     """Compare every quantity that both sides measured, job by job; of runs that were disturbed only
     with `compares_disturbed`."""
     left_out = [run.run for run in (*baseline, *runs) if run.disturbed and not compares_disturbed]
-    baseline, runs = ([run for run in side if run.run not in left_out] for side in (baseline, runs))
+    is_left_out = {*left_out}
+    baseline, runs = (
+        [run for run in side if run.run not in is_left_out] for side in (baseline, runs)
+    )
     changes: list[Change] = []
     for pair, same_settings in _pairs(baseline, runs):
         before, now = map(_measured, pair)

@@ -108,12 +108,11 @@ def _sentences(cell: Cell, baseline: Cell) -> Iterator[str]:
     if cell.speedup is None:
         yield f"{name}: {shown(cell.why_none or 'no run is done, or none recorded steps')}."
         return
-    unit = "GPU" if cell.num_cpus is None else "rank"
-    on = f" on as many {unit}s"
+    on = f" on as many {cell.unit}s"
     if cell.is_without_its_gpus:
         on = ""
     elif _is_larger(cell):
-        on = f" on {number_of(cell.num_gpus, unit)}; ideal is {cell.ideal:.3g}"
+        on = f" on {number_of(cell.num_gpus, cell.unit)}; ideal is {cell.ideal:.3g}"
     yield f"{name}: {spread_text(cell.speedup, 2)} times as fast as {first}{on}."
     for key in ("device_model", "cluster"):
         mine, theirs = (getattr(each.ran_with, key) for each in (cell, baseline))

@@ -19,7 +19,15 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hpcdist.base.statistics import CONFIDENCE, Interval, Measure, lower_median, mean, quantile
+from hpcdist.base.statistics import (
+    CONFIDENCE,
+    LARGEST_EXPONENT,
+    Interval,
+    Measure,
+    lower_median,
+    mean,
+    quantile,
+)
 from hpcdist.summary.compare.cells import Size, measured_rate, size
 from hpcdist.summary.values import Forecast, ForecastSize, RunFigures, Scaling
 
@@ -30,7 +38,6 @@ _LEAST_ERROR = 0.002
 """Relative: no runs are more alike than this but by chance."""
 _WIDEST = 2.0
 """An interval whose upper end is more than so many times its lower one says nothing."""
-_LARGEST_EXPONENT = 300.0  # exp of more is no number
 
 
 def make_forecast(runs: Sequence[RunFigures], scaling: Scaling | None) -> Forecast:
@@ -82,7 +89,7 @@ def make_forecast(runs: Sequence[RunFigures], scaling: Scaling | None) -> Foreca
         speedup = batch * (1 if is_strong else gpus) / time_s / baseline.mean
         # That of a run to come, against a baseline that was measured so often.
         spread = math.sqrt(variance * (of_fit + 1 + 1 / len(by_size[smallest])))
-        half = min(_LARGEST_EXPONENT, quantile(CONFIDENCE, max(1, len(rows) - 2)) * spread)
+        half = min(LARGEST_EXPONENT, quantile(CONFIDENCE, max(1, len(rows) - 2)) * spread)
         low, high = (min(ideal, speedup * math.exp(sign * half)) for sign in (-1, 1))
         if high > _WIDEST * low:
             reason = (

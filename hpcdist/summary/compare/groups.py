@@ -138,7 +138,7 @@ def _stand(
     if not baseline:
         reason = run.set_aside or reason or "there is no finished run like it of another size"
         return Beside(cell=cell, not_compared_because=reason)
-    speedup = _rate(run) / mean(map(_rate, baseline))
+    speedup = run.figures.rate / mean([each.figures.rate for each in baseline])
     return Beside(
         cell=cell,
         speedup=speedup,
@@ -150,10 +150,6 @@ def _stand(
 
 def _cells_by_run(group: Group) -> dict[str, Cell]:
     return {run: cell for cell in group.cells for run in cell.runs}
-
-
-def _rate(run: MeasuredRun) -> float:
-    return run.figures.samples_per_s.mean if run.figures.samples_per_s else 0.0
 
 
 class _Line(NamedTuple):

@@ -135,9 +135,9 @@ def value_sentence(values: Sequence[Value]) -> str:
     )
 
 
-def value_tables(rows: Sequence[Row]) -> Iterator[Table[Value]]:
-    """Yield a table of the values, best first."""
-    if not (values := find_values([row.run for row in rows])):
+def value_tables(values: Sequence[Value]) -> Iterator[Table[Value]]:
+    """Yield a table of the values, best first, if there are any."""
+    if not values:
         return
     what = values[0].quantity
     of_times = decimals_for([value.time_s for value in values if value.time_s])

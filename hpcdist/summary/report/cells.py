@@ -54,8 +54,8 @@ LOOKS = {
 _ALWAYS = {part.DATA, part.COMMUNICATION, part.STRAGGLERS, part.COMPUTING, part.FIXED}
 """Shares that always have a column; others have one where some row has them."""
 _PAUSES = (part.CHECKPOINTS, part.RESTARTS)
-_SEEN = 0.005
-"""Smaller shares are 0 % in a table."""
+LEAST_SHOWN = 0.005
+"""Smaller shares are 0 % in a table, and thinner than a line in a picture."""
 
 _BASELINE_NOTE = "* baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal"
 _SCALING_NOTES: dict[Scaling | None, tuple[str, str]] = {
@@ -82,9 +82,10 @@ def speed_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Table
     has_strategies = len({group.strategy for group in compared}) > 1
     for group in groups:
         caption = note = ""
-        if group in compared:
+        is_compared = bool(group.baseline and not group.name)
+        if is_compared:
             last = group.cells[-1]
-            unit, samples = _unit(last), last.samples_per_step or 0.0
+            unit, samples = last.unit, last.samples_per_step or 0.0
             caption, note = (
                 text.format(unit=unit, all=samples, each=samples / last.num_gpus)
                 for text in _SCALING_NOTES[group.scaling]
@@ -94,7 +95,7 @@ def speed_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Table
             run = by_id.get(group.runs[-1])
             if run and run.differs_in:
                 caption = f"{shown(run.settings_text)}: {caption}"
-        if group in compared or group.name:
+        if is_compared or group.name:
             yield _speed_table(caption, group.cells, [note] if note else [])
     alone = [cell for group in groups if not group.baseline for cell in group.cells]
     if repeated := [cell for cell in alone if cell.num_measured > 1 and not cell.name]:
@@ -107,10 +108,6 @@ def speed_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Table
         ]
         caption = "Repeats, with the 95 % confidence interval of their mean"
         yield Table(caption, known(columns, repeated), repeated)
-
-
-def _unit(cell: Cell) -> str:
-    return "GPU" if cell.num_cpus is None else "rank"
 
 
 def _speed_table(caption: str, cells: Sequence[Cell], notes: Sequence[str]) -> Table[Cell]:
@@ -165,7 +162,7 @@ def forecast_sentence(forecast: Forecast, baseline: Cell) -> str:
         low, high = size.speedup.interval.low, size.speedup.interval.high
         decimals = min(2, decimals_for([low]))
         times = f"{format_number(low, decimals)} to {format_number(high, decimals)} times"
-        ranges.append(f"{number_of(size.gpus, _unit(baseline))} {times}")
+        ranges.append(f"{number_of(size.gpus, baseline.unit)} {times}")
     notes = "".join(f" {note[0].upper()}{note[1:]}." for note in forecast.notes)
     ending = f"as fast as {baseline.num_gpus}, with 95 % confidence."
     return f"Forecast: {', '.join(ranges)} {ending}{notes}"
@@ -192,7 +189,7 @@ def share_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Table
     for group, name in zip(compared, names, strict=True):
         losses = [cell.lost for cell in group.cells if cell.lost]
         notes = _notes([cell for cell in group.cells if cell.lost])
-        if any(abs(lost[pause]) >= _SEEN for lost in losses for pause in _PAUSES):
+        if any(abs(lost[pause]) >= LEAST_SHOWN for lost in losses for pause in _PAUSES):
             notes.append(
                 "all the time is that of steps, checkpoints and what restarts cost, so that in all "
                 "may be more than 100 - effic."
@@ -222,7 +219,7 @@ def _notes(cells: Sequence[Cell]) -> list[str]:
 def alone_cells(groups: Sequence[Group]) -> list[Cell]:
     """Return the cells of groups of one size, unless all of the time is in no phase."""
     alone = [cell for group in groups if not group.baseline for cell in group.cells]
-    return [cell for cell in alone if cell.shares and cell.shares[part.UNDIVIDED] < 1 - _SEEN]
+    return [cell for cell in alone if cell.shares and cell.shares[part.UNDIVIDED] < 1 - LEAST_SHOWN]
 
 
 def _share_columns(
@@ -237,7 +234,7 @@ def _share_columns(
     names = [
         name
         for name in part.SHARES
-        if name in _ALWAYS or any(abs(shares[name]) >= _SEEN for shares in of_cells)
+        if name in _ALWAYS or any(abs(shares[name]) >= LEAST_SHOWN for shares in of_cells)
     ]
     headers = {name: LOOKS[name].header for name in names}
     if is_alone:

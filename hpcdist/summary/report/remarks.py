@@ -74,7 +74,7 @@ def leading_run(runs: Sequence[RunSummary], groups: Sequence[Group]) -> RunSumma
     kinds = _kinds(done)
     if len(kinds) != 1:
         return None
-    return max(kinds[0], key=lambda run: (run.disturbed is None, _rate(run)))
+    return max(kinds[0], key=lambda run: (run.disturbed is None, run.rate))
 
 
 def _kinds(runs: Sequence[RunSummary]) -> list[list[RunSummary]]:
@@ -84,10 +84,6 @@ def _kinds(runs: Sequence[RunSummary]) -> list[list[RunSummary]]:
         if run.samples_per_s:
             kinds.setdefault(tuple(run.differs_in.items()), []).append(run)
     return list(kinds.values())
-
-
-def _rate(run: RunSummary) -> float:
-    return run.samples_per_s.mean if run.samples_per_s else 0.0
 
 
 def is_benchmark(run: RunSummary) -> bool:
@@ -110,7 +106,7 @@ def _without_a_leader(done: Sequence[RunSummary]) -> str:
     """Say how fast the runs of each setting are, or why no speed is known."""
     if kinds := _kinds(done):
         keys = ", ".join(map(shown, kinds[0][0].differs_in))
-        fastest = [max(kind, key=_rate) for kind in kinds[:_SHOWN_KINDS]]
+        fastest = [max(kind, key=lambda run: run.rate) for kind in kinds[:_SHOWN_KINDS]]
         rates = [f"{_rate_on_ranks(run)} with {shown(run.settings_text)}" for run in fastest]
         more = f"; and {len(kinds) - _SHOWN_KINDS} more" if len(kinds) > _SHOWN_KINDS else ""
         return f"its runs differ in {keys}, so they are not compared: {'; '.join(rates)}{more}."
@@ -127,7 +123,7 @@ def _without_a_leader(done: Sequence[RunSummary]) -> str:
 
 def _without_a_speedup(run: RunSummary) -> str:
     if run.together is False:
-        rate = format_number(_rate(run), decimals_for([_rate(run)]))
+        rate = format_number(run.rate, decimals_for([run.rate]))
         why = shown(run.not_compared_because or "")
         return f"{why}. Together they processed {rate} samples/s; no speed-up is computed."
     if run.disturbed is not None:

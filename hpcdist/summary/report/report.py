@@ -21,7 +21,7 @@ from hpcdist.summary.compare.conclusions import (
     headline,
     place_sentences,
 )
-from hpcdist.summary.report.best import find_values, value_sentence, value_tables
+from hpcdist.summary.report.best import Value, find_values, value_sentence, value_tables
 from hpcdist.summary.report.cells import share_tables, speed_tables
 from hpcdist.summary.report.remarks import conclusion, leading_run, remarks
 from hpcdist.summary.report.runs import (
@@ -58,11 +58,11 @@ class Section(NamedTuple):
     groups: list[Group]
     """Groups of the job's runs that can be compared."""
     rows: list[Row]
-    leading: RunSummary | None
-    """The run that the answer is about."""
     conclusions: list[str]
     """The first is the answer."""
     topics: Mapping[Topic, Sequence[Table[Any]]] = {}
+    values: Sequence[Value] = ()
+    """The values of settings that the runs differ in, best first."""
     remarks: Sequence[str] = ()
     left_out: Sequence[str] = ()
     """Names of the tables that are left out."""
@@ -105,14 +105,14 @@ def make_sections(summary: Summary) -> Iterator[Section]:
         runs = sorted(members, key=lambda run: place.get(run.run, len(place)))
         ids = {run.run for run in runs}
         groups = [group for group in summary.groups if group.runs[0] in ids]
-        comparison, leading = comparisons.get(key), None
+        comparison, values = comparisons.get(key), find_values(runs)
         if comparison is not None:
             texts = [text for text in [headline(comparison)] if text] + conclusions(comparison)
         else:
             leading = leading_run(runs, groups)
             of_leading = cell_conclusions(leading.cell) if leading and leading.cell else []
             texts = [conclusion(runs, groups), *of_leading]
-            if values := find_values(runs):
+            if values:
                 # Without a run that leads there is nothing else to conclude.
                 answer = f"{shown(runs[0].job)}: {value_sentence(values)}"
                 texts = [answer, *(texts if leading else [])]
@@ -128,8 +128,8 @@ def make_sections(summary: Summary) -> Iterator[Section]:
             comparison=comparison,
             groups=groups,
             rows=[Row(number, run) for run, number in zip(runs, numbers, strict=False)],
-            leading=leading,
             conclusions=texts,
+            values=values,
             series=summary.series,
         )
 
@@ -152,7 +152,7 @@ def _with_tables(section: Section, *, is_brief: bool) -> Section:
     is_told = bool(shares or comparison)
     several = "where the time of other groups goes" if shares else "where the time goes"
     tables: list[tuple[str, Topic, Iterable[Table[Any]], bool]] = [
-        ("values", Topic.SPEED, value_tables(section.rows), True),
+        ("values", Topic.SPEED, value_tables(section.values), True),
         ("speed", Topic.SPEED, speed_tables(compared, section.rows), True),
         ("runs", Topic.SPEED, [run_table(rows)], True),
         ("measurements", Topic.MEASURED, _benchmarks(rows), True),

@@ -25,7 +25,6 @@ from hpcdist.job.goal import Goal
 from hpcdist.runs.run import Run, slug
 from hpcdist.runs.spec import RunSpec
 from hpcdist.summary.figures.series import Learning, Series, decode_series
-from hpcdist.summary.report.best import find_values
 from hpcdist.summary.report.cells import alone_cells
 from hpcdist.summary.report.pictures import over_time, speed
 from hpcdist.summary.report.report import Section, Topic
@@ -97,7 +96,7 @@ def comparison_picture(section: Section) -> Picture:
 
 
 def _values(section: Section) -> Iterator[Picture]:
-    if values := find_values([row.run for row in section.rows]):
+    if values := section.values:
         title = (
             section.name,
             f"which {' and '.join(map(label, values[0].run.differs_in))} is best",

@@ -20,7 +20,7 @@ from hpcdist.base.statistics import Measure
 from hpcdist.base.text import format_percent, spread_text
 from hpcdist.summary.figures.shares import COMPUTING, SHARES
 from hpcdist.summary.report.best import Value
-from hpcdist.summary.report.cells import LOOKS
+from hpcdist.summary.report.cells import LEAST_SHOWN, LOOKS
 from hpcdist.summary.values import Cell
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ _KEPT: dict[str, Any] = {"color": "#009E73"}
 """The style of time that was not lost."""
 _TIMES = "#4C5B6B"
 """Colour of speed-ups, which no share has."""
-_VISIBLE = 0.005
-"""Smaller shares are 0 % in a table, and thinner than a line."""
 _HEIGHT = 0.66
 _LABELLED = 0.08
 """A narrower bar has no room for its figure."""
@@ -152,7 +150,7 @@ def _stack(axes: Axes, place: int, cell: Cell) -> None:
     parts += [
         (labels[share], lost[share], LOOKS[share].style)
         for share in SHARES
-        if abs(lost[share]) >= _VISIBLE
+        if abs(lost[share]) >= LEAST_SHOWN
     ]
     right = left = 0.0
     for text, share, style in parts:
