@@ -121,7 +121,7 @@ class LightningCallback(Callback):
         record.step(samples=self._samples, loss=loss, learning_rate=self._rate)
         self._samples = 0
         if record.should_stop():
-            name = f"step-{self._step:08d}{checkpoint_files.LIGHTNING}"
+            name = checkpoint_files.file_name(self._step, checkpoint_files.LIGHTNING)
             trainer.save_checkpoint(self._folder / name)  # by all ranks: Lightning waits for them
             sys.exit(EXIT_STOPPED)
 
@@ -293,7 +293,7 @@ class Classifier(LightningModule):
         """Save the last state, unless nothing is to be saved, or that was done."""
         setting, step = self._job.checkpoint, self.trainer.global_step
         folder = self._context.run.checkpoints_folder
-        path = folder / f"step-{step:08d}{checkpoint_files.LIGHTNING}"
+        path = folder / checkpoint_files.file_name(step, checkpoint_files.LIGHTNING)
         is_there = self.trainer.strategy.broadcast(path.exists())
         if (setting.every_epochs or setting.every_steps) and not is_there:
             self.trainer.save_checkpoint(path)

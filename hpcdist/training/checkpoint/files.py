@@ -44,8 +44,9 @@ _ASIDE = ".step-*.*.*"
 _CHUNK_BYTES = 1 << 22
 
 
-def file_name(step: int) -> str:
-    return f"step-{step:08d}.dcp"
+def file_name(step: int, ending: str = ".dcp") -> str:
+    """Return the name of a checkpoint; Lightning's end in `LIGHTNING`."""
+    return f"step-{step:08d}{ending}"
 
 
 def step_of(path: Path) -> int:
