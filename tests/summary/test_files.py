@@ -142,7 +142,7 @@ def test_the_csv_of_benchmarks_has_a_line_per_cell_with_its_own_columns(make_run
     cells = [
         [
             {**size, "keys": {"size_bytes": 1024}},
-            {**size, "keys": {"size_bytes": 4096}, "hosts": ["a", "b"]},
+            {**size, "keys": {"size_bytes": 4096}},
         ],
         [
             {
@@ -167,7 +167,6 @@ def test_the_csv_of_benchmarks_has_a_line_per_cell_with_its_own_columns(make_run
     )
     assert (first["keys.size_bytes"], second["keys.size_bytes"]) == ("1024", "4096")
     assert (float(first["mean_time_s"]), float(first["rate"])) == (0.5, 2048.0)
-    assert second["hosts"] == "a b"
     assert (inference["keys.strategy"], inference["keys.batch_size"]) == ("single", "8")
     assert float(inference["parts_s.gather"]) == 0.01
     assert inference["keys.size_bytes"] == first["keys.strategy"] == ""
@@ -175,5 +174,5 @@ def test_the_csv_of_benchmarks_has_a_line_per_cell_with_its_own_columns(make_run
 
 def test_the_csv_of_benchmarks_has_its_columns_without_a_benchmark_too(summary):
     (header,) = csv.reader(io.StringIO(to_benchmarks_csv(summary)))
-    assert {"run", "table", "mean_time_s", "rate", "rate_unit", "hosts", "note"} <= {*header}
+    assert {"run", "table", "mean_time_s", "rate", "rate_unit", "note"} <= {*header}
     assert len(header) == len({*header})

@@ -49,8 +49,8 @@ def to_benchmarks_csv(summary: Summary) -> str:
         for kind in run.benchmark.tables if run.benchmark else []:
             for cell in kind.cells:
                 row = head | flatten(msgspec.to_builtins(cell))
-                rows.append(row | {"rate_unit": kind.rate, "hosts": " ".join(cell.hosts)})
-    fields = ["hosts", "rate_unit", *_fields(TimedCell, {})]
+                rows.append(row | {"rate_unit": kind.rate})
+    fields = ["rate_unit", *_fields(TimedCell, {})]
     of_dicts = sorted({name for row in rows for name in row if "." in name})
     return _to_csv(rows, ["schema", *_OF_RUN, *fields, *of_dicts])
 
