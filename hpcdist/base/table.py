@@ -19,7 +19,6 @@ from hpcdist.base.text import (
     UNDEFINED,
     column_decimals,
     decimals_for,
-    format_mean_sd,
     format_number,
     format_percent,
     harmless,
@@ -111,9 +110,10 @@ def _means(spread_of: Callable[[Any], float | None], decimals: int | None, per: 
         places = places if decimals is None else decimals
         shown = []
         for value in values:
-            spread = spread_of(value)
-            spread = None if spread is None else spread / per
-            shown.append(format_mean_sd(value.mean / per, spread, places))
+            text, spread = format_number(value.mean / per, places), spread_of(value)
+            shown.append(
+                text if spread is None else f"{text} ± {format_number(spread / per, places)}"
+            )
         return shown
 
     return texts

@@ -150,12 +150,6 @@ def format_number(value: float | None, decimals: int) -> str:
     return UNDEFINED if value is None else f"{round(value, decimals) + 0.0:,.{decimals}f}"
 
 
-def format_mean_sd(mean: float, sd: float | None, decimals: int) -> str:
-    """`12.3 ± 0.4`; the mean alone where the sd is not known."""
-    spread = "" if sd is None else f" ± {format_number(sd, decimals)}"
-    return format_number(mean, decimals) + spread
-
-
 _NOT_KNOWN = 100
 """Times the mean from which on the end of an interval says nothing."""
 
@@ -229,25 +223,3 @@ def show_binary(number: int) -> str:
         number //= 1024
         unit += 1
     return f"{number:,} {_BINARY_UNITS[unit]}"
-
-
-def show_percent(share: float) -> str:
-    """`41 %` of 0.41."""
-    return f"{100 * share:.0f} %"
-
-
-def show_time(time_s: float) -> str:
-    """`12.3 ms`: three digits, in the unit in which it is at least 1; for sentences."""
-    unit_s, unit = time_unit(time_s)
-    value = time_s / unit_s
-    return f"{value:.3g} {unit}" if value < 1e3 else f"{value:,.0f} {unit}"
-
-
-def show_mean_sd(mean_s: float, sd_s: float | None) -> str:
-    """`33.0 ± 0.4 ms`: three digits of the mean, and the unit once; the mean alone without sd."""
-    if sd_s is None:
-        return show_time(mean_s)
-    unit_s, unit = time_unit(mean_s)
-    mean = mean_s / unit_s
-    decimals = 0 if mean >= 100 else 1 if mean >= 10 else 2
-    return f"{mean:,.{decimals}f} ± {sd_s / unit_s:,.{decimals}f} {unit}"

@@ -18,7 +18,7 @@ from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError
 from hpcdist.base.polling import poll
 from hpcdist.base.secrets import HIDDEN, Stars, redact
-from hpcdist.base.version import locked, versions
+from hpcdist.base.version import versions
 from hpcdist.job.spec import job_to_dict
 from hpcdist.monitor.states import EndWatch, wait_until_gone
 from hpcdist.runs.run import (
@@ -293,7 +293,7 @@ def surroundings_now() -> RunSpec:
     commit, has_changes = git_state()
     return RunSpec(
         host=socket.gethostname(),
-        versions=versions() | locked(Path.cwd()),
+        versions=versions(),
         commit=commit,
         has_changes=has_changes,
         environment=redact(os.environ),
