@@ -17,7 +17,6 @@ import compileall
 import hashlib
 import os
 import py_compile
-import secrets
 import shutil
 import time
 from collections.abc import Iterator
@@ -50,7 +49,7 @@ def carry(cache: Path | None = None) -> Path:
     Raises CannotCarryError.
     """
     path = carried_folder(cache)
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    aside = files.aside_of(path)
     try:
         path.parent.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
         _check_private(path.parent)
@@ -103,12 +102,6 @@ def unused(cache: Path | None = None) -> list[Path]:
         return []
 
 
-def tags(folder: Path) -> list[str]:
-    """Return the kinds of compiled modules that a folder of `carry` has."""
-    inside = folder / "hpcdist" / FOLDER
-    return sorted(name for name in os.listdir(inside) if name != _ANY)
-
-
 def _folder(cache: Path | None) -> Path:
     try:
         return (cache or files.user_cache()) / FOLDER
@@ -142,13 +135,6 @@ def _each_file() -> Iterator[tuple[str, Path]]:
         yield from _tree(files.shipped_folder(name), f"hpcdist/{name}")
     for name in CARRIED:
         yield from _distribution(name)
-    # What users have installed for other Pythons, in a folder for each kind.
-    data = os.environ.get("XDG_DATA_HOME", "")
-    base = Path(data) if os.path.isabs(data) else Path.home() / ".local" / "share"
-    given = base / "hpcdist" / "packages"
-    if given.is_dir():
-        _check_private(given)
-        yield from _tree(given, f"hpcdist/{FOLDER}")
 
 
 def _tree(folder: Path, below: str) -> Iterator[tuple[str, Path]]:

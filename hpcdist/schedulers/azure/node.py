@@ -15,7 +15,6 @@ import contextlib
 import json
 import os
 import re
-import secrets
 import shutil
 import signal
 import subprocess
@@ -273,7 +272,7 @@ def publish(
 @contextlib.contextmanager
 def written_aside(path: Path) -> Iterator[Path]:
     """Yield a name beside a path, and rename it to that where nothing fails."""
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    aside = files.aside_of(path)
     try:
         yield aside
         os.replace(aside, path)
