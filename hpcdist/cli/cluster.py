@@ -11,10 +11,10 @@ import click
 from hpcdist.base import files
 from hpcdist.base.errors import ProfileError, SchedulerError, UserError
 from hpcdist.base.text import harmless
-from hpcdist.cli.host import detect_there
-from hpcdist.cli.options import Choice, host_option, json_option, with_options
+from hpcdist.cli.host import HostCommand
+from hpcdist.cli.options import host_option, json_option
 from hpcdist.cli.printing import note, print_columns, print_json, say, writing
-from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
+from hpcdist.cluster.schedulers import SCHEDULERS
 
 if TYPE_CHECKING:
     from hpcdist.cluster.load import LoadedProfile
@@ -112,64 +112,44 @@ def _rows(loaded: LoadedProfile) -> list[tuple[str, str, str]]:
     return rows
 
 
-_write_options = with_options(
-    click.option("--write", is_flag=True, help="Write ./hpcdist.yaml."),
-    click.option("--out", metavar="FILE", help="Write to this file, for example the user's."),
-    click.option("--force", is_flag=True, help="Overwrite an existing file."),
+_write_option = click.option(
+    "--write", is_flag=True, help="Write ./hpcdist.yaml, which must not be there yet."
 )
 
 
-@cluster.command
-@_write_options
+@cluster.command(cls=HostCommand)
+@_write_option
 @host_option
-@click.option("--name", metavar="N", help="Name of the default profile. [default: its partition's]")
-@click.option(
-    "--scheduler",
-    type=Choice([name for name in SCHEDULERS if name != LOCAL]),
-    help="Scheduler to ask. [default: the one that this machine has]",
-)
-def detect(
-    *, write: bool, out: str | None, force: bool, name: str | None, scheduler: str | None
-) -> None:
-    """Make a first hpcdist.yaml from what the scheduler reports.
+def detect(*, write: bool) -> None:
+    """Make a first hpcdist.yaml from what the scheduler reports, and print it.
 
-    It is printed, or written with --write or --out. Every partition with GPUs, and the default
-    one, gets a profile. Run it on a login node, or with --host from elsewhere.
+    Every partition with GPUs, and the default one, gets a profile. Run it on a login node, or with
+    --host from elsewhere.
     """
     from hpcdist.cluster.site import first_file
     from hpcdist.machine.containers import has_runtime
     from hpcdist.schedulers import detect_scheduler, load_scheduler
 
-    path = _place(write=write, out=out, force=force)
-    if (there := detect_there(click.get_current_context())) is not None:
-        _give(there, path)
-        return
     try:
-        chosen = scheduler or detect_scheduler()
+        found = load_scheduler(detect_scheduler())
     except SchedulerError as error:
         raise SchedulerError(error.message, hint="run it on a login node of the cluster") from None
-    found = load_scheduler(chosen)
     site = found.detect_site()
-    runtimes = list(filter(has_runtime, found.container_runtimes))
-    text = first_file(site, name=name, runtimes=runtimes)
+    text = first_file(site, runtimes=list(filter(has_runtime, found.container_runtimes)))
     note(*site.notes)
-    _give(text, path)
+    _give(text, is_written=write)
 
 
 @cluster.command
 @click.argument("name", metavar="[NAME]", required=False)
-@_write_options
-def copy(*, name: str | None, write: bool, out: str | None, force: bool) -> None:
-    """Copy an hpcdist.yaml that comes with hpcdist; without NAME, list them.
-
-    It is printed, or written with --write or --out.
-    """
+@_write_option
+def copy(*, name: str | None, write: bool) -> None:
+    """Print an hpcdist.yaml that comes with hpcdist; without NAME, list them."""
     from hpcdist.cluster.load import shipped_file, shipped_files
 
     if name is not None:
-        text = shipped_file(name)
-        _give(text, _place(write=write, out=out, force=force))
-    elif write or out is not None:
+        _give(shipped_file(name), is_written=write)
+    elif write:
         raise click.UsageError(f"name the file to write: {', '.join(shipped_files())}")
     else:
         first_lines = {name: text.splitlines()[0] for name, text in shipped_files().items()}
@@ -177,28 +157,18 @@ def copy(*, name: str | None, write: bool, out: str | None, force: bool) -> None
         print_columns(("NAME", "FOR"), rows)
 
 
-def _place(*, write: bool, out: str | None, force: bool) -> Path | None:
-    """Return the file to write, which is not there or may be overwritten; None: print the text."""
-    if write and out is not None:
-        raise click.UsageError("--write and --out contradict each other")
-    if not (write or out):
-        return None
-    path = Path(os.path.expanduser(out) if out else "hpcdist.yaml")
-    if os.path.lexists(path) and not force:
-        raise UserError(
-            f"{path} exists already, and was not changed",
-            hint="without --write and --out the profiles are printed, to copy from; "
-            "--force overwrites the file",
-        )
-    return path
-
-
-def _give(text: str, path: Path | None) -> None:
-    if path is None:
+def _give(text: str, *, is_written: bool) -> None:
+    """Print a file, or write it to ./hpcdist.yaml."""
+    path = Path("hpcdist.yaml")
+    if not is_written:
         print(harmless(text), end="")
         return
-    with writing(path, hint="choose another file with --out"):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    if os.path.lexists(path):
+        raise UserError(
+            f"{path} exists already, and was not changed",
+            hint="without --write the profiles are printed, to copy from",
+        )
+    with writing(path, hint="go to a folder of your own"):
         files.write_whole(path, text)
     say(f"wrote {path}; read it, and correct what is wrong")
 

@@ -88,15 +88,10 @@ def _explained(ctx: click.Context, typed: str) -> list[str]:
     return [*_jobs(ctx, typed), *known_names(), *_runs(ctx, typed)]
 
 
-def _files_and_runs(ctx: click.Context, typed: str) -> list[str]:
-    return [_FILE, *_runs(ctx, typed)]
-
-
 _COMPLETERS: dict[str, _Completer] = {
     "job_name": _jobs,
     "script_args": lambda _ctx, _typed: [_FILE],
-    **dict.fromkeys(("run_name", "run_names", "first", "second", "after"), _runs),
-    **dict.fromkeys(("against", "summary run_names"), _files_and_runs),
+    **dict.fromkeys(("run_name", "run_names", "first", "second", "after", "against"), _runs),
     **dict.fromkeys(("cluster", "show name"), _clusters),
     "host": _hosts,
     "overrides": _keys,
@@ -136,18 +131,16 @@ def answer(command: click.Command) -> int:
 
 
 @click.command
-@click.argument("shell", type=Choice(["bash", "zsh", "fish"]), required=False)
-def completion(*, shell: str | None) -> None:
-    """Print what makes a shell complete jobs, runs, clusters, keys and files; without SHELL, for
-    the one that $SHELL names.
+@click.argument("shell", type=Choice(["bash", "zsh", "fish"]))
+def completion(*, shell: str) -> None:
+    """Print what makes a shell complete jobs, runs, clusters, keys and files.
 
     \b
     hpcdist completion bash >> ~/.bashrc
     hpcdist completion zsh >> ~/.zshrc      below the line with compinit
     hpcdist completion fish > ~/.config/fish/completions/hpcdist.fish
     """
-    chosen = get_completion_class(shell or os.path.basename(os.environ.get("SHELL", "")))
-    if chosen is None:
-        raise click.UsageError("name the shell: bash, zsh, fish")
+    chosen = get_completion_class(shell)
+    assert chosen is not None
     command = click.get_current_context().find_root().command
     sys.stdout.write(chosen(command, {}, "hpcdist", VARIABLE).source())

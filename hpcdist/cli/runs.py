@@ -29,10 +29,9 @@ _PLACE_KEYS = ("id", "index", "num_points", "point", "repeat", "label", "compari
 
 
 @click.command(name="runs", cls=HostCommand)
-@click.option("--all", "every", is_flag=True, help="Print a line for every run of a sweep.")
 @about_runs
 @click.option("--accounting", is_flag=True, hidden=True)
-def runs(*, runs: Path, every: bool, as_json: bool, accounting: bool) -> None:
+def runs(*, runs: Path, as_json: bool, accounting: bool) -> None:
     """List all runs, the oldest first, with their states; a sweep is one line."""
     listed = all_runs(runs)
     conditions = run_conditions(listed, warn=note)
@@ -47,33 +46,33 @@ def runs(*, runs: Path, every: bool, as_json: bool, accounting: bool) -> None:
     if not listed:
         note(f"there are no runs in {runs}; submit one with: hpcdist submit ddp --local")
         return
-    has_clusters = len({run["cluster"] for run in described}) > 1
-    header = ["RUN", "STATE", "SCHEDULER", "CLUSTER", "NODES x GPUs", "SUBMITTED", "JOB"]
     rows = []
-    for part in [[run] for run in described] if every else by_sweep(described):
+    for part in by_sweep(described):
         first, count = part[0], len(part)
         sweep, job = first["sweep"], first["job"] or "-"
-        sizes = list(dict.fromkeys(map(size, part)))
-        states = {run["state"]: None for run in part}
+        sizes, states = ({each(run): None for run in part} for each in (size, _state))
+        places = {run["cluster"] or run["scheduler"] or "-": None for run in part}
         if count > 1:
             kind = "comparison" if sweep["comparison"] else "sweep"
             job = f"{sweep['comparison'] or job}, {kind} of {count} runs"
         else:
             job += f": {sweep['label']}" if sweep else ""
             job += f" ({first['damage']})" if first["damage"] else ""
-        row = [
-            sweep["id"] if count > 1 else first["run"],
-            *(states if len(states) == 1 else [states_in_words(run["state"] for run in part)]),
-            *(
-                ", ".join({run[key] or "-": None for run in part})
-                for key in ("scheduler", "cluster")
-            ),
-            sizes[0] if len(sizes) == 1 else f"{len(sizes)} sizes",
-            local_time(first["created_s"]),
-            job,
-        ]
-        rows.append(row if has_clusters else row[:3] + row[4:])
-    print_columns(header if has_clusters else header[:3] + header[4:], rows)
+        rows.append(
+            (
+                sweep["id"] if count > 1 else first["run"],
+                *(states if len(states) == 1 else [states_in_words(map(_state, part))]),
+                ", ".join(places),
+                *(sizes if len(sizes) == 1 else [f"{len(sizes)} sizes"]),
+                local_time(first["created_s"]),
+                job,
+            )
+        )
+    print_columns(("RUN", "STATE", "CLUSTER", "NODES x GPUs", "SUBMITTED", "JOB"), rows)
+
+
+def _state(described: Mapping[str, Any]) -> str:
+    return str(described["state"])
 
 
 def describe_run(run: Run, condition: Condition) -> dict[str, Any]:

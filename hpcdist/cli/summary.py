@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,10 +23,11 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "csv": "the CSV",
-    "csv_benchmarks": "the CSV of benchmarks",
     "markdown": "the Markdown",
     "html": "the page",
 }
+_THRESHOLD = 0.05
+"""Slow-down that --against allows."""
 _PICTURES = (".png", ".svg", ".pdf", ".jpg")
 
 
@@ -43,14 +43,6 @@ def _by(parse: Callable[[str], Any]) -> Callable[..., Any]:
     return callback
 
 
-def _share(text: str) -> float:
-    """Return `5%`, or `5`, as 0.05."""
-    match = re.fullmatch(r"\s*(\d{1,2}(?:\.\d*)?)\s*%?\s*", text)
-    if match is None:
-        raise ValueError("is not a percentage from 0 to 100, such as 5%")
-    return float(match[1]) / 100
-
-
 def _goal(text: str) -> Goal:
     """Return `loss=0.5`, or `accuracy=97%`, as a goal."""
     from hpcdist.job.goal import parse_goal
@@ -64,25 +56,11 @@ def _folder(text: str) -> str:
     return text
 
 
-def _explain(context: click.Context, _option: click.Parameter, value: bool) -> None:
-    if value and not context.resilient_parsing:
-        from hpcdist.summary.report.text import make_console, say
-        from hpcdist.summary.report.words import explain
-
-        say(make_console(), explain())
-        context.exit()
-
-
 @click.command(cls=HostCommand)
 @run_arguments
 @about_runs
 @click.option("--details", is_flag=True, help="Print every table, as --markdown and --html do.")
 @click.option("--csv", metavar="FILE", help="Write one line per run to this CSV file; - is stdout.")
-@click.option(
-    "--csv-benchmarks",
-    metavar="FILE",
-    help="Write one line per size, batch size or way of loading that benchmarks measured.",
-)
 @click.option("--markdown", metavar="FILE", help="Write the tables as Markdown; - is stdout.")
 @click.option("--html", metavar="FILE", help="Write one HTML page, to send to others.")
 @click.option(
@@ -96,29 +74,9 @@ def _explain(context: click.Context, _option: click.Parameter, value: bool) -> N
     "[default: the accuracy that all runs of a job reach]",
 )
 @click.option(
-    "--explain",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_explain,
-    help="Explain the words of the summary, and exit.",
-)
-@click.option(
-    "--with-disturbed",
-    is_flag=True,
-    help="Also compare runs during which something else used their CPUs.",
-)
-@click.option("--no-cache", is_flag=True, help="Read all events again instead of kept figures.")
-@click.option(
     "--against",
     metavar="BASELINE",
     help="Only compare the runs with this run, sweep, folder, or saved --json.",
-)
-@click.option(
-    "--threshold",
-    metavar="PERCENT",
-    callback=_by(_share),
-    help="Slow-down that --against allows. [default: 5%]",
 )
 def summary(
     *,
@@ -128,10 +86,7 @@ def summary(
     details: bool,
     plot: str | None,
     goal: Goal | None,
-    with_disturbed: bool,
-    no_cache: bool,
     against: str | None,
-    threshold: float | None,
     **files_by_form: Any,
 ) -> int:
     """Compare runs: throughput, speed-up, efficiency, and where the time went.
@@ -144,8 +99,8 @@ def summary(
     Figures of runs that have ended are kept beside them (figures.msgpack) until their
     files change.
 
-    With --against, the exit code is 1 if a figure is slower by more than the threshold and this is
-    not chance, or if the runs for it failed.
+    With --against, the exit code is 1 if a figure is slower by more than 5 % and this is not
+    chance, or if the runs for it failed.
     """
     from hpcdist.monitor.states import run_accounting, run_states
     from hpcdist.summary import print_summary, summarize
@@ -158,29 +113,19 @@ def summary(
             [*found.runs, *found.foreign],
             functools.partial(run_states, warn=note),
             accounting=functools.partial(run_accounting, warn=note) if asks_accounting else None,
-            uses_kept=not no_cache,
+            uses_kept=True,
             goal=goal,
-            compares_disturbed=with_disturbed,
         )
 
     wanted = {form: file for form in _NAMES if (file := files_by_form[form]) is not None}
     if against is not None:
         others = {**wanted, "plot": plot, "goal": goal}
-        if given := [name.replace("_", "-") for name, value in others.items() if value]:
+        if given := [name for name, value in others.items() if value]:
             raise click.UsageError(
                 f"--{given[0]} and --against contradict each other: --against has no other form "
                 "than --json"
             )
-        return _compare(
-            run_names,
-            read,
-            against=against,
-            threshold=0.05 if threshold is None else threshold,
-            with_disturbed=with_disturbed,
-            as_json=as_json,
-        )
-    if threshold is not None:
-        raise click.UsageError("--threshold needs --against")
+        return _compare(run_names, read, against=against, as_json=as_json)
     on_stdout = [f"--{form} -" for form, file in wanted.items() if file == "-"]
     on_stdout += ["--json"] if as_json else []
     if len(on_stdout) > 1:
@@ -226,7 +171,6 @@ def _write(result: Summary, wanted: Mapping[str, str], plot: str | None) -> None
     texts = {
         "json": lambda: files.to_json(to_json(result)),
         "csv": lambda: csv.to_csv(result),
-        "csv_benchmarks": lambda: csv.to_benchmarks_csv(result),
         "markdown": lambda: text.to_markdown(report.make_report(result)),
         "html": lambda: page,
     }
@@ -245,8 +189,6 @@ def _compare(
     read: Callable[[tuple[str, ...]], Summary],
     *,
     against: str,
-    threshold: float,
-    with_disturbed: bool,
     as_json: bool,
 ) -> int:
     """Print how runs compare with a baseline; return the exit code.
@@ -271,9 +213,7 @@ def _compare(
             raise UserError(message, hint=hint) from None
     ids = {run.run for run in baseline}
     now = [run for run in summaries(names) if names or run.run not in ids]
-    comparison = comparing.compare_with(
-        baseline, now, threshold=threshold, compares_disturbed=with_disturbed
-    )
+    comparison = comparing.compare_with(baseline, now, threshold=_THRESHOLD)
     comparing.check_comparison(comparison, baseline, now, name=against)
     if as_json:
         print_json(comparison)

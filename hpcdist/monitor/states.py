@@ -190,7 +190,7 @@ def continuation(run: Run, verdict: Verdict) -> str | None:
         return None
     job = run.spec.job
     if "checkpoint" not in job and not load_scheduler(name).shares_files:  # code of the user's own
-        return f"hpcdist fetch {name_to_type(run.path)} --checkpoints"
+        return None
     return f"hpcdist resume {name_to_type(run.path)}"
 
 

@@ -250,8 +250,7 @@ def submit_from(run: Run, ended: Ended, planned: PlannedRun) -> Submission:
         raise UserError(
             f"run {run.id} ran code of your own, which {planned.scheduler.title} starts on new "
             "disks: hpcdist cannot bring there what it saved",
-            hint=f"hpcdist fetch {name_to_type(run.path)} --checkpoints brings it here; then "
-            "submit a job that finds it in a datastore or in the git work tree",
+            hint=f"submit a job that reads it from the folder hpcdist/{run.id} of the datastore",
         )
     return submit(PlannedSubmission.of_run(planned), runs=run.path.parent)
 

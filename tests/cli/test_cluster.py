@@ -46,15 +46,11 @@ def test_what_detect_writes_is_what_show_reads(hpcdist, slurm):
 
 
 def test_detect_prints_where_no_file_is_asked_for_and_leaves_a_file_that_is_there(hpcdist, slurm):
-    printed = hpcdist("cluster", "detect").stdout
+    assert "partition: gpu" in hpcdist("cluster", "detect").stdout
     assert not (hpcdist.folder / "hpcdist.yaml").exists()
     mine = hpcdist.write("hpcdist.yaml", "# mine\n")
     assert hpcdist("cluster", "detect", "--write").returncode == 2
     assert mine.read_text() == "# mine\n"
-    assert hpcdist("cluster", "detect", "--write", "--force").returncode == 0
-    assert mine.read_text() == printed
-    assert hpcdist("cluster", "detect", "--out", "new/folder/x.yaml").returncode == 0
-    assert (hpcdist.folder / "new/folder/x.yaml").read_text() == printed
 
 
 def test_detect_goes_on_without_accounts_and_says_so(hpcdist, slurm):

@@ -122,12 +122,6 @@ def test_the_default_profile_is_not_one_for_trials(profiles):
     assert read_back(profiles, first_file(site(*partitions)))[0] == "gpu"
 
 
-def test_the_default_profile_can_be_named(profiles):
-    default, found = read_back(profiles, first_file(site(gpu_partition("gpu")), name="my: one"))
-    assert default == "my: one"
-    assert found["my: one"].partition == "gpu"
-
-
 def test_names_that_yaml_would_read_as_something_else_are_quoted(profiles):
     text = first_file(site(gpu_partition("007"), gpu_partition("true")))
     _, found = read_back(profiles, text)

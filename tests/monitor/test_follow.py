@@ -363,7 +363,7 @@ def test_logs_of_a_large_run_are_those_of_rank_0_and_of_the_one_that_failed_firs
         "rank-04321.log",
     ]
     assert hpcdist_output("logs", "last", "--rank", 7, *place)[0] == "hello from 7\n"
-    out, err = hpcdist_output("logs", "last", "--all", *place)
+    out, err = hpcdist_output("logs", "last", "--rank", "0-8191", *place)
     assert out.count("hello from") == 3
     assert not err
 

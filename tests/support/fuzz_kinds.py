@@ -168,7 +168,6 @@ def run_directory(folder: Path) -> list[Sample]:
                 files.to_json(to_json(result))
                 text.to_markdown(report.make_report(result))
                 csv.to_csv(result)
-                csv.to_benchmarks_csv(result)
             finally:
                 path.write_bytes(original)
             return not described["damage"] and not result.skipped
