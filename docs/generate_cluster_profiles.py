@@ -35,8 +35,7 @@ hpcdist ships a commented file for some clusters:
 
 These commands show your profiles and what a job would request:
 
-    hpcdist cluster list                   # the profiles; * is the one used without --cluster
-    hpcdist cluster show [NAME]            # every value, and where it comes from
+    hpcdist cluster show [NAME]            # every value, and where it comes from; all names
     hpcdist explain ddp --nodes 2 --gpus 2     # the script: what each line does, and its key or flag
 
 ## Where profiles are, and which one applies

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcdist.base import files
-from hpcdist.base.errors import ProfileError, SchedulerError, UserError
+from hpcdist.base.errors import SchedulerError, UserError
 from hpcdist.base.text import harmless
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option
@@ -31,84 +31,43 @@ def cluster() -> None:
     """
 
 
-@cluster.command("list")
-@json_option
-def list_(*, as_json: bool) -> None:
-    """List the profiles; * marks the one that is used without --cluster."""
-    from hpcdist.cluster.load import list_profiles
-
-    default, profiles = list_profiles()
-    listed: list[dict[str, Any]] = []
-    for name, profile in profiles.items():
-        told = {"name": name, "default": name == default, "scheduler": None, "partition": None}
-        if isinstance(profile, ProfileError):
-            listed.append(told | {"files": [], "error": profile.message})
-            continue
-        origins = set(profile.origins.values())
-        told |= {key: getattr(profile.profile, key) for key in ("scheduler", "partition")}
-        told["files"] = [file for file in profile.files if file in origins]
-        listed.append(told | {"error": None})
-    if as_json:
-        print_json(listed)
-        return
-    if not listed:
-        _note_nothing()
-        return
-    rows = [
-        (
-            f"{each['name']} *" if each["default"] else each["name"],
-            each["scheduler"] or "-",
-            each["partition"] or "-",
-            f"broken: {each['error']}" if each["error"] else " and ".join(each["files"]),
-        )
-        for each in listed
-    ]
-    print_columns(("CLUSTER", "SCHEDULER", "PARTITION", "FROM"), rows)
-
-
 @cluster.command
 @click.argument("name", metavar="[NAME]", required=False)
 @json_option
 def show(*, name: str | None, as_json: bool) -> None:
     """Print the values of a profile, and where each comes from.
 
-    Without NAME, show the profile that `hpcdist submit` would use.
+    Without NAME, show the profile that `hpcdist submit` would use, and name all of them.
     """
-    from hpcdist.cluster.load import load_profile
+    from hpcdist.cluster.load import all_profiles, load_profile, shown_path, user_file
 
     loaded = load_profile(name)
     if as_json:
         print_json(loaded)
         return
-    if loaded.name is not None:
-        note(f"cluster {loaded.name}")
-    elif loaded.known:
-        note(f"no profile is the default; there are {', '.join(loaded.known)}")
+    if names := ", ".join(all_profiles()[1]):
+        chosen = f"cluster {loaded.name}" if loaded.name else "no profile is the default"
+        note(chosen if name else f"{chosen}; there are {names}")
     else:
-        _note_nothing()
+        note(
+            f"there is no profile: no hpcdist.yaml here, above, or at {shown_path(user_file())}; "
+            "`hpcdist cluster detect --write` makes one on a login node, `hpcdist cluster copy` "
+            "lists those that come with hpcdist"
+        )
     print_columns(("KEY", "VALUE", "FROM"), _rows(loaded))
 
 
 def _rows(loaded: LoadedProfile) -> list[tuple[str, str, str]]:
-    """Return a row per value; of lists and of the environment one per item."""
+    """Return a row per value; lists and sections are JSON. Sections of schedulers that the profile
+    cannot mean are left out."""
     import msgspec
 
-    values = msgspec.to_builtins(loaded.profile)
-    origins = dict(loaded.origins)
-    for name in SCHEDULERS:
-        for key, value in (values.pop(name, None) or {}).items():
-            if loaded.profile.scheduler in {"auto", name}:  # no other reads them
-                path = f"{name}.{key}"
-                values[path] = " ".join(value) if isinstance(value, list) else value
-                origins[path] = loaded.origins[name]
     rows = []
-    for key, value in values.items():
-        items = value if isinstance(value, list) else [value]
-        if isinstance(value, dict):
-            items = [f"{name}={text}" for name, text in value.items()]
-        lines = [line for item in items if item is not None for line in str(item).splitlines()]
-        for number, line in enumerate(lines or ["-"]):
-            rows.append(("", line, "") if number else (key, line, origins[key]))
+    for key, value in msgspec.to_builtins(loaded.profile).items():
+        if key in SCHEDULERS and loaded.profile.scheduler not in {"auto", key}:
+            continue
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        rows.append((key, "-" if text in {"null", "[]", "{}"} else text, loaded.origins[key]))
     return rows
 
 
@@ -171,13 +130,3 @@ def _give(text: str, *, is_written: bool) -> None:
     with writing(path, hint="go to a folder of your own"):
         files.write_whole(path, text)
     say(f"wrote {path}; read it, and correct what is wrong")
-
-
-def _note_nothing() -> None:
-    from hpcdist.cluster.load import shown_path, user_file
-
-    note(
-        f"there is no profile: no hpcdist.yaml here, above, or at {shown_path(user_file())}; "
-        f"`hpcdist cluster detect --write` makes one on a login node, `hpcdist cluster copy` lists "
-        f"those that come with hpcdist"
-    )

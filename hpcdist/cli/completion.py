@@ -58,12 +58,6 @@ def _clusters(_ctx: click.Context, _typed: str) -> Iterable[str]:
     return all_profiles()[1]
 
 
-def _hosts(_ctx: click.Context, _typed: str) -> list[str]:
-    from hpcdist.runs.remote import known_hosts
-
-    return known_hosts()
-
-
 def _keys(_ctx: click.Context, typed: str) -> list[str]:
     """Return sections, or the keys of a section with their defaults: always more than one where
     there are more, so that no shell puts a space behind half of it."""
@@ -93,7 +87,6 @@ _COMPLETERS: dict[str, _Completer] = {
     "script_args": lambda _ctx, _typed: [_FILE],
     **dict.fromkeys(("run_name", "run_names", "first", "second", "after", "against"), _runs),
     **dict.fromkeys(("cluster", "show name"), _clusters),
-    "host": _hosts,
     "overrides": _keys,
     "explain job_name": _explained,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,18 +96,13 @@ def gc(
 
 def _named(runs: Path, names: Sequence[str]) -> frozenset[Path]:
     """Return the run directories of these names; only those among the runs can be judged."""
-
-    def place(path: Path) -> Path:  # a run that is a link is not its target
-        return Path(os.path.realpath(path.parent), path.name)
-
-    here = {place(run.path): run.path for run in all_runs(runs)}
-    paths = [place(run.path) for run in named_runs(runs, names)]
-    if others := [path for path in paths if path not in here]:
+    paths = [run.path for run in named_runs(runs, names)]
+    if others := [path for path in paths if path.parent.resolve() != runs.resolve()]:
         raise RunNotFoundError(
             f"{others[0]} is not among the runs in {runs}",
             hint=f"name their folder: --runs {others[0].parent}",
         )
-    return frozenset(here[path] for path in paths)
+    return frozenset(runs / path.name for path in paths)
 
 
 def _show(candidates: Sequence[Candidate], free: Sequence[Candidate]) -> None:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from hpcdist.remote.ssh import Connection, Where
     from hpcdist.runs.snapshot import SnapshotPlan
 
-_ARGS = "hpcdist.args"
 _HERE_ONLY = ("local", "here")
 """Options of jobs that run on this machine."""
 _READ_HERE = ("summary", "runs", "diff")
@@ -36,18 +35,6 @@ _READ_HERE = ("summary", "runs", "diff")
 
 class HostCommand(click.Command):
     """A verb that may run at a host."""
-
-    def make_context(
-        self,
-        info_name: str | None,
-        args: list[str],
-        parent: click.Context | None = None,
-        **extra: Any,
-    ) -> click.Context:
-        given = list(args)
-        ctx = super().make_context(info_name, args, parent, **extra)
-        ctx.meta[_ARGS] = given
-        return ctx
 
     def invoke(self, ctx: click.Context) -> Any:
         if served.is_served():
@@ -63,7 +50,7 @@ class HostCommand(click.Command):
             from hpcdist.remote.ssh import Connection
 
             with Connection(there.host) as connection:
-                bring(connection, there, ctx.params["runs"], with_events=True, note=note)
+                bring(connection, there, ctx.params["runs"], with_events=True)
             return super().invoke(ctx)
         given = [ctx.params.get(key) or () for key in ("run_name", "run_names", "first", "second")]
         names = list(chain.from_iterable([one] if isinstance(one, str) else one for one in given))
@@ -114,7 +101,7 @@ def _place(ctx: click.Context, names: Sequence[str]) -> tuple[Where | None, list
 def _run_at(ctx: click.Context, where: Where, args: list[str]) -> int:
     from hpcdist.remote.command import Verb
 
-    return Verb(where=where, argv=[*_verb(ctx).split(), *args]).run(note)[0]
+    return Verb(where=where, argv=[*_verb(ctx).split(), *args]).run()
 
 
 # Jobs.
@@ -187,13 +174,13 @@ def _run_job(ctx: click.Context, host: Host) -> int:
     where = _where(host, ctx)
     verb = Verb(where=where, argv=[*_verb(ctx).split(), *args], tree=tree, profiles=profiles)
     if _verb(ctx) != "submit":
-        return verb.run(note)[0]
+        return verb.run()
 
     def record(connection: Connection, out: str) -> None:
         """Make records of the runs that were submitted, by which their names are known here."""
         said = json.loads(out) if out.startswith("{") else {"run": out.partition("\n")[0]}
         if wanted := {str(said[key]) for key in ("run", "sweep") if said.get(key)}:
-            bring(connection, where, runs_folder(), wanted, with_events=False, note=note)
+            bring(connection, where, runs_folder(), wanted, with_events=False)
 
     return submit_at(verb, note, record)
 
@@ -247,7 +234,7 @@ def _typed(ctx: click.Context) -> tuple[list[str], str | None]:
     """Return the words behind the verb without --host and --runs, and what --runs says."""
     kept: list[str] = []
     runs = None
-    words = iter(ctx.meta.get(_ARGS, ()))
+    words = iter(ctx.obj[len(_verb(ctx).split()) :])
     for word in words:
         option, equals, value = word.partition("=")
         if word == "--":

@@ -157,7 +157,7 @@ def _called(given: list[str]) -> object:
 
         return answer(hpcdist)
     try:
-        return hpcdist.main(args=given, prog_name="hpcdist", standalone_mode=False)
+        return hpcdist.main(given, "hpcdist", standalone_mode=False, obj=given)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return EXIT_USER

@@ -220,15 +220,10 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
                 names[points.CLUSTER] = f"--cluster {self.cluster}"
             points.check_given_once(axes, names)
             return points.make_points(axes, num_repeats=self.repeat or 1)
-        if axes and not comparison.axes:
+        if axes and (not comparison.axes or any(len(axis[0]) > 1 for axis in axes)):
             raise click.UsageError(
-                f"{comparison.name} compares jobs already: submit it without --sweep, or "
-                "sweep one of them"
-            )
-        if joined := [":".join(axis[0]) for axis in axes if len(axis[0]) > 1]:
-            raise click.UsageError(
-                f"--sweep {joined[0]}: keys that change together are for plain jobs; "
-                f"{comparison.name} sweeps each key by itself"
+                f"{comparison.name} compares jobs already: submit it without --sweep, or sweep one "
+                "of them"
             )
         if axes:
             values = {key: [step[key].value for step in axis] for axis in axes for key in axis[0]}
@@ -255,20 +250,14 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
         return chosen, with_channels(loaded, self.notify)
 
     def cluster_here(self) -> LoadedProfile:
-        """Return the profile for a step in this shell's allocation, whose partition is given.
-
-        Raises UsageError for an option that the allocation has decided already.
-        """
+        """Return the profile for one run in this shell's allocation; UsageError for an option that
+        the allocation has decided already, or that is for several runs."""
         from hpcdist.cluster.load import load_profile, with_channels
-        from hpcdist.schedulers import load_scheduler
 
-        given = ["--local"] if self.local else []
-        given += [f"--{name}" for name in self._typed(*_PROFILE_FLAGS)]
-        if self.scheduler not in {None, "auto"}:
-            has_steps = load_scheduler(self.scheduler).allocation_variable is not None
-            given += [] if has_steps else [f"--scheduler {self.scheduler}"]
-        if given:
-            raise click.UsageError(f"--here and {given[0]} contradict each other")
+        names = ("local", *_PROFILE_FLAGS, "repeat", "max_parallel", "after")
+        given = [name.replace("_", "-") for name in names if getattr(self, name)]
+        if given := ["sweep"] * self.is_sweep + given:
+            raise click.UsageError(f"--here and --{given[0]} contradict each other")
         return with_channels(load_profile(self.cluster), self.notify)
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_INTERRUPTED, SchedulerError
-from hpcdist.base.text import number_of, one_line
+from hpcdist.base.text import number_of
 from hpcdist.cli import follow
 from hpcdist.cli.follow import Interrupts, follow_run
 from hpcdist.cli.host import JobCommand
 from hpcdist.cli.options import JOB_OPTIONS, JobOptions, how_to_follow, job_options, json_option
-from hpcdist.cli.printing import note, print_columns, print_json, say
+from hpcdist.cli.printing import note, print_json, say
 from hpcdist.runs.run import Run, name_to_type
 from hpcdist.submission.once import submitted_before
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from hpcdist.schedulers.base import Dependency
     from hpcdist.submission.plan import PlannedSubmission
     from hpcdist.submission.submit import Submission
-
-_LISTED_POINTS = 40
-"""A longer table would push what comes before it off the screen."""
 
 
 @click.command(cls=JobCommand)
@@ -93,14 +90,9 @@ def submit(*, options: JobOptions, wait: bool, detach: bool, here: bool, as_json
 
 
 def _check_options(options: JobOptions, *, wait: bool, detach: bool, here: bool) -> None:
-    others = (options.is_sweep, options.max_parallel, options.after, options.summary_after, detach)
-    if here and any(others):
-        raise click.UsageError(
-            "--here runs one job at once, without --sweep, --repeat, --max-parallel, --after, "
-            "--summary-after and --detach"
-        )
-    if detach and wait:
-        raise click.UsageError("--detach and --wait contradict each other")
+    if detach and (wait or here):
+        other = "--wait" if wait else "--here"
+        raise click.UsageError(f"--detach and {other} contradict each other")
     if detach and options.is_sweep and options.local:
         raise click.UsageError("--detach is for one run: this command starts the runs of a sweep")
     if options.max_parallel and not options.is_sweep:
@@ -134,6 +126,8 @@ def _plan_here(options: JobOptions) -> PlannedSubmission:
 
     cluster = options.cluster_here()
     scheduler, allocation = find_allocation(os.environ)
+    if options.scheduler not in {None, "auto", scheduler.name}:
+        raise click.UsageError(f"--here is in a job of {scheduler.title}")
     run = plan_run(
         options.load(defaults={"resources.nodes": allocation.num_nodes}),
         scheduler=scheduler.name,
@@ -231,16 +225,8 @@ def _describe_sweep(submission: Submission) -> dict[str, Any]:
 
 def _print_sweep(submission: Submission) -> None:
     planned, num_jobs = submission.planned, len(submission.jobs)
-    pairs = list(zip(submission.runs, planned.points, strict=True))
-    jobs = number_of(num_jobs, "job")
-    say(f"{len(pairs)} runs submitted to {planned.scheduler.name}, as {jobs}:")
-    rows = [
-        (run.id, str(run.read_job_id()), one_line(point.label))
-        for run, point in pairs[:_LISTED_POINTS]
-    ]
-    print_columns(("RUN", "JOB ID", "POINT"), rows, is_error=True)
-    if len(pairs) > _LISTED_POINTS:
-        say(f"... and {len(pairs) - _LISTED_POINTS} more")
+    jobs = f"{number_of(num_jobs, 'job')}: {', '.join(map(str, submission.job_ids))}"
+    say(f"{len(submission.runs)} runs submitted to {planned.scheduler.name}, as {jobs}")
     if planned.max_parallel is not None and planned.max_parallel < num_jobs:
         note(
             f"--max-parallel {planned.max_parallel}: jobs of different sizes wait for "

@@ -21,39 +21,20 @@ if TYPE_CHECKING:
     from hpcdist.summary import Summary
     from hpcdist.summary.values import RunSummary
 
-_NAMES = {
-    "csv": "the CSV",
-    "markdown": "the Markdown",
-    "html": "the page",
-}
+_NAMES = {"csv": "the CSV", "markdown": "the Markdown", "html": "the page"}
 _THRESHOLD = 0.05
 """Slow-down that --against allows."""
 _PICTURES = (".png", ".svg", ".pdf", ".jpg")
 
 
-def _by(parse: Callable[[str], Any]) -> Callable[..., Any]:
-    """Return the callback of an option whose value `parse` reads, or refuses with ValueError."""
-
-    def callback(_context: click.Context, _option: click.Parameter, value: str | None) -> Any:
-        try:
-            return None if value is None else parse(value)
-        except ValueError as error:
-            raise click.BadParameter(f"{value!r} {error}") from None
-
-    return callback
-
-
-def _goal(text: str) -> Goal:
+def _goal(_context: click.Context, _option: click.Parameter, text: str | None) -> Goal | None:
     """Return `loss=0.5`, or `accuracy=97%`, as a goal."""
     from hpcdist.job.goal import parse_goal
 
-    return parse_goal(text)
-
-
-def _folder(text: str) -> str:
-    if Path(text).suffix in _PICTURES and not Path(text).is_dir():
-        raise ValueError("is the name of a picture: name a folder for them all")
-    return text
+    try:
+        return None if text is None else parse_goal(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} {error}") from None
 
 
 @click.command(cls=HostCommand)
@@ -63,13 +44,11 @@ def _folder(text: str) -> str:
 @click.option("--csv", metavar="FILE", help="Write one line per run to this CSV file; - is stdout.")
 @click.option("--markdown", metavar="FILE", help="Write the tables as Markdown; - is stdout.")
 @click.option("--html", metavar="FILE", help="Write one HTML page, to send to others.")
-@click.option(
-    "--plot", metavar="DIR", callback=_by(_folder), help="Draw pictures into this folder: PNG, SVG."
-)
+@click.option("--plot", metavar="DIR", help="Draw pictures into this folder: PNG, SVG.")
 @click.option(
     "--goal",
     metavar="KEY=VALUE",
-    callback=_by(_goal),
+    callback=_goal,
     help="Show the time and samples to loss=0.5 or accuracy=97% (test data), or train_loss=0.5. "
     "[default: the accuracy that all runs of a job reach]",
 )
@@ -93,8 +72,7 @@ def summary(
 
     Without RUN, all runs are read, including those in subfolders; RUN may also be a folder with
     runs. Runs of one job that differ only in nodes and GPUs are compared; the table says why
-    others are not. The variants of a comparison are compared with the first one, and a picture is
-    written into its folder.
+    others are not. The variants of a comparison are compared with the first one.
 
     Figures of runs that have ended are kept beside them (figures.msgpack) until their
     files change.
@@ -105,7 +83,6 @@ def summary(
     from hpcdist.monitor.states import run_accounting, run_states
     from hpcdist.summary import print_summary, summarize
     from hpcdist.summary.read.search import search_named
-    from hpcdist.summary.writing import write_comparisons
 
     def read(names: tuple[str, ...], *, asks_accounting: bool = False) -> Summary:
         found = search_named(runs, names)
@@ -117,14 +94,12 @@ def summary(
             goal=goal,
         )
 
+    if plot is not None and Path(plot).suffix in _PICTURES and not Path(plot).is_dir():
+        raise click.UsageError(f"--plot {plot} names a picture: name a folder for them all")
     wanted = {form: file for form in _NAMES if (file := files_by_form[form]) is not None}
     if against is not None:
-        others = {**wanted, "plot": plot, "goal": goal}
-        if given := [name for name, value in others.items() if value]:
-            raise click.UsageError(
-                f"--{given[0]} and --against contradict each other: --against has no other form "
-                "than --json"
-            )
+        if wanted or plot or goal:
+            raise click.UsageError("--against has no goal, and no other form than --json")
         return _compare(run_names, read, against=against, as_json=as_json)
     on_stdout = [f"--{form} -" for form, file in wanted.items() if file == "-"]
     on_stdout += ["--json"] if as_json else []
@@ -134,17 +109,8 @@ def summary(
         )
     result = read(run_names, asks_accounting=True)
     _write(result, wanted | ({"json": "-"} if as_json else {}), plot)
-    if on_stdout:
-        return EXIT_DONE
-    print_summary(result, details=details)
-    if not result.comparisons:
-        return EXIT_DONE
-    path = result.runs[0].path if result.runs else None
-    try:
-        pictures = write_comparisons(result, Path(path).parent if path else runs)
-        note(*(f"the picture is in {picture}" for picture in pictures))
-    except OSError as error:
-        note(f"the picture cannot be written: {error.strerror}")
+    if not on_stdout:
+        print_summary(result, details=details)
     return EXIT_DONE
 
 

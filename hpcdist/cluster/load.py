@@ -196,18 +196,6 @@ def load_profile(
     return _loaded(_choose(name, files), files, flags or {})
 
 
-def list_profiles() -> tuple[str | None, dict[str, LoadedProfile | ProfileError]]:
-    """Return the name of the default one, and every profile, or what is wrong with it, by name."""
-    files = _profile_files()
-    profiles: dict[str, LoadedProfile | ProfileError] = {}
-    for name in _profile_names(files):
-        try:
-            profiles[name] = _loaded(name, files, {})
-        except ProfileError as error:
-            profiles[name] = error
-    return _choose(None, files), profiles
-
-
 def with_channels(loaded: LoadedProfile, notify: Sequence[str]) -> LoadedProfile:
     """Return the profile with the channels of --notify in the place of its own, if there are any.
 

@@ -59,7 +59,7 @@ def assert_refused(done, exit_code, message, hint=""):
         (["submit", "t", "--local"], 2, "there is no job called 't'", "did you mean t.py?"),
         (["submit", "t.py", "--set", "args=[--lr,0.1]"], 2, "each value text", "quotes, to make"),
         (["doctor", "--sweep", "nodes=1,2"], 2, "No such option '--sweep'", "doctor --help"),
-        (["summary", "--plot", "x.png"], 2, "'x.png' is the name of a picture", "summary --help"),
+        (["summary", "--plot", "x.png"], 2, "--plot x.png names a picture", "summary --help"),
         (["submit", "y.yaml"], 2, 'train is "epochs 3"', "write epochs: 3"),
         (["submit", "ddp", "--local", "--set", "model.name=x\ny"], 2, "model.name", ""),
         (["submit", "ddp", "--local", "--set", "data.name=cifar"], 2, "data.name", "digits"),
@@ -151,7 +151,7 @@ BOMB = "k: &k [x, x]\n" + "".join(
     [
         ("jobs/bomb.yaml", ["jobs"]),
         ("jobs/bomb.yaml", ["render", "bomb"]),
-        ("hpcdist.yaml", ["cluster", "list"]),
+        ("hpcdist.yaml", ["cluster", "show"]),
         ("hpcdist.yaml", ["render", "ddp", "--scheduler", "slurm"]),
     ],
 )

@@ -306,7 +306,7 @@ def job_file(folder: Path) -> list[Sample]:
 
 
 def profile(folder: Path) -> list[Sample]:
-    from hpcdist.cluster.load import list_profiles, load_profile
+    from hpcdist.cluster.load import all_profiles, load_profile
 
     def read(content: bytes) -> bool:
         before = os.getcwd()
@@ -314,7 +314,7 @@ def profile(folder: Path) -> list[Sample]:
         os.chdir(folder)
         try:
             load_profile("jura")
-            list_profiles()
+            all_profiles()
         except ProfileError as error:
             return _is_refused(error)
         finally:
