@@ -80,7 +80,7 @@ _write_option = click.option(
 @_write_option
 @host_option
 def detect(*, write: bool) -> None:
-    """Make a first hpcdist.yaml from what the scheduler reports, and print it.
+    """Print a first hpcdist.yaml, by what the scheduler reports.
 
     Every partition with GPUs, and the default one, gets a profile. Run it on a login node, or with
     --host from elsewhere.
@@ -103,7 +103,7 @@ def detect(*, write: bool) -> None:
 @click.argument("name", metavar="[NAME]", required=False)
 @_write_option
 def copy(*, name: str | None, write: bool) -> None:
-    """Print an hpcdist.yaml that comes with hpcdist; without NAME, list them."""
+    """Print an hpcdist.yaml that comes with hpcdist, or list all."""
     from hpcdist.cluster.load import shipped_file, shipped_files
 
     if name is not None:

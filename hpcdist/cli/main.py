@@ -131,10 +131,18 @@ def main(args: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if args is None else list(args)
     as_json = "--json" in given[: given.index("--") if "--" in given else None]
     try:
-        code = _called(given)
+        if _COMPLETE in os.environ:
+            from hpcdist.cli.completion import answer
+
+            code = answer(hpcdist)
+        else:
+            code = hpcdist.main(given, "hpcdist", standalone_mode=False, obj=given)
         sys.stdout.flush()
     except HpcdistError as error:
         return _report(error.message, error.hint, error.exit_code, as_json=as_json)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return EXIT_USER
     except click.UsageError as error:
         return _report(*_usage(error, given), EXIT_USER, as_json=as_json)
     except (click.Abort, KeyboardInterrupt):
@@ -148,19 +156,6 @@ def main(args: Sequence[str] | None = None) -> int:
             _report(f"the output cannot be written: {error.strerror}", "", EXIT_FAILED)
         return EXIT_FAILED
     return code if isinstance(code, int) else 0
-
-
-def _called(given: list[str]) -> object:
-    """Call the verb, or answer a shell whose user has pressed TAB."""
-    if _COMPLETE in os.environ:
-        from hpcdist.cli.completion import answer
-
-        return answer(hpcdist)
-    try:
-        return hpcdist.main(given, "hpcdist", standalone_mode=False, obj=given)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
-        return EXIT_USER
 
 
 def _usage(error: click.UsageError, given: Sequence[str]) -> tuple[str, str]:
