@@ -56,7 +56,9 @@ def requirements():
 
 def sources_that_ship():
     paths = [path for name in SHIPPED for path in (REPOSITORY / name).rglob("*") if path.is_file()]
-    relative = [path.relative_to(REPOSITORY) for path in paths if path.suffix != ".pyc"]
+    relative = [
+        path.relative_to(REPOSITORY) for path in paths if path.suffix not in {".pyc", ".png"}
+    ]
     return {str(path) for path in relative}
 
 

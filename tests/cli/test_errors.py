@@ -24,7 +24,6 @@ def assert_refused(done, exit_code, message, hint=""):
     [
         (["frobnicate"], 2, "there is no command 'frobnicate'", "hpcdist --help"),
         (["sumary"], 2, "did you mean summary?", "hpcdist --help"),
-        (["list"], 2, "did you mean runs, or jobs?", "hpcdist --help"),
         (["submit", "ddp", "--local", "--sweep", "gpu=1,2"], 2, "gpu is", "mean resources.gpus?"),
         (
             ["submit", "ddp", "--local", "--set", "launch.device=gpu"],

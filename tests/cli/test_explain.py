@@ -104,7 +104,7 @@ def test_of_a_sweep_the_first_script_is_explained(hpcdist):
     done = hpcdist("explain", "ddp", "--scheduler", "slurm", *sweep)
     assert "the script of the first run: nodes=1 train.lr=0.1" in done.stderr
     lines = done.stdout.splitlines()
-    assert [line for line in lines if "--nodes=" in line] == ["#SBATCH --nodes=1"]
+    assert [line for line in lines if line.startswith("#SBATCH --nodes=")] == ["#SBATCH --nodes=1"]
 
 
 def test_runs_of_a_sweep_in_different_images_share_an_array(hpcdist):
