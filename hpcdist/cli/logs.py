@@ -88,10 +88,8 @@ def _shown_ranks(run: Run, everything: range) -> Sequence[int]:
     if len(everything) <= _MOST_RANKS:
         return everything
     verdict = run.read_verdict()
-    failed = verdict.first.rank if verdict is not None and verdict.first is not None else None
+    failed = verdict.first.rank if verdict is not None and verdict.first is not None else 0
     of_failed = f", and of rank {failed}, which failed first" if failed else ""
-    note(
-        f"this is the log of rank 0 of {len(everything):,}{of_failed}; --rank prints others, "
-        f"such as --rank 0-{len(everything) - 1}"
-    )
-    return [0, failed] if failed else [0]
+    last = everything[-1]
+    note(f"of ranks 0 to {last:,}, this is the log of rank 0{of_failed}; --rank 0-{last}: of all")
+    return sorted({0, failed})

@@ -44,7 +44,8 @@ def runs(*, runs: Path, as_json: bool) -> None:
     for part in by_sweep(described):
         first, count = part[0], len(part)
         sweep, job = first["sweep"], first["job"] or "-"
-        sizes, states = ({each(run): None for run in part} for each in (size, _state))
+        sizes = dict.fromkeys(map(size, part))
+        states = dict.fromkeys(run["state"] for run in part)
         places = {run["cluster"] or run["scheduler"] or "-": None for run in part}
         if count > 1:
             kind = "comparison" if sweep["comparison"] else "sweep"
@@ -55,7 +56,7 @@ def runs(*, runs: Path, as_json: bool) -> None:
         rows.append(
             (
                 sweep["id"] if count > 1 else first["run"],
-                *(states if len(states) == 1 else [states_in_words(map(_state, part))]),
+                *(states if len(states) == 1 else [states_in_words(run["state"] for run in part)]),
                 ", ".join(places),
                 *(sizes if len(sizes) == 1 else [f"{len(sizes)} sizes"]),
                 local_time(first["created_s"]),
@@ -63,10 +64,6 @@ def runs(*, runs: Path, as_json: bool) -> None:
             )
         )
     print_columns(("RUN", "STATE", "CLUSTER", "NODES x GPUs", "SUBMITTED", "JOB"), rows)
-
-
-def _state(described: Mapping[str, Any]) -> str:
-    return str(described["state"])
 
 
 def describe_run(run: Run, condition: Condition) -> dict[str, Any]:
