@@ -42,11 +42,9 @@ def list_(*, as_json: bool) -> None:
     for name, profile in profiles.items():
         told = {"name": name, "default": name == default, "scheduler": None, "partition": None}
         if isinstance(profile, ProfileError):
-            listed.append(told | {"files": [], "error": profile.message})
+            listed.append(told | {"error": profile.message})
             continue
-        origins = set(profile.origins.values())
         told |= {key: getattr(profile.profile, key) for key in ("scheduler", "partition")}
-        told["files"] = [file for file in profile.files if file in origins]
         listed.append(told | {"error": None})
     if as_json:
         print_json(listed)
@@ -59,11 +57,11 @@ def list_(*, as_json: bool) -> None:
             f"{each['name']} *" if each["default"] else each["name"],
             each["scheduler"] or "-",
             each["partition"] or "-",
-            f"broken: {each['error']}" if each["error"] else " and ".join(each["files"]),
+            f"broken: {each['error']}" if each["error"] else "",
         )
         for each in listed
     ]
-    print_columns(("CLUSTER", "SCHEDULER", "PARTITION", "FROM"), rows)
+    print_columns(("CLUSTER", "SCHEDULER", "PARTITION", "MISTAKE"), rows)
 
 
 @cluster.command
@@ -82,8 +80,8 @@ def show(*, name: str | None, as_json: bool) -> None:
         return
     if loaded.name is not None:
         note(f"cluster {loaded.name}")
-    elif loaded.known:
-        note(f"no profile is the default; there are {', '.join(loaded.known)}")
+    elif loaded.notes:
+        note(*loaded.notes)
     else:
         _note_nothing()
     print_columns(("KEY", "VALUE", "FROM"), _rows(loaded))

@@ -233,7 +233,7 @@ def _explain_job(options: JobOptions) -> list[dict[str, Any]]:
     alike: dict[str, list[int]] = {}
     for index, run in enumerate(planned.plans):
         job = run.loaded.job
-        key = f"{planned.points[index].cluster} {shape_of(job)} {job.container}"
+        key = f"{shape_of(job)} {job.container}"
         alike.setdefault(key, []).append(index)
     return [
         {

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdist.base import served
-from hpcdist.base.errors import HpcdistError, JobError, ProfileError, RunNotFoundError, UserError
+from hpcdist.base.errors import HpcdistError, ProfileError, RunNotFoundError, UserError
 from hpcdist.base.text import yaml_scalar
 from hpcdist.cli.options import HOST, named_runs, write_in_groups
 from hpcdist.cli.printing import note
@@ -144,9 +144,7 @@ def _host_of_job(ctx: click.Context) -> Host | None:
 
     Raises ProfileError for a host that others may have chosen.
     """
-    from hpcdist.submission.points import CLUSTER, parse_sweeps
-
-    params, clusters = ctx.params, [ctx.params.get("cluster")]
+    params = ctx.params
     given = [f"--{name}" for name in _HERE_ONLY if params.get(name)]
     given += ["--scheduler local"] if params.get("scheduler") == "local" else []
     if (text := ctx.meta.get(HOST)) is not None:
@@ -158,18 +156,7 @@ def _host_of_job(ctx: click.Context) -> Host | None:
         return _parsed(text)
     if given:
         return None
-    with suppress(JobError):  # it is told later
-        axes = parse_sweeps(params.get("sweeps") or ())
-        swept = [step[CLUSTER] for axis in axes if CLUSTER in axis[0] for step in axis]
-        clusters = [str(flag.text or flag.value) for flag in swept] or clusters
-    hosts = {name: _host_of_cluster(name) for name in clusters}
-    if len({*hosts.values()}) > 1:
-        places = "; ".join(f"{name} is at {text or 'this machine'}" for name, text in hosts.items())
-        raise click.UsageError(
-            "--sweep cluster: its runs are for several places; submit to each of them "
-            f"separately: {places}"
-        )
-    text = hosts[clusters[0]]
+    text = _host_of_cluster(params.get("cluster"))
     return None if text is None else _parsed(text, "host")
 
 
@@ -233,13 +220,12 @@ def _run_job(ctx: click.Context, host: Host) -> int:
 def _work_tree(ctx: click.Context, job: str) -> SnapshotPlan | None:
     """Return the work tree that goes along; None where there is none, or is not to be taken."""
     from hpcdist.runs.snapshot import NoWorkTreeError, plan_snapshot
-    from hpcdist.submission.workspace import snapshot_limit_bytes
 
     wanted = ctx.params["snapshot"]
     if wanted is False:
         return None
     try:
-        plan = plan_snapshot(Path.cwd(), runs=runs_folder(), limit_bytes=snapshot_limit_bytes())
+        plan = plan_snapshot(Path.cwd(), runs=runs_folder())
     except NoWorkTreeError as error:
         if wanted or os.path.exists(job):
             raise UserError(
