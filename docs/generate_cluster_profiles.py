@@ -44,12 +44,10 @@ These commands show your profiles and what a job would request:
   root of the git repository.
 - The user's file: `$XDG_CONFIG_HOME/hpcdist/hpcdist.yaml`, by default `~/.config/hpcdist/hpcdist.yaml`.
 
-If both files describe a cluster, they are merged key by key. The project's value wins, and its `null` removes the user's
-value. Lists, `environment`, `container`, `lsf` and `azure` are each replaced as one value. `--partition`, `--account` and `--qos`
-override both files.
+One file counts: the user's, if the project has none. `--partition`, `--account` and `--qos` override it.
 
-The first of these that is given selects the cluster: `--cluster NAME`, the variable `HPCDIST_CLUSTER`, `default` in the project's
-file, `default` in the user's file, the only cluster there is. Otherwise jobs are submitted without a profile, and so they are
+The first of these that is given selects the cluster: `--cluster NAME`, the variable `HPCDIST_CLUSTER`, `default` in the file, the
+only cluster there is. Otherwise jobs are submitted without a profile, and so they are
 with `--local` and `--scheduler local`. `--scheduler` overrides the profile's `scheduler`.
 
 The job's own values win over the profile. `--time` is short for `--set resources.time_limit_min`. It takes minutes, `H:MM:SS` or
@@ -73,8 +71,7 @@ clusters:
 _NOTES = """
 - `setup`: each item is bash code of one or more lines. A single text is a list of one item.
 - `environment`: values are text. Put numbers, true and false in quotes.
-- `python`: `~` is expanded. A path is relative to the file; a bare name is looked up on the machine that runs the job. A folder
-  stands for `bin/python` in it, or in its `.venv`; `.` is the file's own.
+- `python`: `~` is expanded. A path is relative to the file; a bare name is looked up on the machine that runs the job.
 - `container`: has the keys of [a job's section `container`](job-keys.md#container), and counts for jobs that name no image. A path
   of an image is relative to the file. See [containers.md](containers.md).
 - `host`: `hpc` or `me@login.site.org:/work/me`. The keys beside it, and paths in them, are for that host: see
@@ -216,7 +213,7 @@ clusters:
       workspace: ml-course
       compute: gpu-cluster
       environment: AzureML-acpt-pytorch-2.8-cuda12.6@latest
-      price_per_hour: 3.06
+    price_per_hour: 3.06
 ```
 
 An older LSF site, with GPUs as a resource, memory per host in the site's unit, ssh instead of blaunch, and a bsub that

@@ -26,8 +26,7 @@ def cluster() -> None:
 
     A profile names a partition, an account, modules to load and so on. Profiles are in
     hpcdist.yaml: the project's (in this folder or one above it, up to the root of the git
-    repository), and the user's (~/.config/hpcdist/hpcdist.yaml). The project's values win, key by
-    key.
+    repository), or else the user's (~/.config/hpcdist/hpcdist.yaml).
     """
 
 

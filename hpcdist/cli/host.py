@@ -188,13 +188,12 @@ def _run_job(ctx: click.Context, host: Host) -> int:
 def _work_tree(ctx: click.Context, job: str) -> SnapshotPlan | None:
     """Return the work tree that goes along; None where there is none, or is not to be taken."""
     from hpcdist.runs.snapshot import NoWorkTreeError, plan_snapshot
-    from hpcdist.submission.workspace import snapshot_limit_bytes
 
     wanted = ctx.params["snapshot"]
     if wanted is False:
         return None
     try:
-        plan = plan_snapshot(Path.cwd(), runs=runs_folder(), limit_bytes=snapshot_limit_bytes())
+        plan = plan_snapshot(Path.cwd(), runs=runs_folder())
     except NoWorkTreeError as error:
         if wanted or os.path.exists(job):
             raise UserError(

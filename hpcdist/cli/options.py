@@ -131,7 +131,6 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
     same_seed: bool = False
     max_parallel: int | None = None
     after: tuple[str, ...] = ()
-    summary_after: bool = False
     notify: tuple[str, ...] = ()
     snapshot: bool | None = None
     runs: Path
@@ -199,7 +198,7 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
             return load_job(point.job, flags=point.flags, script_args=self.script_args)
         return load_job(
             self.job_name,
-            flags=self.job_flags | (point.job_flags if point else {}),
+            flags=self.job_flags | (point.flags if point else {}),
             overrides=self.overrides,
             script_args=self.script_args,
             defaults=defaults,
@@ -216,8 +215,6 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
         comparison, axes = self.comparison, points.parse_sweeps(self.sweeps)
         if comparison is None:
             names = {key: flag.name for key, flag in given.items()}
-            if self.cluster is not None:
-                names[points.CLUSTER] = f"--cluster {self.cluster}"
             points.check_given_once(axes, names)
             return points.make_points(axes, num_repeats=self.repeat or 1)
         if axes and (not comparison.axes or any(len(axis[0]) > 1 for axis in axes)):
@@ -231,9 +228,8 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
         repeats = self.repeat or comparison.repeat
         return points.variant_points(comparison, given, num_repeats=repeats)
 
-    def choose_cluster(self, name: str | None = None) -> tuple[str, LoadedProfile]:
-        """Return the scheduler, or `auto`, and the profile, of another name than the option's where
-        `name` is given."""
+    def choose_cluster(self) -> tuple[str, LoadedProfile]:
+        """Return the scheduler, or `auto`, and the profile."""
         from hpcdist.cluster.load import choose_cluster, with_channels
         from hpcdist.job import Flag
 
@@ -246,7 +242,7 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
             option: Flag(name=f"--{option}", value=text, text=text)
             for option, text in self._typed(*_PROFILE_FLAGS).items()
         }
-        chosen, loaded = choose_cluster(scheduler, name or self.cluster, flags)
+        chosen, loaded = choose_cluster(scheduler, self.cluster, flags)
         return chosen, with_channels(loaded, self.notify)
 
     def cluster_here(self) -> LoadedProfile:
@@ -324,8 +320,7 @@ _OPTIONS: dict[str, tuple[_Decorator, ...]] = {
         _flag(
             "--after",
             "[KIND:]RUN",
-            "Start only after RUN, or a sweep, has ended: ok (with success, the default), any, or "
-            "notok (without success).",
+            "Start only after RUN, or a sweep, has ended: ok (with success, the default) or any.",
             multiple=True,
         ),
         _flag("--max-restarts", "R", "Restarts after a failure."),
@@ -341,7 +336,6 @@ _OPTIONS: dict[str, tuple[_Decorator, ...]] = {
             "apprise:env:VARIABLE or apprise:file:PATH; none: nobody.",
             multiple=True,
         ),
-        _switch("--summary-after", "Write the summary when all runs have ended, in a small job."),
     ),
 }
 """Group in the help -> its options, the common ones first."""

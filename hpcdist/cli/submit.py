@@ -68,8 +68,6 @@ def submit(*, options: JobOptions, wait: bool, detach: bool, here: bool, as_json
     owned = here or (options.local and not detach)
     with interrupts.handled():
         planned = _plan_here(options) if here else plan(options)
-        if options.summary_after and not (planned.has_queue or planned.is_sweep or owned or wait):
-            raise click.UsageError("--summary-after on this machine needs --local or --wait")
         dependencies = settle_afters(options, planned)
         if options.after:
             planned = planned.now()  # this machine may look otherwise after the waiting
@@ -77,13 +75,10 @@ def submit(*, options: JobOptions, wait: bool, detach: bool, here: bool, as_json
         interrupts.defer()  # from here on the runs are to be known, and can be ended
         submission = _begin(planned, options, dependencies)
         if planned.is_sweep:
-            return _see_sweep(submission, options, interrupts, wait=wait, as_json=as_json)
+            return _see_sweep(submission, interrupts, wait=wait, as_json=as_json)
         (run,) = submission.runs
         if owned or wait:
-            with_summary = options.summary_after
-            return follow_run(
-                run, interrupts, as_json=as_json, owned=owned, with_summary=with_summary
-            )
+            return follow_run(run, interrupts, as_json=as_json, owned=owned)
         report_run(run, as_json=as_json)
         interrupts.check()
         return EXIT_DONE
@@ -103,11 +98,13 @@ def plan(options: JobOptions) -> PlannedSubmission:
     """Check and plan every run that the options describe, and print the notes on them."""
     from hpcdist.submission.plan import plan_points
 
-    comparison = options.comparison
+    comparison, points = options.comparison, options.points()
+    scheduler, cluster = options.choose_cluster()
     planned = plan_points(
-        options.points(),
+        points,
         load=options.load,
-        choose=options.choose_cluster,
+        scheduler=scheduler,
+        cluster=cluster,
         snapshot=options.snapshot,
         runs=options.runs,
         max_parallel=options.max_parallel,
@@ -144,9 +141,10 @@ def settle_afters(options: JobOptions, planned: PlannedSubmission) -> list[Depen
     """Return what the scheduler has to wait for; on this machine, wait."""
     if not options.after:
         return []
-    from hpcdist.submission.dependencies import find_afters, settle
+    from hpcdist.submission.dependencies import find_after, settle
 
-    return settle(find_afters(options.runs, options.after), planned.scheduler, note=note)
+    afters = [find_after(options.runs, text) for text in options.after]
+    return settle(afters, planned.scheduler, note=note)
 
 
 def _begin(
@@ -157,21 +155,13 @@ def _begin(
 
     if planned.points_here():
         return Submission(planned, options.runs)
-    submission = submit(
-        planned,
-        runs=options.runs,
-        dependencies=dependencies,
-        summary_after=options.summary_after,
-    )
+    submission = submit(planned, runs=options.runs, dependencies=dependencies)
     note(*submission.messages)
-    if (job_id := submission.summary_job_id) is not None:
-        note(f"job {job_id} will write {submission.path / 'summary.txt'}")
     return submission
 
 
 def _see_sweep(
     submission: Submission,
-    options: JobOptions,
     interrupts: Interrupts,
     *,
     wait: bool,
@@ -192,7 +182,7 @@ def _see_sweep(
         code = follow.wait_for_sweep(submission.runs, path, interrupts)
     begun = [run for run in submission.runs if run.path.exists()]
     has_ended = begun and (is_here or code not in (None, EXIT_INTERRUPTED))
-    if has_ended and (planned.comparison or options.summary_after):
+    if has_ended and planned.comparison:
         follow.print_summary(begun, path, as_json=as_json)
     elif has_ended and code == EXIT_DONE and not as_json:
         follow.name_summary(path)
@@ -219,18 +209,18 @@ def _describe_sweep(submission: Submission) -> dict[str, Any]:
         "scheduler": planned.scheduler.name,
         "runs": described,
         "jobs": [{"name": job.target.name, "job_id": job_id} for job, job_id in jobs],
-        "summary_job_id": submission.summary_job_id,
     }
 
 
 def _print_sweep(submission: Submission) -> None:
     planned, num_jobs = submission.planned, len(submission.jobs)
+    num_runs = len(submission.runs)
     jobs = f"{number_of(num_jobs, 'job')}: {', '.join(map(str, submission.job_ids))}"
-    say(f"{len(submission.runs)} runs submitted to {planned.scheduler.name}, as {jobs}")
-    if planned.max_parallel is not None and planned.max_parallel < num_jobs:
+    say(f"{num_runs} runs submitted to {planned.scheduler.name}, as {jobs}")
+    if num_jobs > 1 and (planned.max_parallel or num_runs) < num_runs:
         note(
-            f"--max-parallel {planned.max_parallel}: jobs of different sizes wait for "
-            "each other, because the limit applies to all of them together"
+            f"--max-parallel {planned.max_parallel}: these jobs run one after the other, because "
+            "the limit applies to all of them together"
         )
     _name_verbs(submission.path, "status", "summary", "cancel")
 

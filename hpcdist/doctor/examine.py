@@ -73,10 +73,9 @@ def _with_job(request: Request, *, has_failed: bool) -> Iterator[Finding]:
 
 
 def _profile(cluster: LoadedProfile) -> Finding:
-    if cluster.name is None and cluster.known:
-        files, known = " and ".join(cluster.files), ", ".join(cluster.known)
-        said = f"none: {files} has {known} and no default"
-        return warned("profile", said, "choose one with --cluster")
+    if cluster.name is None and cluster.notes:
+        said, _, advice = cluster.notes[0].partition("; ")
+        return warned("profile", said, advice)
     if cluster.notes:
         advice = "use it if you trust them, or have your own hpcdist.yaml"
         return warned("profile", f"{cluster.name}: {'; '.join(cluster.notes)}", advice)

@@ -14,7 +14,7 @@ import shlex
 import signal
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -72,7 +72,7 @@ class Allocation(Struct, frozen=True, kw_only=True):
 class Dependency(Struct, frozen=True, kw_only=True):
     """Jobs that must have ended before a job may start."""
 
-    kind: Literal["afterok", "afterany", "afternotok"]
+    kind: Literal["afterok", "afterany"]
     """Ended well, ended in whatever way, or failed."""
     job_ids: list[str]
 
@@ -263,12 +263,9 @@ class Scheduler(ABC):
     # From a job to its submission.
 
     @abstractmethod
-    def plan(
-        self, job: JobSpec, cluster: ClusterProfile, *, busy_gpus: Collection[str] = ()
-    ) -> Plan:
+    def plan(self, job: JobSpec, cluster: ClusterProfile) -> Plan:
         """Check a job, and lay its ranks out.
 
-        `busy_gpus` are UUIDs of GPUs of this machine that are given away, and may not look so yet.
         Raises JobError, ProfileError or SchedulerError where the job cannot run there.
         """
 
@@ -345,15 +342,6 @@ class Scheduler(ABC):
     def dependency_id(self, job_id: str) -> str:
         """Return the id by which others can wait for a job, and for all of its array."""
         return tasks.array_of(job_id)
-
-    def submit_task(
-        self, job: JobSpec, target: Target, task: tasks.Task, script: str
-    ) -> tuple[str, list[str]]:
-        """Submit a job that is not a run: `task` is called on its one node.
-
-        Returns the job's id, and what the scheduler had to say.
-        """
-        raise NotImplementedError
 
     # Schedulers with steps.
 

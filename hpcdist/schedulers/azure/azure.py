@@ -8,7 +8,6 @@ nodes get SIGTERM at most. A job that reached its time limit is not started agai
 nodes cannot submit another: the verdict says that it can go on.
 """
 
-# ruff: noqa: ARG002 - the protocol has the arguments
 from __future__ import annotations
 
 import math
@@ -17,7 +16,7 @@ import re
 import shlex
 import shutil
 import socket
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -93,9 +92,7 @@ class AzureScheduler(Scheduler):
     can_requeue = True
     longest_poll_s = 10.0  # with each question, what ranks have printed comes home
 
-    def plan(
-        self, job: JobSpec, cluster: ClusterProfile, *, busy_gpus: Collection[str] = ()
-    ) -> Plan:
+    def plan(self, job: JobSpec, cluster: ClusterProfile) -> Plan:
         check_profile(cluster)
         values = job_to_dict(job)
         hidden = [key for key, value in Stars().value(values).items() if value != values[key]]
