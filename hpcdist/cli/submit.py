@@ -59,6 +59,9 @@ def submit(*, options: JobOptions, wait: bool, detach: bool, here: bool, as_json
     Ctrl-C ends a run that was started with --local or --here; with --detach it goes on by itself.
     A run on a cluster continues; `hpcdist cancel` ends it.
     """
+    from hpcdist.submission.submit import Submission
+    from hpcdist.submission.submit import submit as hand_over
+
     interrupts = Interrupts()
     if (earlier := submitted_before(options.runs)) is not None:
         with interrupts.handled():
@@ -73,7 +76,11 @@ def submit(*, options: JobOptions, wait: bool, detach: bool, here: bool, as_json
             planned = planned.now()  # this machine may look otherwise after the waiting
         planned.prepare()  # may be interrupted
         interrupts.defer()  # from here on the runs are to be known, and can be ended
-        submission = _begin(planned, options, dependencies)
+        if planned.points_here():  # they wait here
+            submission = Submission(planned, options.runs)
+        else:
+            submission = hand_over(planned, runs=options.runs, dependencies=dependencies)
+            note(*submission.messages)
         if planned.is_sweep:
             return _see_sweep(submission, interrupts, wait=wait, as_json=as_json)
         (run,) = submission.runs
@@ -147,26 +154,7 @@ def settle_afters(options: JobOptions, planned: PlannedSubmission) -> list[Depen
     return settle(afters, planned.scheduler, note=note)
 
 
-def _begin(
-    planned: PlannedSubmission, options: JobOptions, dependencies: Sequence[Dependency]
-) -> Submission:
-    """Hand the runs over to their scheduler; the points of a sweep on this machine wait here."""
-    from hpcdist.submission.submit import Submission, submit
-
-    if planned.points_here():
-        return Submission(planned, options.runs)
-    submission = submit(planned, runs=options.runs, dependencies=dependencies)
-    note(*submission.messages)
-    return submission
-
-
-def _see_sweep(
-    submission: Submission,
-    interrupts: Interrupts,
-    *,
-    wait: bool,
-    as_json: bool,
-) -> int:
+def _see_sweep(submission: Submission, interrupts: Interrupts, *, wait: bool, as_json: bool) -> int:
     """Run the points that are for this machine, or wait for a scheduler where the user wants to;
     report what there is then."""
     planned, path = submission.planned, submission.path
@@ -174,7 +162,9 @@ def _see_sweep(
     if not as_json:
         print(submission.id, flush=True)
         if not is_here:
-            _print_sweep(submission)
+            jobs = f"{number_of(len(submission.jobs), 'job')}: {', '.join(submission.job_ids)}"
+            say(f"{len(submission.runs)} runs submitted to {planned.scheduler.name}, as {jobs}")
+            _name_verbs(path, "status", "summary", "cancel")
     code: int | None = None
     if is_here:
         code = follow.run_points(submission, interrupts, as_json=as_json)
@@ -210,19 +200,6 @@ def _describe_sweep(submission: Submission) -> dict[str, Any]:
         "runs": described,
         "jobs": [{"name": job.target.name, "job_id": job_id} for job, job_id in jobs],
     }
-
-
-def _print_sweep(submission: Submission) -> None:
-    planned, num_jobs = submission.planned, len(submission.jobs)
-    num_runs = len(submission.runs)
-    jobs = f"{number_of(num_jobs, 'job')}: {', '.join(map(str, submission.job_ids))}"
-    say(f"{num_runs} runs submitted to {planned.scheduler.name}, as {jobs}")
-    if num_jobs > 1 and (planned.max_parallel or num_runs) < num_runs:
-        note(
-            f"--max-parallel {planned.max_parallel}: these jobs run one after the other, because "
-            "the limit applies to all of them together"
-        )
-    _name_verbs(submission.path, "status", "summary", "cancel")
 
 
 def _report_earlier(

@@ -184,11 +184,9 @@ def _gpus(evidence: Evidence, *, asks_for_gpus: bool) -> Finding | None:
     if len(devices) < evidence.num_nodes:
         return None
     if without := [seen.host for seen in devices if seen.device != "cuda"]:
-        variables = (place["environment"].get("CUDA_VISIBLE_DEVICES") for place in evidence.places)
         return failed(
             name,
-            f"{per_node} per node were asked for, and NVML shows none on {', '.join(without)} "
-            f"(CUDA_VISIBLE_DEVICES is {next(variables, None)})",
+            f"{per_node} per node were asked for, and NVML shows none on {', '.join(without)}",
             "see the node's driver with nvidia-smi; the keys gpu_request and gpu_type say how GPUs "
             "are asked for; --set launch.device=cpu checks without them",
         )

@@ -272,4 +272,4 @@ def test_runs_that_something_else_disturbed_are_left_out_and_named(add):
     result = compare_with(before, now[:3], threshold=0.05)
     with pytest.raises(UserError, match="something else used the CPUs of") as error:
         check_comparison(result, before, now, name="old")
-    assert "--with-disturbed" in error.value.hint
+    assert "with nothing else on the machine" in error.value.hint
