@@ -269,21 +269,13 @@ def load_json(path: Path) -> Any:
     """Return the value in a JSON file. Raises OSError where there is no regular file of a size that
     is read, and ValueError where its content is torn, or nested too deep. Infinity and the like,
     which no figure can be made of, are None."""
-    return _load_json(read_bytes(path, most_bytes=MOST_JSON_BYTES))
+    return parse_json(read_bytes(path, most_bytes=MOST_JSON_BYTES))
 
 
-def parse_json(content: bytes) -> Any | None:
-    """Return the value in the content of a JSON file that was read already; None where it is
-    torn."""
-    try:
-        return _load_json(content)
-    except ValueError:
-        return None
-
-
-def _load_json(content: bytes) -> Any:
-    """Parse as the standard library does. What msgspec takes, it takes alike, in an eighth of the
-    time: Infinity, half of a pair of surrogates and all that is torn are left to the other."""
+def parse_json(content: bytes) -> Any:
+    """Parse as the standard library does, or raise ValueError. What msgspec takes, it takes alike,
+    in an eighth of the time: Infinity, half of a pair of surrogates and all that is torn are left
+    to the other."""
     try:
         try:
             value = msgspec.json.decode(content)

@@ -197,7 +197,6 @@ def whole_percents(shares: Mapping[str, float]) -> dict[str, int]:
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-_AGES = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second"))
 
 
 def show_bytes(number: float) -> str:
@@ -208,12 +207,6 @@ def show_bytes(number: float) -> str:
         unit += 1
     decimals = 0 if unit == 0 or number >= 100 else 1
     return f"{number:.{decimals}f}".removesuffix(".0") + f" {_UNITS[unit]}"
-
-
-def show_age(age_s: float) -> str:
-    """`3 days`, `5 hours`, `1 minute`: the largest unit that it has one of, rounded down."""
-    unit_s, name = next((unit for unit in _AGES if age_s >= unit[0]), _AGES[-1])
-    return number_of(max(0, int(age_s / unit_s)), name)
 
 
 def show_binary(number: int) -> str:
