@@ -18,9 +18,7 @@ import hashlib
 import os
 import py_compile
 import shutil
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -34,8 +32,6 @@ _ANY = "any"
 _SHIPPED = ("jobs", "templates")
 _BYTE_CODE = "__pycache__"
 _DIGEST_LENGTH = 32
-_UNUSED_S = 90 * 86400.0
-"""So long a job may wait, or run."""
 
 
 class CannotCarryError(UserError):
@@ -67,7 +63,6 @@ def carry(cache: Path | None = None) -> Path:
                 if not path.is_dir():  # else another submission was sooner
                     raise
         _check_private(path)
-        os.utime(path)
     except OSError as error:
         raise _cannot(error) from None
     finally:
@@ -83,23 +78,6 @@ def carried_folder(cache: Path | None = None) -> Path:
         raise _cannot(error) from None
     lines = [f"{place} {found.st_size} {found.st_mtime_ns}\n" for place, found in known]
     return _folder(cache) / hashlib.sha256("".join(lines).encode()).hexdigest()[:_DIGEST_LENGTH]
-
-
-def note_use(folder: Path) -> None:
-    """Note that a job takes hpcdist from a folder; its time of change is that of its last use."""
-    with suppress(OSError):
-        os.utime(folder)
-
-
-def unused(cache: Path | None = None) -> list[Path]:
-    """Return the folders that no job can be waiting for, so long have they not been used; also what
-    `carry` left behind where it was killed."""
-    try:
-        entries = [Path(entry.path) for entry in os.scandir(_folder(cache))]
-        oldest = time.time() - _UNUSED_S
-        return sorted(path for path in entries if path.lstat().st_mtime < oldest)
-    except (OSError, CannotCarryError):
-        return []
 
 
 def _folder(cache: Path | None) -> Path:

@@ -1,8 +1,7 @@
 """Freeing disk space: what ended runs no longer need is found first, and removed on request.
 
-Freed are checkpoints, copies of the code that no other run needs, and copies of hpcdist for images
-that no job has used for long. All else of a run stays: its verdict, logs and events are small, and
-are what there is to know about it.
+Freed are checkpoints, and copies of the code that no other run needs. All else of a run stays: its
+verdict, logs and events are small, and are what there is to know about it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpcdist.base import files
-from hpcdist.base.carried import unused
 from hpcdist.base.ownership import is_own
 from hpcdist.base.progress import track
 from hpcdist.base.trees import Tree, empty_tree, measure_tree, open_own_folder
@@ -33,7 +31,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     """Something that takes disk space, and what is to become of it."""
 
     what: str
-    """checkpoints, code, or hpcdist for images."""
+    """checkpoints, or code."""
     name: str
     """Name of the run that has the checkpoints, or of the run or sweep that has the code."""
     tree: Tree
@@ -84,8 +82,6 @@ def find_garbage(
         elif why is None and (written := find_written(copy)) is not None:
             why = f"jobs wrote into it: {written} (move it away, or remove it)"
         found.append(_candidate("code", copy.parent.name, copy, why))
-    if named is None:
-        found += [_candidate("hpcdist for images", path.name, path) for path in unused()]
     return [each for each in found if each is not None]
 
 
