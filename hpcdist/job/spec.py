@@ -60,14 +60,12 @@ class Data(Section, frozen=True, kw_only=True):
     """The data set, and how it is read."""
 
     name: str = "digits"
-    """digits (bundled), mnist, fashion_mnist, cifar10, faces (photographs in the layout of LFW),
+    """digits (bundled), mnist, fashion_mnist, faces (photographs in the layout of LFW),
     image_folder (one folder per class)."""
     root: str | None = None
     """Folder with the data set, relative to the directory that you submit from."""
     workers: CountOrZero = 0
-    """DataLoader workers per rank; data sets that are kept in memory need none."""
-    download: bool = False
-    """Download into root when you submit, on this machine."""
+    """DataLoader workers per rank; data sets that are kept in memory get none."""
     train_samples: Count | None = None
     """Use only the first so many training samples."""
     test_samples: Count | None = None
@@ -75,10 +73,8 @@ class Data(Section, frozen=True, kw_only=True):
     size: Count | None = None
     """Scale photographs to a square of this many pixels per side while reading."""
     transform: str | tuple[str | dict[str, Any], ...] = "none"
-    """Transforms of training images: none, light, heavy, or a list of torchvision's v2
+    """Transforms of training images in files: none, light, heavy, or a list of torchvision's v2
     transforms, such as [RandomHorizontalFlip, {RandomAffine: {degrees: 5}}]."""
-    bad_files: Literal["skip", "refuse"] = "skip"
-    """Handling of files that are no images: skip (count and name them) or refuse."""
     decoder: Literal["exact", "fast"] = "exact"
     """exact: the pixels of PIL, decoded faster if possible; fast: pixels that differ slightly where
     photographs are made smaller."""

@@ -73,8 +73,7 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
                 "all that is shown of the run has *** in its place; others may see it in the list "
                 "of processes, but not in a variable of the environment or a private file"
             )
-        notes += [*self.plan.notes, *self.workspace.notes, *self.container_notes]
-        return notes + load_workload(self.loaded.job).notes()
+        return [*notes, *self.plan.notes, *self.workspace.notes, *self.container_notes]
 
     def script(self, target: Target) -> str:
         return self.scheduler.render(self.loaded.job, target, self.plan)

@@ -19,7 +19,7 @@ import msgspec
 
 from hpcdist.base.errors import JobError
 from hpcdist.base.text import nearest_first
-from hpcdist.data.catalog import check_data, download_data, find_data_set
+from hpcdist.data.catalog import check_data, find_data_set
 from hpcdist.data.images.transforms import check_transform, is_unchanged
 from hpcdist.data.trial import try_apart
 from hpcdist.job.spec import Data, LightningJob, Model, TrainingJob, TrainJob
@@ -100,18 +100,15 @@ def check_training(job: TrainingJob) -> None:
 
 
 def prepare_data(job: TrainingJob) -> None:
-    """Download the data set where the job asks for it, once, before any rank starts."""
-    if find_data_set(job.data).is_complete(job.data):
-        return
-    download_data(job.data)
-    _check_sizes(job)  # could not be known before
+    """Make what is missing of the data set, once, before any rank starts."""
+    find_data_set(job.data).prepare(job.data)
 
 
 def training_modules(job: TrainingJob) -> list[str]:
     """Heavy modules that a training imports beside its loop."""
     modules = ["torch.distributed.fsdp"] if strategy_of(job) == "fsdp" else []
     modules.append("torch._dynamo")  # optimizers and ddp import it
-    if is_torchvision(job.model.name) or "torchvision" in find_data_set(job.data).modules:
+    if is_torchvision(job.model.name):
         modules.append("torchvision")
     if not is_unchanged(job.data.transform):
         modules.append("torchvision.transforms.v2")
@@ -122,7 +119,7 @@ def _check_sizes(job: TrainingJob) -> None:
     sizes = check_data(job.data)
     num_ranks = job.resources.nodes * job.resources.gpus  # GPUs, with data_parallel
     global_batch = job.train.batch_size * num_ranks
-    if sizes is None or global_batch <= sizes.train:
+    if global_batch <= sizes.train:
         return
     most = sizes.train // num_ranks
     ways = [f"set train.batch_size to {most} or less"] if most else []

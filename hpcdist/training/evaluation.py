@@ -15,7 +15,6 @@ import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor
 
-from hpcdist.data.arrays import IGNORED_LABEL
 from hpcdist.data.batches import BatchSource
 from hpcdist.data.order import Share
 
@@ -57,20 +56,18 @@ def evaluate(
         begin = number * _BATCH_SIZE if number < num_batches else 0
         end = min(begin + _BATCH_SIZE, num_samples)
         shares.append(Share(begin=begin, end=end, filled_end=end))
-    counts = torch.zeros(num_batches, 3, dtype=torch.float64, device=device)
+    counts = torch.zeros(num_batches, 2, dtype=torch.float64, device=device)
     batches = source.epoch(torch.arange(num_samples), shares, 0)
     for number, handed in zip(numbers, batches, strict=True):
         batch = source.bring(handed)
         logits, labels = predict(batch.images).float(), batch.labels
         if number < num_batches:
-            losses = F.cross_entropy(logits, labels, reduction="none")  # 0 where it is ignored
-            is_right = logits.argmax(dim=1) == labels
-            found = (losses, is_right, labels != IGNORED_LABEL)
-            counts[number] = torch.stack([each.sum(dtype=torch.float64) for each in found])
+            losses = F.cross_entropy(logits, labels, reduction="none")
+            counts[number, 0] = losses.sum(dtype=torch.float64)
+            counts[number, 1] = (logits.argmax(dim=1) == labels).sum()
         after_batch()
     source.close()  # its workers would be idle until the next evaluation
     if world_size > 1:
         dist.all_reduce(counts)  # adds zeros to each row, which rounds nothing
-    loss, right, samples = counts.sum(dim=0).tolist()
-    counted = max(1.0, samples)  # none where all files are bad
-    return Score(loss=loss / counted, accuracy=right / counted, samples=int(samples))
+    loss, right = (counts.sum(dim=0) / num_samples).tolist()
+    return Score(loss=loss, accuracy=right, samples=num_samples)

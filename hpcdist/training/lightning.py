@@ -27,8 +27,8 @@ from torch.distributed.constants import default_pg_timeout
 from torch.utils.data import DataLoader
 
 from hpcdist.base.errors import EXIT_STOPPED, HpcdistError
-from hpcdist.data.arrays import IGNORED_LABEL, DataSet, Samples
-from hpcdist.data.batches import BadFileNotes, loader_options, make_batches
+from hpcdist.data.arrays import DataSet, Samples, to_unit_range
+from hpcdist.data.batches import loader_options, make_batches
 from hpcdist.data.catalog import load_data
 from hpcdist.job.spec import LightningJob
 from hpcdist.rank import own_loop as record
@@ -163,10 +163,8 @@ class Classifier(LightningModule):
             device=device,
             data=msgspec.structs.replace(job.data, workers=0),
             memory_format=self._memory_format,
-            report_bad=BadFileNotes(context.note),
         )
         self._losses: list[Tensor] = []
-        self._num_bad = torch.zeros((), dtype=torch.int64, device=device)
 
     def configure_model(self) -> None:
         """Spread the model as the job says; Lightning calls this in each of its stages."""
@@ -232,13 +230,10 @@ class Classifier(LightningModule):
     def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
         images, labels = batch
         if not isinstance(self._data.train, Samples):
-            images = self._data.train.normalization(images)
+            images = to_unit_range(images)
         images = images.to(self._weights, memory_format=self._memory_format)
-        are_good = labels != IGNORED_LABEL
-        loss = F.cross_entropy(self(images).float(), labels, reduction="sum")
-        loss = loss / are_good.sum().clamp(min=1)
+        loss = F.cross_entropy(self(images).float(), labels)
         self._losses.append(loss.detach())
-        self._num_bad += are_good.logical_not().sum()
         return loss
 
     def on_train_epoch_end(self) -> None:
@@ -255,11 +250,6 @@ class Classifier(LightningModule):
             context.events.write(Evaluation(epoch=epoch, step=step, **asdict(score)))
             self.log_dict({"loss": score.loss, "accuracy": score.accuracy}, rank_zero_only=False)
         loss = float(torch.stack(self._losses).mean()) if self._losses else None
-        if (num_bad := int(self._num_bad)) and epoch <= 1:
-            context.note(
-                f"{num_bad:,} files were skipped, with no part in the loss; hpcdist data check "
-                "names them"
-            )
         context.events.write(Epoch(epoch=epoch, step=step, loss=loss, epoch_time_s=time_s))
         if context.rank == 0:
             accuracy = f"  accuracy {100 * score.accuracy:.2f} %" if score else ""

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.data.arrays import Samples
-from hpcdist.data.batches import BadFileNotes, make_batches
+from hpcdist.data.batches import make_batches
 from hpcdist.data.catalog import load_data
 from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
 from hpcdist.job.spec import TrainingJob, TrainJob, job_to_dict
@@ -115,18 +114,10 @@ class Trainer:
             least_batch=LEAST_BATCH * parts,
             parts=parts,
         )
-        make_source = partial(
-            make_batches,
-            device=device,
-            data=job.data,
-            memory_format=memory_format,
-            report_bad=BadFileNotes(context.note),
+        self._source, self._test_source = (
+            make_batches(part, device, job.data, memory_format=memory_format)
+            for part in (data.train, data.test)
         )
-        self._source = make_source(data.train)
-        # What is in memory is cut directly out of it.
-        is_whole = isinstance(data.test, Samples)
-        test_setting = msgspec.structs.replace(job.data, workers=0) if is_whole else job.data
-        self._test_source = make_source(data.test, data=test_setting)
         self._num_test_samples = len(data.test)
 
         # A few samples to try the model with, the same on all ranks.
@@ -510,7 +501,7 @@ def measure_memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> Memory
 # What makes two trainings the same, so that one can go on from the checkpoint of the other.
 
 _NO_MATTER = {
-    *("data.root", "data.workers", "data.download", "data.bad_files"),
+    *("data.root", "data.workers"),
     *("data.pin_memory", "data.prefetch_factor", "data.persistent_workers"),
     "data.multiprocessing_context",
     *("train.evaluate_every_epochs", "train.num_threads"),

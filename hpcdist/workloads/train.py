@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from hpcdist.base.errors import EXIT_STOPPED
-from hpcdist.data.catalog import data_notes
 from hpcdist.job.spec import LightningJob, TrainingJob, TrainJob
 from hpcdist.rank.context import RankContext, Workload
 from hpcdist.training.checks import (
@@ -38,9 +37,6 @@ class _Training(Workload[TrainingJobT]):
         """Raise JobError where the job compiles its model and this host has no compiler."""
         if self.job.train.compile:
             require_compiler(device)
-
-    def notes(self) -> list[str]:
-        return data_notes(self.job.data)
 
     def try_code(self) -> None:
         try_model(self.job.model, self.job.data)

@@ -13,7 +13,7 @@ from hpcdist.bench.inference.conclusions import (
     inference_table,
 )
 from hpcdist.bench.ranks import BenchmarkRank, process_group
-from hpcdist.data.catalog import check_data, download_data, find_data_set
+from hpcdist.data.catalog import check_data, find_data_set
 from hpcdist.job.check import check_each_once
 from hpcdist.job.spec import InferenceJob
 from hpcdist.rank.context import RankContext, Workload
@@ -58,13 +58,12 @@ class InferenceWorkload(Workload[InferenceJob]):
 
     def prepare(self) -> None:
         if self.job.inference.image_shape is None:
-            download_data(self.job.data)
+            find_data_set(self.job.data).prepare(self.job.data)
 
     def preload(self) -> list[str]:
         """Return what measures, and torchvision where model or data need it."""
         modules = ["hpcdist.bench.inference.measure"]
-        entry = find_data_set(self.job.data)
-        if is_torchvision(self.job.model.name) or "torchvision" in entry.modules:
+        if is_torchvision(self.job.model.name):
             modules.append("torchvision")
         return modules
 
