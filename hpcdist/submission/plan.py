@@ -139,7 +139,6 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
         with _located(self.loaded):
             job = self.loaded.job
             plan = self.scheduler.plan(job, self.plan.cluster, busy_gpus=busy_gpus)
-            load_workload(job).check_device(plan.launch.device)
         return replace(self, plan=plan)
 
     def planned_for(self, loaded: LoadedJob) -> PlannedRun:
@@ -150,7 +149,6 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
             plan = self.plan
             if shape_of(loaded.job) != shape_of(self.loaded.job):
                 plan = self.scheduler.plan(loaded.job, self.cluster.profile)
-            load_workload(loaded.job).check_device(plan.launch.device)
         return replace(self, loaded=loaded, plan=plan, container_notes=notes)
 
     def with_seed_of(self, repeat: int) -> PlannedRun:
@@ -281,7 +279,6 @@ def plan_run(
             plan = chosen.plan(loaded.job, cluster.profile)
         else:
             plan = chosen.plan_step(loaded.job, cluster.profile, allocation)
-        load_workload(loaded.job).check_device(plan.launch.device)
     return PlannedRun(
         loaded=loaded,
         scheduler=chosen,

@@ -8,7 +8,7 @@ single process with as many threads finds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,8 @@ from torch import Tensor
 
 from hpcdist.data.batches import BatchSource
 from hpcdist.data.order import Share
+from hpcdist.rank.context import RankContext
+from hpcdist.runs.events import Epoch, Evaluation
 
 _BATCH_SIZE = 128  # a constant, not train.batch_size: see above
 
@@ -36,18 +38,16 @@ def evaluate(
     predict: Callable[[Tensor], Tensor],
     source: BatchSource,
     num_samples: int,
-    device: torch.device,
+    context: RankContext,
     *,
-    rank: int,
-    world_size: int,
     together: bool = False,
-    after_batch: Callable[[], None],
 ) -> Score:
     """Score `predict` on all of the test data; all ranks get the same result.
 
     `together`: all ranks must call `predict` equally often, so one that has no batch left takes
-    the very first again, and leaves it out. `after_batch` is called after each batch of this rank.
+    the very first again, and leaves it out.
     """
+    rank, world_size = context.rank, context.world_size
     num_batches = -(-num_samples // _BATCH_SIZE)
     num_turns = -(-num_batches // world_size)
     numbers = range(rank, num_turns * world_size if together else num_batches, world_size)
@@ -56,7 +56,7 @@ def evaluate(
         begin = number * _BATCH_SIZE if number < num_batches else 0
         end = min(begin + _BATCH_SIZE, num_samples)
         shares.append(Share(begin=begin, end=end, filled_end=end))
-    counts = torch.zeros(num_batches, 2, dtype=torch.float64, device=device)
+    counts = torch.zeros(num_batches, 2, dtype=torch.float64, device=context.device)
     batches = source.epoch(torch.arange(num_samples), shares, 0)
     for number, handed in zip(numbers, batches, strict=True):
         batch = source.bring(handed)
@@ -65,9 +65,26 @@ def evaluate(
             losses = F.cross_entropy(logits, labels, reduction="none")
             counts[number, 0] = losses.sum(dtype=torch.float64)
             counts[number, 1] = (logits.argmax(dim=1) == labels).sum()
-        after_batch()
+        context.progress.alive()
     source.close()  # its workers would be idle until the next evaluation
     if world_size > 1:
         dist.all_reduce(counts)  # adds zeros to each row, which rounds nothing
     loss, right = (counts.sum(dim=0) / num_samples).tolist()
     return Score(loss=loss, accuracy=right, samples=num_samples)
+
+
+def record_epoch(
+    context: RankContext, epoch: Epoch, score: Score | None, progress: str, num_samples: int = 0
+) -> None:
+    """Write the events of an epoch, or of what there was of it, and print rank 0's line, which
+    begins with `progress`. The epoch's loss is this rank's; `num_samples` are those of all."""
+    if score is not None:
+        context.events.write(Evaluation(epoch=epoch.epoch, step=epoch.step, **asdict(score)))
+    context.events.write(epoch)
+    if context.rank == 0:
+        own = " (rank 0)" if context.world_size > 1 else ""  # all else is of all ranks
+        loss = "" if epoch.loss is None else f"  loss {epoch.loss:.4f}{own}"
+        accuracy = f"  accuracy {100 * score.accuracy:.2f} %" if score else ""
+        time_s = epoch.epoch_time_s
+        rate = f"  {num_samples / time_s:,.0f} samples/s" if num_samples and time_s else ""
+        context.say(f"{progress}{loss}{accuracy}{rate}")

@@ -371,8 +371,8 @@ def checkpoint(folder: Path) -> list[Sample]:
             try:
                 if not is_intact(path):
                     return False
-                loaded = checkpoints.load_state(path, has_group=False)
-                checkpoints.load_tensors(path, model, optimizer, has_group=False, apart=False)
+                loaded = checkpoints.load_state(path)
+                checkpoints.load_tensors(path, model, optimizer, apart=False)
             except HpcdistError:
                 return False
             finally:

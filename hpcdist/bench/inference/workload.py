@@ -81,19 +81,17 @@ class _InferenceRank(BenchmarkRank):
         import torch
 
         from hpcdist.bench.inference.measure import Strategy, load_images
-        from hpcdist.training.checkpoint.checkpoint import seed_weights
-        from hpcdist.training.models import build_model, pick_memory_format
+        from hpcdist.training.models import build_model, pick_memory_format, seed_all
 
         self._setting, self._device = job.inference, torch.device(context.device)
         precision = self._setting.precision
         super().__init__(context, inference_table(job.model.name, precision, self._device.type))
         images, num_classes = load_images(job)
         channels, height, width = images.shape[1:]
-        seed_weights(self._setting.seed)  # the same in all ranks
+        seed_all(self._setting.seed, self._device)  # the same in all ranks
         model = build_model(job.model, (channels, height, width), num_classes).eval()
         self._memory_format = pick_memory_format(
             model,
-            setting=self._setting.channels_last,
             tensor_cores=precision != "fp32",
             device=self._device,
         )
