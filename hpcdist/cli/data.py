@@ -26,7 +26,7 @@ data_set_options = with_options(
 
 
 def chosen_data(name: str, flags: Mapping[str, str | None]) -> Data:
-    """Return the section `data` of a job with these flags; --size is data.size, and so on.
+    """Return the section `data` of a job with these flags; --root is data.root.
 
     JobError for what no job takes. Relative folders are those of the shell.
     """
@@ -61,12 +61,11 @@ def data() -> None:
 @click.option("--make", "folder", metavar="DIR", required=True, help="Make them in a new folder.")
 @click.option("--people", type=click.IntRange(1, 100_000), default=400, show_default=True)
 @click.option("--images", type=click.IntRange(2, 10_000_000), default=2000, show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-def faces(*, folder: str, people: int, images: int, seed: int) -> None:
+def faces(*, folder: str, people: int, images: int) -> None:
     """Make photographs in the layout of LFW (Labeled Faces in the Wild), and print their folder.
 
     They are crops of two photographs, mirrored and in other colours: 250 x 250 JPEG of the size of
-    LFW's files, a few people with many images and many with one or two. The same numbers and seed
+    LFW's files, a few people with many images and many with one or two. The same numbers
     make the same files.
     """
     from hpcdist.data.images.faces import Plan, make_faces, make_whole
@@ -75,7 +74,7 @@ def faces(*, folder: str, people: int, images: int, seed: int) -> None:
         raise UserError(
             f"--images is {images:,}, for {people:,} people", hint="each has one image or more"
         )
-    place, plan = Path(folder), Plan(people=people, images=images, seed=seed)
+    place, plan = Path(folder), Plan(people=people, images=images)
     with writing(place, hint="name a folder that you may write"):
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
             raise UserError(
@@ -136,26 +135,12 @@ def check(*, name: str, root: str | None, as_json: bool) -> int:
     metavar="T",
     help="As in data.transform of a job: none, light, heavy, or a list of transforms in YAML.",
 )
-@click.option("--size", metavar="PIXELS", help="Size of the images, as in data.size of a job.")
 @click.option("--out", metavar="FILE", help="Write the picture here, as PNG. [default: NAME.png]")
-@click.option(
-    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, help="Seed, as in train.seed of a job."
-)
-@click.option("--number", type=click.IntRange(1, 1024), default=16, help="Number of images.")
-def show(
-    *,
-    name: str,
-    root: str | None,
-    transform: str | None,
-    size: str | None,
-    out: str | None,
-    seed: int,
-    number: int,
-) -> None:
+def show(*, name: str, root: str | None, transform: str | None, out: str | None) -> None:
     """Draw the first batch of a training: each image as it was read, and as the model sees it.
 
-    These are the images that a job with this seed begins with, transformed as in its first epoch,
-    before their values are normalised.
+    These are the 16 images that a job with train.seed=0 begins with, transformed as in its first
+    epoch, before their values are normalised.
 
     \b
     hpcdist data show faces --transform heavy --out batch.png
@@ -172,13 +157,12 @@ def show(
         raise UserError(
             f"--out {path}: must be a .png in a folder that is there", hint="such as batch.png"
         )
-    flags = {"--root": root, "--transform": transform, "--size": size}
-    wanted = chosen_data(name, flags)
-    if out is None and path.exists():
-        raise UserError(f"{path} is already there", hint="name the file to write with --out")
+    wanted = chosen_data(name, {"--root": root, "--transform": transform})
+    if path.exists():
+        raise UserError(f"{path} is already there", hint="name another with --out")
     check_data(wanted)  # JobError where files are missing
-    samples = load_preview(wanted, seed=seed, number=number)
-    title, of = f"{wanted.name}, seed {seed}", wanted.transform
+    samples = load_preview(wanted)
+    title, of = wanted.name, wanted.transform
     if is_changed := of != "none":
         words = of if isinstance(of, str) else in_words(of)
         title = f"left as read, right as the model sees it: {title}, transform {words}"

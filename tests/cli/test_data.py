@@ -130,16 +130,14 @@ def test_a_data_set_that_is_not_there_is_refused(hpcdist, verb):
 
 
 def test_show_writes_a_picture_of_the_first_batch(hpcdist, faces):
-    options = ("--root", "made", "--transform", "heavy", "--number", 13)
+    options = ("--root", "made", "--transform", "heavy")
     done = hpcdist("data", "show", "faces", *options, "--out", "batch.png")
     assert (done.returncode, done.stdout) == (0, "")
     with Image.open(hpcdist.folder / "batch.png") as picture:
         first = np.asarray(picture.convert("RGB"))
     assert len(np.unique(first.reshape(-1, 3), axis=0)) > 1000
-    again = hpcdist("data", "show", "faces", *options, "--seed", 1, "--out", "batch.png")
-    assert again.returncode == 0, again.stderr
-    with Image.open(hpcdist.folder / "batch.png") as picture:
-        assert not np.array_equal(first, np.asarray(picture.convert("RGB")))
+    again = refusal(hpcdist("data", "show", "faces", *options, "--out", "batch.png"))
+    assert "batch.png is already there" in again
 
 
 @pytest.mark.parametrize(
@@ -151,9 +149,8 @@ def test_show_writes_a_picture_of_the_first_batch(hpcdist, faces):
             ("--out", "x.png", "--transform", "hevy"),
             "data.transform is set, but digits is held in memory",
         ),
-        (("--out", "x.png", "--size", "0"), "--size: data.size is 0, must be 1 or more"),
     ],
-    ids=["ending", "folder", "transform", "size"],
+    ids=["ending", "folder", "transform"],
 )
 def test_what_cannot_be_shown_is_refused_before_anything_is_read(hpcdist, options, said):
     assert said in refusal(hpcdist("data", "show", "digits", *options))
@@ -161,13 +158,11 @@ def test_what_cannot_be_shown_is_refused_before_anything_is_read(hpcdist, option
 
 
 def test_without_a_name_the_picture_is_called_after_the_data_set(hpcdist):
-    done = hpcdist("data", "show", "digits", "--number", "2")
+    done = hpcdist("data", "show", "digits")
     assert done.returncode == 0, done.stderr
     assert "note: the picture is digits.png" in done.stderr
     with Image.open(hpcdist.folder / "digits.png") as picture:
         assert picture.format == "PNG"
-    again = refusal(hpcdist("data", "show", "digits", "--number", "2", "--seed", "1"))
-    assert "digits.png is already there" in again
 
 
 def test_help_and_check_import_no_torch():

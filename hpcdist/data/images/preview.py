@@ -34,8 +34,11 @@ class Shown:
     """The same after data.transform."""
 
 
-def load_preview(data: Data, *, seed: int, number: int) -> list[Shown]:
-    """The first so many samples of the first epoch, as a training with this train.seed has them.
+_NUMBER = 16
+
+
+def load_preview(data: Data) -> list[Shown]:
+    """The first samples of the first epoch, as a training with the train.seed 0 has them.
     Those in memory are brightened: their blackest is black, and their whitest white."""
     from hpcdist.data.catalog import find_images, load_data, open_images
     from hpcdist.data.images.transforms import check_transform
@@ -47,14 +50,14 @@ def load_preview(data: Data, *, seed: int, number: int) -> list[Shown]:
 
     samples: Samples | FastImages
     if parts is not None:
-        samples = open_images(parts.train, data, seed)
-        as_read = open_images(parts.train, msgspec.structs.replace(data, transform="none"), seed)
+        samples = open_images(parts.train, data, 0)
+        as_read = open_images(parts.train, msgspec.structs.replace(data, transform="none"), 0)
         names = parts.train.classes
     else:
         whole = load_data(data)
         assert isinstance(whole.train, Samples)
         samples, names = whole.train, tuple(map(str, range(whole.num_classes)))
-    order = epoch_order(len(samples), seed=seed, epoch=0)[: min(number, len(samples))]
+    order = epoch_order(len(samples), seed=0, epoch=0)[: min(_NUMBER, len(samples))]
     if isinstance(samples, Samples):
         images = samples.images - samples.images.min()
         images = images.div_(images.max()).mul_(255).round_().byte()
