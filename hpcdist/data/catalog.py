@@ -37,8 +37,10 @@ class Entry:
 
 DATA_SETS = {
     "digits": Entry(check=in_memory.check_digits, load=in_memory.load_digits),
-    "mnist": Entry(check=in_memory.MNIST.check, load=in_memory.MNIST.load),
-    "fashion_mnist": Entry(check=in_memory.FASHION_MNIST.check, load=in_memory.FASHION_MNIST.load),
+    **{
+        name: Entry(check=idx.check, load=idx.load, prepare=idx.prepare)
+        for name, idx in in_memory.IDX_DATA_SETS.items()
+    },
     "faces": Entry(check=faces.check, images=faces.images, prepare=faces.prepare),
     "image_folder": Entry(check=lambda data: folders.images(data).sizes, images=folders.images),
 }

@@ -27,6 +27,7 @@ import gzip
 import math
 import random
 import struct
+import subprocess
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,6 +37,7 @@ from hpcdist.base.errors import JobError
 from hpcdist.base.files import open_regular, read_bytes
 from hpcdist.data.splits import SplitSizes, existing_root, wrong_root
 from hpcdist.job.spec import Data
+from hpcdist.machine.command import python_command
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -115,6 +117,9 @@ class IdxDataSet:
 
     def check(self, data: Data) -> SplitSizes:
         """The sizes of the two parts; JobError where a file is missing or not what it must be."""
+        if self._is_to_come(data):
+            return SplitSizes(train=60_000, test=10_000)
+        existing_root(data, self._layout)
         shapes = []
         for part in ("train", "t10k"):
             images, labels = self._files(data, part)
@@ -132,6 +137,24 @@ class IdxDataSet:
             raise wrong_root(data, wrong, self._layout)
         return SplitSizes(train=shapes[0][0], test=shapes[1][0])
 
+    def prepare(self, data: Data) -> None:
+        """Download what is missing where the job asks for it, or raise JobError. torchvision does
+        it, in a process of its own, and leaves no file that it did not verify."""
+        if not self._is_to_come(data):
+            return
+        code = f"import sys, torchvision; torchvision.datasets.{self.torchvision_class}"
+        command = python_command(f"{code}(sys.argv[1], download=True)", str(_root(data)))
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            last_line = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
+            wrong = f"data.download: {self.torchvision_class} cannot be fetched: {last_line}"
+            raise wrong_root(data, wrong, self._layout)
+
+    def _is_to_come(self, data: Data) -> bool:
+        """Return whether the job downloads files that are not there."""
+        files = (path for part in ("train", "t10k") for path in self._files(data, part))
+        return data.download and data.root is not None and not all(map(Path.is_file, files))
+
     def load(self, data: Data) -> DataSet:
         import torch
 
@@ -148,15 +171,14 @@ class IdxDataSet:
 
     @property
     def _layout(self) -> str:
-        load = f"torchvision.datasets.{self.torchvision_class}('<root>', download=True)"
         return (
-            f"it needs <root>/{self.torchvision_class}/raw/, as torchvision makes it where there "
-            f'is internet: python -c "import torchvision; {load}"'
+            f"it needs <root>/{self.torchvision_class}/raw/, as torchvision makes it; with "
+            "data.download=true it is fetched where there is internet"
         )
 
     def _files(self, data: Data, part: str) -> tuple[Path, Path]:
         """Return the files with the images and the labels of a part."""
-        raw = existing_root(data, self._layout) / self.torchvision_class / "raw"
+        raw = _root(data) / self.torchvision_class / "raw"
         return raw / f"{part}-images-idx3-ubyte", raw / f"{part}-labels-idx1-ubyte"
 
     def _read_shape(self, data: Data, path: Path, num_dimensions: int) -> tuple[int, ...]:
@@ -177,8 +199,12 @@ class IdxDataSet:
         raise wrong_root(data, wrong, self._layout)
 
 
-MNIST = IdxDataSet("MNIST")
-FASHION_MNIST = IdxDataSet("FashionMNIST")
+IDX_DATA_SETS = {"mnist": IdxDataSet("MNIST"), "fashion_mnist": IdxDataSet("FashionMNIST")}
+"""data.name -> data set."""
+
+
+def _root(data: Data) -> Path:
+    return Path(data.root or "").expanduser()
 
 
 def _read_elements(path: Path, num_dimensions: int) -> bytes:

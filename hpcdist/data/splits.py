@@ -114,12 +114,8 @@ def existing_root(data: Data, layout: str) -> Path:
     if data.root is None:
         raise JobError(f"data.root is not set, and {data.name} is not bundled", hint=layout)
     root = Path(data.root).expanduser()
-    try:
-        root.stat()
-    except OSError as error:
-        raise wrong_root(data, str(error.strerror), layout) from None
     if not root.is_dir():
-        raise wrong_root(data, f"{root} is not a folder", layout)
+        raise wrong_root(data, f"there is no folder {root}", layout)
     return root
 
 

@@ -66,6 +66,8 @@ class Data(Section, frozen=True, kw_only=True):
     """Folder with the data set, relative to the directory that you submit from."""
     workers: CountOrZero = 0
     """DataLoader workers per rank; data sets that are kept in memory get none."""
+    download: bool = False
+    """Download mnist or fashion_mnist into root when you submit, on this machine."""
     train_samples: Count | None = None
     """Use only the first so many training samples."""
     test_samples: Count | None = None
@@ -107,8 +109,8 @@ class Train(Section, frozen=True, kw_only=True):
     """Weight decay."""
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
     """Momentum; only sgd reads it."""
-    schedule: Literal["constant", "cosine", "step"] = "constant"
-    """constant, cosine (to 0 over the run), or step (times 0.1 after each third of the epochs)."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """constant, or cosine (to 0 over the run)."""
     warmup_steps: CountOrZero = 0
     """Steps over which the learning rate rises linearly from 0."""
     seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0

@@ -423,7 +423,7 @@ def measure_memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> Memory
 # What makes two trainings the same, so that one can go on from the checkpoint of the other.
 
 _NO_MATTER = {
-    *("data.root", "data.workers"),
+    *("data.root", "data.workers", "data.download"),
     *("data.pin_memory", "data.prefetch_factor", "data.persistent_workers"),
     "data.multiprocessing_context",
     *("train.evaluate_every_epochs", "train.num_threads"),

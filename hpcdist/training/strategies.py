@@ -189,12 +189,9 @@ def build_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
     return adam(parameters, lr=train.lr, weight_decay=train.weight_decay, fused=True)
 
 
-_STAIR = 0.1  # of the schedule called step
-_NUM_STAIRS = 3
 _SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda _progress: 1.0,
     "cosine": lambda progress: 0.5 * (1.0 + math.cos(math.pi * progress)),
-    "step": lambda progress: _STAIR ** int(progress * _NUM_STAIRS),
 }
 
 

@@ -122,7 +122,7 @@ def test_a_data_set_that_is_not_there_is_refused(hpcdist, verb):
     unknown = refusal(hpcdist("data", verb, "facs", *out))
     assert "hint: the known ones are: faces" in unknown
     missing = refusal(hpcdist("data", verb, "faces", "--root", "nowhere", *out))
-    assert "error: data.root is 'nowhere': No such file or directory" in missing
+    assert "error: data.root is 'nowhere': there is no folder nowhere" in missing
     assert "https://ndownloader.figshare.com/" in missing
     whole = refusal(hpcdist("data", verb, "mnist", "--root", ".", *out))
     assert "train-images-idx3-ubyte cannot be read: No such file" in whole

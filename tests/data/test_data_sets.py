@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from hpcdist.base.errors import JobError
-from hpcdist.data.catalog import check_data, load_data
+from hpcdist.data.catalog import check_data, find_data_set, load_data
 from hpcdist.job.spec import Data
 
 
@@ -66,7 +66,7 @@ def test_a_missing_root_is_said_with_the_layout_that_is_wanted(tmp_path):
     with pytest.raises(JobError, match=r"data\.root is not set, and mnist is not bundled") as none:
         check_data(Data(name="mnist"))
     assert "<root>/MNIST/raw/" in none.value.hint
-    with pytest.raises(JobError, match="nowhere': No such file") as missing:
+    with pytest.raises(JobError, match="nowhere': there is no folder") as missing:
         check_data(Data(name="mnist", root=str(tmp_path / "nowhere")))
     assert missing.value.message.startswith("data.root is ")
     with pytest.raises(JobError, match="train-images-idx3-ubyte cannot be read: No such file"):
@@ -125,3 +125,20 @@ def test_a_transform_of_a_data_set_in_memory_is_refused():
     with pytest.raises(JobError, match="digits is held in memory") as error:
         check_data(Data(transform="light"))
     assert "image_folder" in error.value.hint
+
+
+def test_nothing_is_downloaded_where_the_files_are_there(write_idx_data):
+    root = write_idx_data()
+    before = sorted(root.rglob("*"))
+    data = Data(name="mnist", root=str(root), download=True)
+    find_data_set(data).prepare(data)
+    assert sorted(root.rglob("*")) == before
+
+
+def test_a_download_that_fails_says_why(tmp_path, monkeypatch):
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nothing listens there
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    data = Data(name="mnist", root=str(tmp_path / "data"), download=True)
+    assert check_data(data).train == 60_000
+    with pytest.raises(JobError, match=r"data\.download: MNIST cannot be fetched: .*refused"):
+        find_data_set(data).prepare(data)

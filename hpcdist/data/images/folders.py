@@ -44,19 +44,13 @@ def images(data: Data) -> ImageParts:
 
 
 def check_enough(classes: Classes, folder: Path, layout: str) -> None:
-    """Raise JobError for a folder with less than two images, saying what is there instead."""
-    number = sum(map(len, classes.values()))
-    if number == 0 and has_images(folder):
-        wrong = f"{folder} holds images, but no folders with images in them"
-    elif number == 0:
-        wrong = f"there are no images in {folder}, nor in the folders below it"
-    elif number == 1:
-        wrong = (
-            f"there is one image in {folder}, and one is needed for training and one for testing"
+    """Raise JobError for a folder with less than two images."""
+    if (number := sum(map(len, classes.values()))) < 2:
+        raise JobError(
+            f"there are {number or 'no'} images in the folders below {folder}, and one is needed "
+            "for training and one for testing",
+            hint=layout,
         )
-    else:
-        return
-    raise JobError(wrong, hint=layout)
 
 
 def _both_parts(root: Path, test: str) -> ImageParts:

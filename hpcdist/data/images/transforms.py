@@ -40,16 +40,6 @@ PRESETS: dict[str, tuple[str | dict[str, Any], ...]] = {
 """Name -> the list that it stands for."""
 
 _MODULES = ("_augment", "_auto_augment", "_color", "_geometry", "_misc")
-_NOT_OFFERED = frozenset(
-    {
-        *("CutMix", "MixUp"),  # of whole batches, and of labels
-        *("FiveCrop", "TenCrop"),  # several images of one
-        *("RandomIoUCrop", "SanitizeBoundingBoxes", "SanitizeKeyPoints"),  # need boxes
-        *("ConvertImageDtype", "GaussianNoise", "LinearTransformation", "Normalize", "ToDtype"),
-        "Lambda",
-    }
-)
-"""Transforms that do not make one image of 8 bits per channel of another."""
 _DONE_ANYWAY = frozenset(("ToTensor", "PILToTensor", "ToImage"))
 """How lists for torchvision end; a job makes tensors of all images, whatever its list says."""
 _TENSORS_ONLY = frozenset({"RandomErasing", "RandomChannelPermutation", "RandomPhotometricDistort"})
@@ -138,16 +128,14 @@ def try_transform(spec: Spec) -> None:
     offered = {
         name
         for name, member in vars(v2).items()
-        if inspect.isclass(member)
-        and member.__module__.rpartition(".")[2] in _MODULES
-        and name not in _NOT_OFFERED
+        if inspect.isclass(member) and member.__module__.rpartition(".")[2] in _MODULES
     }
     for name, _ in steps_of(spec):
         if name not in offered:
             names = nearest_first(name, [*PRESETS, *offered])[:6]
             raise JobError(
                 f"data.transform {verb} {name!r}, which is no preset and no transform of "
-                "torchvision that makes one image of one",
+                "torchvision",
                 hint=f"the nearest are: {', '.join(names)}; presets are {', '.join(PRESETS)}",
             )
     try:

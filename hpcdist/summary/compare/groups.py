@@ -43,6 +43,7 @@ NOT_COMPARED = (
     *("record.enabled", "record.window_s", "record.usage_s", "record.track", "record.goal"),
     *("container.runtime", "container.mounts", "container.python", "container.options"),
     "train.seed",  # repeats
+    "data.download",
     "checkpoint.keep",
     "checkpoint.resume",
     "python_path",  # of a function: names the snapshot, if there is one

@@ -157,14 +157,14 @@ def test_many_files_are_listed_without_looking_into_one(tmp_path, folder_at):
 
 
 BAD_FOLDERS = {
-    "missing": (lambda root: root.rmdir(), "No such file or directory"),
-    "a file": (lambda root: (root.rmdir(), root.write_text("x")), "is not a folder"),
+    "missing": (lambda root: root.rmdir(), "there is no folder"),
+    "a file": (lambda root: (root.rmdir(), root.write_text("x")), "there is no folder"),
     "empty": (lambda _root: None, "there are no images in"),
     "empty folders": (lambda root: (root / "ant").mkdir(), "there are no images in"),
-    "no class": (lambda root: (root / "a.jpg").touch(), "holds images, but no folders with images"),
+    "no class": (lambda root: (root / "a.jpg").touch(), "there are no images in"),
     "one image": (
         lambda root: ((root / "ant").mkdir(), (root / "ant/a.jpg").touch()),
-        "there is one image in",
+        "there are 1 images in",
     ),
     "empty test": (
         lambda root: (
@@ -174,7 +174,7 @@ BAD_FOLDERS = {
         ),
         "there are no images in",
     ),
-    "a loop": (lambda root: (root.rmdir(), root.symlink_to(root.name)), "Too many levels"),
+    "a loop": (lambda root: (root.rmdir(), root.symlink_to(root.name)), "there is no folder"),
 }
 
 

@@ -58,7 +58,6 @@ def test_a_list_may_end_as_for_torchvision():
         ([{"RandomAffine": {"degrees": -5}}], "degrees", "torchvision"),
         ([{"RandomAffine": {}, "light": {}}], "one name", "RandomAffine"),
         ([{"RandomAffine": 5}], "one name with its arguments", "RandomAffine"),
-        (["Normalize"], "'Normalize'", ""),
         (["os.system"], "'os.system'", ""),
     ],
 )
