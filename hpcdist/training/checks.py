@@ -48,20 +48,13 @@ def torchvision_models() -> tuple[str, ...]:
 def check_model(model: Model) -> None:
     """Raise JobError for a model that does not exist; one of the user's is not looked for."""
     name = model.name
-    module, _, class_name = name.partition(":")
-    if is_torchvision(name):
-        if name not in torchvision_models():
-            known = (*BUILT_IN, *torchvision_models())
-            nearest = ", ".join(nearest_first(name, known)[:8])
-            raise JobError(
-                f"model.name is {name!r}, which is not a known model",
-                hint=f"the nearest of {len(known)} are: {nearest}; a class of your own is named as "
-                "package.module:Class",
-            )
-    elif is_own(name) and not all(part.isidentifier() for part in [*module.split("."), class_name]):
+    if is_torchvision(name) and name not in torchvision_models():
+        known = (*BUILT_IN, *torchvision_models())
+        nearest = ", ".join(nearest_first(name, known)[:8])
         raise JobError(
-            f"model.name is {name!r}, which is not of the form package.module:Class",
-            hint="such as model.name=my_models:Net, for the class Net in my_models.py",
+            f"model.name is {name!r}, which is not a known model",
+            hint=f"the nearest of {len(known)} are: {nearest}; a class of your own is named as "
+            "package.module:Class",
         )
 
 

@@ -66,6 +66,7 @@ class Trainer:
     def __init__(self, context: RankContext, job: TrainJob) -> None:
         """Load the data, and build and spread the model; the ranks are in their process group."""
         self.context, self.job = context, job
+        self._max_steps = job.train.max_steps or math.inf
         self.device = device = torch.device(context.device)
         self._precision = PRECISIONS[job.train.precision]
         self._strategy = STRATEGIES[job.strategy]
@@ -133,7 +134,12 @@ class Trainer:
         """Take over a checkpoint, and record what keeps the rest from being exact."""
         context = self.context
         state = checkpoint.load_state(path)
-        differing = describe_differences(state["identity"], self.identity)
+        before, now = state["identity"], self.identity
+        differing = [
+            f"{key} {before.get(key)}, now {now.get(key)}"
+            for key in now | before
+            if before.get(key) != now.get(key)
+        ]
         if wrong := [phrase for phrase in differing if phrase.startswith(_NEEDED)]:
             raise HpcdistError(
                 f"{path.name} belongs to another training: {'; '.join(wrong)}",
@@ -200,7 +206,7 @@ class Trainer:
                 if self._saved != self.position:
                     self._save()
                 return False
-            if self.position.step >= self.total_steps:
+            if self.position.step >= self._max_steps:
                 break
             if self._is_step_to_save and not self.is_at_epoch_end:
                 self._save()
@@ -395,7 +401,7 @@ class Trainer:
     def is_finished(self) -> bool:
         """No step is left to train."""
         is_last = self.epochs_done >= self.job.train.epochs
-        return is_last or self.position.step >= self.total_steps or self.has_lost_patience
+        return is_last or self.position.step >= self._max_steps or self.has_lost_patience
 
     @property
     def _is_step_to_save(self) -> bool:
@@ -453,15 +459,6 @@ def describe_training(job: TrainJob, context: RankContext) -> dict[str, Any]:
     flat["device"] = torch.cuda.get_device_name() if is_gpu else context.device
     flat["torch"] = str(torch.__version__)
     return flat
-
-
-def describe_differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return the differences, one phrase each: `world_size 4, now 2`."""
-    return [
-        f"{key} {before.get(key)}, now {now.get(key)}"
-        for key in now | before
-        if before.get(key) != now.get(key)
-    ]
 
 
 def train(context: RankContext, job: TrainJob) -> bool:

@@ -95,7 +95,7 @@ WRONG_MODELS = {
     "another name": ("nets:Nett", {}, "nets.py has no Nett"),
     "no such module": ("nets.large:Net", {}, "no module nets.large is in"),
     "nowhere": ("nowhere:Net", {}, "no module nowhere is in"),
-    "no class": ("nets:", {}, "not of the form package.module:Class"),
+    "no class": ("nets:", {}, "nets.py has no "),
     "ours": ("fashion_cnn", {"hiden": 3}, "fashion_cnn cannot be made with it: .*'hiden'"),
     "torchvision": ("resnet18", {"hidden": [9]}, "resnet18 cannot be made with it: .*'hidden'"),
     "outputs": (
