@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -117,35 +116,6 @@ def test_hosts_are_counted_once_each_and_in_order():
     assert read_hosts("") == []
 
 
-def test_every_host_gets_directory_and_environment(start):
-    value = 'it\'s "quoted" $HOME `date`\nand of two lines'
-    job = start(VALUE=value, HF_TOKEN="hf_1234567890abcdef", CUDA_VISIBLE_DEVICES="3")
-    here, there = job.started(0), job.started(1)
-    assert here["cwd"] == there["cwd"] == str(job.folder)
-    assert there["environment"]["VALUE"] == here["environment"]["VALUE"] == value
-    assert there["environment"]["WHERE"] == "hostB"  # it came through the launcher
-    assert "WHERE" not in here["environment"]
-    assert [one["environment"]["SUBMITIT_LOCAL_GLOBALID"] for one in (here, there)] == ["0", "1"]
-    # Of this host alone, and what may be nobody else's, nothing is written down.
-    assert "CUDA_VISIBLE_DEVICES" not in there["environment"]
-    script = job.logs / "7_host.sh"
-    assert "hf_1234567890abcdef" not in script.read_text()
-    assert stat.S_IMODE(script.stat().st_mode) == 0o600
-    assert job.end(0, 0) == 0
-
-
-def test_signals_reach_the_first_host_once_each(start):
-    job = start()
-    job.started(0)
-    for number in (signal.SIGUSR2, signal.SIGINT, signal.SIGTERM):
-        os.killpg(job.process.pid, number)  # as LSF does
-        wait_for(lambda number=number: {"received": number} in job.lines(0))
-    received = [line["received"] for line in job.lines(0)[1:]]
-    assert received == [signal.SIGUSR2, signal.SIGINT, signal.SIGTERM]
-    job.started(1)
-    assert job.end(0, 0) == 0
-
-
 def state_of(pid):
     """T of a process that is stopped."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -166,20 +136,6 @@ def test_what_is_killed_takes_the_first_hosts_command_along(start):
     pid = job.started(0)["pid"]
     job.process.kill()
     wait_for(lambda: not Path(f"/proc/{pid}").exists())
-
-
-def test_a_host_that_cannot_be_reached_is_told(start):
-    job = start("hostA 8 downB 8 ")
-    job.started(0)
-    note = job.note()
-    assert note == {
-        "node": 1,
-        "host": "downB",
-        "said": f"'{job.folder / 'launch'}' ended with exit code 255: downB is unreachable",
-        "is_host_lost": True,
-    }
-    assert "downB is unreachable" in (job.logs / "7_1_log.out").read_text()
-    assert job.end(1) == 1
 
 
 def test_a_start_counts_those_before_it(start):

@@ -7,7 +7,6 @@ from meeting_host import MeetingHost, join_in_time, write_place
 
 from hpcdist.agent import messages
 from hpcdist.agent.meeting import join_meeting
-from hpcdist.agent.messages import Beat
 from hpcdist.agent.node import CannotLaunchError
 from hpcdist.runs.run import Run
 
@@ -88,20 +87,6 @@ def test_an_agent_of_a_former_life_leaves_the_run_to_a_later_one(tmp_path):
     host = MeetingHost(tmp_path, life=2)
     with host.serving():
         assert join_in_time(host.run, life=1) is None
-    host.close()
-
-
-def test_beats_go_both_ways(tmp_path):
-    host = MeetingHost(tmp_path, agent_timeout_s=60)
-    with host.serving():
-        channel = join_in_time(host.run).channel
-    host.meeting.send([1], Beat())
-    assert channel.receive() == [Beat()]
-    channel.send(Beat())
-    channel.send(messages.Failed(sentence="heard"))
-    host.turn_until(lambda: host.heard)
-    assert host.heard == [(1, messages.Failed(sentence="heard"))]
-    channel.close()
     host.close()
 
 

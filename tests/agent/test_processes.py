@@ -141,13 +141,6 @@ def test_what_ranks_started_ends_with_the_run(launch, write_script):
     assert launched.verdict().kind == "done"
 
 
-def test_what_killed_ranks_started_ends_with_the_run(launch, write_script):
-    launched = launch(write_script(LITTER + "time.sleep(100)"), gpus=2)
-    wait_until_up(launched, 2)
-    os.kill(launched.pid(1), signal.SIGKILL)
-    assert launched.verdict().first.rank == 1
-
-
 def test_cancel_ends_ranks_that_ignore_signals(submit, write_script, state):
     ignore = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     launched = submit(write_script(ignore + WAIT), nodes=2, gpus=2)
@@ -160,12 +153,6 @@ def test_cancel_ends_ranks_that_ignore_signals(submit, write_script, state):
     assert launched.run.read_verdict().state == "cancelled"
     load_scheduler("local").cancel([launched.run])  # once more does no harm
     assert launched.run.read_verdict().signal == "SIGTERM"
-
-
-def test_cancel_before_the_agents_are_up_ends_submitits_processes(submit, write_script, state):
-    launched = submit(write_script(WAIT), nodes=2)
-    load_scheduler("local").cancel([launched.run])
-    assert launched.run.read_verdict().state == "cancelled"
 
 
 def test_cancel_kills_a_run_whose_agent_hangs(submit, write_script):
