@@ -199,19 +199,6 @@ def test_odd_exceptions_are_told_all_the_same(launch, write_script, raised, exce
     assert launched.events(0)[-1]["by"] == "rank"
 
 
-def test_a_torn_last_line_is_closed_by_the_agent(launch, write_script):
-    script = write_script(
-        "import os, signal\nfrom hpcdist.rank import context as rank\n"
-        'os.write(rank.current().events._file, b\'{"event": "steps", "ti\')\n'
-        "os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    launched = launch(script)
-    launched.verdict()
-    end = launched.events(0)[-1]
-    assert (end["event"], end["status"], end["signal"]) == ("end", "killed", "SIGKILL")
-    assert end["by"] == "agent"
-
-
 def test_what_a_rank_raises_when_it_is_told_to_end_makes_it_no_culprit(launch, write_script):
     script = write_script(
         "import os, signal, time\n"

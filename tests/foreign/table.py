@@ -388,7 +388,6 @@ _PLAIN = [
     _script("children.py", compares=("output",)),
     _script("fork_ends.py", arguments=("raises",), compares=("output",)),
     _script("fork_ends.py", arguments=("exits",), compares=("output",), is_slow=True),
-    _script("fork_ends.py", arguments=("ends",), compares=("output",), is_slow=True),
     _script(
         "child_then_fails.py",
         arguments=("raises",),
@@ -430,7 +429,6 @@ _WITH_TORCH = [
     ),
     _script("ddp_snapshot.py", arguments=("4",), is_slow=True),
     _script("ddp_snapshot.py", arguments=("2", "--no-destroy"), is_slow=True),
-    _script("children.py", label="in full", arguments=("all",), is_slow=True),
     _script("fsdp_checkpoint.py", readers=_CHECKPOINT, is_slow=True),
 ]
 

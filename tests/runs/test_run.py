@@ -112,14 +112,6 @@ def test_a_run_is_known_by_its_spec_and_by_its_folders_where_that_is_damaged(tmp
     assert not is_run(renamed)
 
 
-def test_a_file_in_place_of_the_runs_folder_is_refused(tmp_path):
-    (tmp_path / "runs").write_text("")
-    with pytest.raises(RunDirectoryError, match="is a file, not a folder"):
-        Run.create(tmp_path / "runs", "ddp")
-    with pytest.raises(RunDirectoryError):
-        all_runs(tmp_path / "runs")
-
-
 def test_a_folder_that_cannot_be_made_is_refused():
     with pytest.raises(RunDirectoryError, match="cannot be written"):
         Run.create(runs_folder("/proc/hpcdist"), "ddp")
