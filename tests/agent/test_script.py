@@ -137,16 +137,6 @@ def test_an_import_that_the_script_can_do_without_is_left_to_it(launch, write_sc
     assert launched.log(0) == "without\nbroken here\n"
 
 
-def test_a_script_that_is_gone_when_the_ranks_start_fails_in_the_rank(launch, write_script):
-    script = write_script("import torch")
-    launched = launch(script, nodes=2, agents=[0])
-    launched.agent_pid(0)
-    script.unlink()
-    launched.start_agent(1)
-    verdict = launched.verdict()
-    assert (verdict.kind, verdict.first.report.exception) == ("exception", "FileNotFoundError")
-
-
 def test_modules_of_the_users_folder_do_not_shadow_those_of_the_agent(
     submit, write_script, tmp_path, monkeypatch
 ):

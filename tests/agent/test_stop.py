@@ -62,20 +62,6 @@ def test_all_ranks_stop_at_the_same_step(launch, write_script, nodes, gpus, warn
         assert (last["status"], last["exit_code"]) == ("stopped", 75)
 
 
-def test_a_script_with_a_handler_of_its_own_gets_sigusr2(launch, write_script):
-    script = write_script(
-        "import os, signal, sys, time\n"
-        "signal.signal(signal.SIGUSR2, lambda *_: sys.exit(75))\n"
-        "print('up', flush=True)\n"
-        "while True: time.sleep(0.01)\n"
-    )
-    launched = launch(script, gpus=2)
-    up(launched, 2)
-    warn(launched, 0)
-    verdict = launched.verdict()
-    assert (verdict.exit_code_of_run, verdict.message) == (75, "stopped before the time limit")
-
-
 KNOWS_SIGTERM = """
 import os, signal, sys, time
 from hpcdist import record

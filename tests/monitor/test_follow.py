@@ -174,16 +174,6 @@ def test_of_many_ranks_rank_0_is_followed_and_the_one_that_failed_is_shown(tmp_p
     assert "said by 1" not in shown
 
 
-def test_the_end_of_the_log_is_shown_again_of_the_rank_that_failed_before_others(run, capsys):
-    run.log_file(0).write_text("Traceback\n")
-    failed = {"kind": "exception", "state": "failed", "exit_code_of_run": 1}
-    run.write_verdict(Verdict(**failed, message="", first=rank_end(0), victims=[1]))
-    follow(run, Screen(log=io.StringIO()))
-    assert "rank 0 failed first; the last lines of logs/rank-00000.log:\n  Traceback\n" in (
-        capsys.readouterr().err
-    )
-
-
 @pytest.mark.parametrize(
     ("verdict", "who"),
     [
