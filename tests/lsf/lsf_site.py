@@ -538,7 +538,9 @@ def place(job, known):
     if not all(met):
         return "Job dependency condition not satisfied"
     siblings = [one for one in known["jobs"].values() if one["id"] == job["id"]]
-    if job["array_limit"] and sum(map(has_started, siblings)) >= job["array_limit"]:
+    before = [one for one in siblings if one["state"] == "PEND" and one["index"] < job["index"]]
+    num_first = sum(map(has_started, siblings)) + len(before)
+    if job["array_limit"] and num_first >= job["array_limit"]:
         return "The job array has reached its running element limit"
     request, why = job["request"], Counter()
     left, places = request["slots"], []

@@ -64,6 +64,7 @@ def pbs(tmp_path, monkeypatch, command_process):
         site.mkdir()
         program = Path(__file__).with_name("pbs_site.py")
         write_programs(commands, program, COMMANDS, "PBS_SITE", site)
+        monkeypatch.setenv("PBS_SITE", str(site))
         monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
         monkeypatch.setenv("HOME", str(site))  # the jobs' login shells read no profile
     cluster = Pbs(command_process)
