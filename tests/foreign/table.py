@@ -443,7 +443,6 @@ _OF_PACKAGES = [
     _script("lightning_trainer.py", readers=_CHECKPOINT, is_slow=True),
     _script("lightning_trainer.py", arguments=("second",), readers=_CHECKPOINT, is_slow=True),
     _script("fabric.py", is_slow=True),
-    _script("fabric.py", arguments=("unlaunched",), is_slow=True),
     _script("wandb_offline.py", packages=("wandb",), ignores=("wandb/*",), is_slow=True),
     _script(
         "wandb_offline.py",
@@ -457,12 +456,6 @@ _OF_PACKAGES = [
         packages=("mlflow", "tensorboard", "sqlalchemy"),
         readers={"mlflow.db": _mlflow, "board-*": _board},
         unnamed=r"tfevents\..*",
-        is_slow=True,
-    ),
-    _script(
-        "deepspeed_zero.py",
-        packages=("deepspeed",),
-        environment={"DS_ACCELERATOR": "cpu"},
         is_slow=True,
     ),
 ]
