@@ -20,7 +20,7 @@ def test_the_group_above_that_leaves_least_counts_and_read_files_count_as_free(t
     write(tmp_path / "job", max=8000, current=5000, stat="anon 3500\ninactive_file 1500")
     write(tmp_path / "job" / "step", max="max", current=4000)
     assert memory_left("0::/job/step\n", tmp_path) == 4500
-    write(tmp_path / "job", max=8000, current=8500)
+    write(tmp_path / "job", max=8000, current=9600)
     assert memory_left("0::/job/step\n", tmp_path) == 0
     write(tmp_path / "job", max="max", current=8500)
     assert memory_left("0::/job/step\n", tmp_path) is None
