@@ -150,8 +150,6 @@ def test_a_request_waits_until_that_of_another_command_is_taken(make_run):
     assert take_request(make_run) == requests[1]
 
 
-
-
 def test_a_request_that_others_could_have_written_is_not_read(make_run, tmp_path):
     request = Request(limit_s=1)
     send(make_run, request)
