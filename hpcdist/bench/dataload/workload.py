@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import warnings
 from typing import TYPE_CHECKING
@@ -13,15 +12,14 @@ from hpcdist.bench.cells import CellTable, Findings, TimedCell, timed_cell
 from hpcdist.bench.dataload.advice import WAITING, Loading, conclude
 from hpcdist.bench.dataload.ways import Way, check_dataload, combine, several
 from hpcdist.bench.ranks import BenchmarkRank, process_group
-from hpcdist.data.catalog import download_data, find_data_set
-from hpcdist.data.images.transforms import is_unchanged, notes_on_transform
+from hpcdist.data.catalog import find_data_set
+from hpcdist.data.images.transforms import is_unchanged
 from hpcdist.job.spec import Data, DataloadJob
 from hpcdist.machine.cpus import cpu_quota
 from hpcdist.rank.context import RankContext, Workload
 
 if TYPE_CHECKING:
     from hpcdist.bench.dataload.measure import Loader, Passes
-    from hpcdist.data.arrays import BadFile
 
 
 class DataloadWorkload(Workload[DataloadJob]):
@@ -30,17 +28,9 @@ class DataloadWorkload(Workload[DataloadJob]):
     def check(self) -> None:
         check_dataload(self.job)
 
-    def notes(self) -> list[str]:
-        """Return which data sets are made first, and what transforms need not have."""
-        if self.job.data.dataset is not None:
-            return []
-        unmade = find_data_set(self._data).unmade(self._data)
-        on_transforms = map(notes_on_transform, several(self.job.data, "transform"))
-        return [*filter(None, [unmade]), *dict.fromkeys(itertools.chain(*on_transforms))]
-
     def prepare(self) -> None:
         if self.job.data.dataset is None:
-            download_data(self._data)
+            find_data_set(self._data).prepare(self._data)
 
     @property
     def _data(self) -> Data:
@@ -48,11 +38,9 @@ class DataloadWorkload(Workload[DataloadJob]):
         return next(iter(combine(self.job).values()))
 
     def preload(self) -> list[str]:
-        """Return what measures, and torchvision where data or transforms need it."""
-        entry = find_data_set(self._data)
+        """Return what measures, and torchvision where transforms need it."""
         transformed = not all(map(is_unchanged, several(self.job.data, "transform")))
-        needs_torchvision = transformed or "torchvision" in entry.modules
-        return ["hpcdist.bench.dataload.measure", *["torchvision"] * needs_torchvision]
+        return ["hpcdist.bench.dataload.measure", *["torchvision"] * transformed]
 
     def run(self, context: RankContext) -> None:
         import torch
@@ -66,8 +54,6 @@ class DataloadWorkload(Workload[DataloadJob]):
 
 class _DataloadRank(BenchmarkRank):
     def __init__(self, context: RankContext, job: DataloadJob) -> None:
-        from hpcdist.data.batches import BadFileNotes
-
         self._job, self._ways, dataset = job, combine(job), job.data.dataset
         ranks = context.world_size
         caption = f"loading {dataset or job.data.name} by workers"
@@ -85,7 +71,6 @@ class _DataloadRank(BenchmarkRank):
             parts_of="sample" if dataset else "image",
         )
         super().__init__(context, table)
-        self._note_bad, self._bad = BadFileNotes(context.note), set[str]()
         self._loading = Loading(ranks=ranks, cpus=-self.largest(-own_cpus), decoder=decoder)
         self._loaders: dict[Way, Loader] = {}
         repeats = job.data.repeats
@@ -121,19 +106,13 @@ class _DataloadRank(BenchmarkRank):
         setting, loader = self._job.dataload, self._loaders.get(way)
         if loader is None:
             data, own = self._ways[way], self._job.data.dataset
-            source = find_source(data, own, self._report_bad, seed=setting.seed)
+            source = find_source(data, own, seed=setting.seed)
             loader = self._loaders[way] = Loader(self, source, way, setting)
         time_s = setting.max_time_s / len(self._turns)
         loader.measure(passes, self._job.data.batches_to_check, time_s=time_s)
         measured: list[Passes] = self.gather(loader.passes)
         if measured[0].times_s:  # else asked to stop before the first that counts
             self.record(to_cell(way, measured, self._loading.cpus))
-
-    def _report_bad(self, bad: BadFile) -> None:
-        """Name a file that is no image, whichever ways come upon it, once."""
-        if bad.path not in self._bad:
-            self._bad.add(bad.path)
-            self._note_bad(bad)
 
 
 def to_cell(way: Way, ranks: list[Passes], cpus: float) -> TimedCell:
