@@ -152,7 +152,6 @@ def detect(
     site = found.detect_site()
     runtimes = list(filter(has_runtime, found.container_runtimes))
     text = first_file(site, name=name, runtimes=runtimes)
-    note(*site.notes)
     _give(text, path)
 
 

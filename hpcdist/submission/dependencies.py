@@ -17,6 +17,7 @@ from hpcdist.monitor.states import OPEN_STATES, EndWatch, run_states
 from hpcdist.runs.run import Run, find_runs
 from hpcdist.runs.spec import SweepPlace
 from hpcdist.schedulers.base import Dependency, Scheduler
+from hpcdist.schedulers.tasks import array_of
 
 After = tuple[str, str, list[Run]]
 """One --after: its kind, the name as the user gave it, and the runs."""
@@ -62,7 +63,7 @@ def settle(
     dependencies = []
     for kind, name, _, waiting in still_open:
         if scheduler.has_queue and waiting:
-            job_ids = _job_ids(kind, name, waiting, scheduler)
+            job_ids = _job_ids(kind, name, waiting)
             dependencies.append(Dependency(kind=_WORDS[kind], job_ids=job_ids))
         elif waiting:
             for run in waiting:
@@ -94,7 +95,7 @@ def _still_open(kind: str, name: str, runs: Sequence[Run], scheduler: str) -> li
     return [run for run in runs if states[run.id] in OPEN_STATES]
 
 
-def _job_ids(kind: str, name: str, runs: Sequence[Run], scheduler: Scheduler) -> list[str]:
+def _job_ids(kind: str, name: str, runs: Sequence[Run]) -> list[str]:
     job_ids = []
     # Of a sweep all of whose runs are waited for, the names of its arrays do for them. But an array
     # has failed where one of its runs has; for `notok` each must.
@@ -107,5 +108,5 @@ def _job_ids(kind: str, name: str, runs: Sequence[Run], scheduler: Scheduler) ->
                 hint="try again in a moment",
             )
         is_whole = kind != "notok" and counts[place.id] == place.num_points
-        job_ids.append(scheduler.dependency_id(job_id) if is_whole else job_id)
+        job_ids.append(array_of(job_id) if is_whole else job_id)
     return list(dict.fromkeys(job_ids))

@@ -445,7 +445,7 @@ def lay_out(
     if planned.is_sweep and scheduler.has_queue:
         groups = group_points(
             [one.script(one.target(Run(path))) for one in planned.plans],
-            max_array_size=scheduler.max_array_size(),
+            max_array_size=scheduler.max_array_size,
             max_parallel=planned.max_parallel,
         )
     arrays = [points for points, _, _ in groups if len(points) > 1]

@@ -34,7 +34,7 @@ from hpcdist.runs.snapshot import copy_code, run_git
 from hpcdist.runs.spec import RunSpec, SweepPlace, UsedCluster
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import Dependency, Target
-from hpcdist.schedulers.tasks import SummaryTask
+from hpcdist.schedulers.tasks import SummaryTask, array_of
 from hpcdist.submission.container import used_container
 from hpcdist.submission.plan import Job, PlannedRun, PlannedSubmission, lay_out
 
@@ -130,7 +130,7 @@ class Submission:
         try:
             if runs:
                 said = hand_over(job.planned, target, runs)
-                job_id = job.planned.scheduler.dependency_id(str(runs[0].read_job_id()))
+                job_id = array_of(str(runs[0].read_job_id()))
                 self.jobs.append(job)
                 self.job_ids.append(job_id)
             else:

@@ -14,7 +14,6 @@ from waiting import wait_for
 
 from hpcdist.base import files
 from hpcdist.schedulers.hosts import Host, Job, host_script, launch_command, read_hosts
-from hpcdist.schedulers.lsf.hosts import exit_code_for_lsf
 
 LIMIT_S = 60
 
@@ -52,8 +51,17 @@ class LsfJob:
         launcher.chmod(0o755)
         self.logs = folder / "logs"
         self.logs.mkdir(exist_ok=True)
-        code = "from hpcdist.schedulers.lsf.hosts import main; main()"
-        words = ["--logs", str(self.logs), "--job", "7", "--nodes", str(len(hosts.split()) // 2)]
+        code = "from hpcdist.schedulers.hosts import main; main()"
+        words = [
+            "--scheduler",
+            "lsf",
+            "--logs",
+            str(self.logs),
+            "--job",
+            "7",
+            "--nodes",
+            str(len(hosts.split()) // 2),
+        ]
         words += ["--launcher", f"'{launcher}' {{host}} {{command}}", *options]
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, *words, "--", sys.executable, "-c", COMMAND],
@@ -146,21 +154,6 @@ def test_signals_reach_the_first_host_once_each(start):
     assert job.end(0, 0) == 0
 
 
-def state_of(pid):
-    """T of a process that is stopped."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def test_a_suspension_stops_the_first_hosts_command_until_it_is_resumed(start):
-    job = start("hostA 8 ")
-    pid = job.started(0)["pid"]
-    os.killpg(job.process.pid, signal.SIGTSTP)
-    wait_for(lambda: state_of(pid) == "T")
-    os.killpg(job.process.pid, signal.SIGCONT)
-    wait_for(lambda: state_of(pid) != "T")
-    assert job.end(0) == 0
-
-
 def test_what_is_killed_takes_the_first_hosts_command_along(start):
     job = start("hostA 8 ")
     pid = job.started(0)["pid"]
@@ -189,23 +182,6 @@ def test_a_start_counts_those_before_it(start):
     assert lives == ["1"]
 
 
-@pytest.mark.parametrize(
-    ("code", "requeued", "told"),
-    [
-        (130, "", 130),
-        (130, "99 100", 130),
-        (130, "99 130", 1),
-        (1, "all", 1),  # nothing helps
-        (75, "all ~3", 3),
-        (75, "all ~75", 75),
-        (20, "30 EXCLUDE(20 1)", 2),
-        (0, "all", 0),
-    ],
-)
-def test_no_exit_code_asks_for_a_requeue(code, requeued, told):
-    assert exit_code_for_lsf(code, requeued) == told
-
-
 def test_a_launcher_is_given_plain_words_and_quotes_where_there_are_none():
     command = ["/bin/sh", "/runs/a/7_host.sh", "1"]
     words = launch_command("blaunch -z {host} {command}", command, host="hostB")
@@ -224,7 +200,7 @@ def test_a_host_script_is_plain_sh():
         {"A": "b c", "BASH_FUNC_module%%": "() { :; }"},
         "/a b",
         ["x", "y z"],
-        Job("LSF", [], re.compile("LSB_.*")),
+        Job([], re.compile("LSB_.*")),
         logs="/l/7",
     )
     assert "BASH_FUNC" not in text

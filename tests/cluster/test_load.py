@@ -81,8 +81,8 @@ def test_both_files_are_merged_key_by_key_and_flags_win(profiles):
 def test_the_section_lsf_counts_as_one_value_and_null_takes_it_away(profiles):
     user = profiles.user(of_one("{lsf: {mem_per: host, launcher: 'ssh {host} {command}'}}"))
     assert load_profile().origins["lsf"] == str(user)
-    profiles.project(of_one("{lsf: {mem_unit: GB}}"))
-    assert load_profile().profile.lsf == LsfOptions(mem_unit="GB")
+    profiles.project(of_one("{lsf: {mem_per: job}}"))
+    assert load_profile().profile.lsf == LsfOptions(mem_per="job")
     profiles.project(of_one("{lsf: null}"))
     assert load_profile().profile.lsf == LsfOptions()
     assert load_profile().origins["lsf"] == "hpcdist.yaml"
@@ -281,9 +281,8 @@ def test_a_mistake_is_told_with_the_file_the_key_and_the_value(profiles, text, m
         ),
         ("{directives: ['#SBATCH --x']}", "each value options of the scheduler", ""),
         ("{directives: ['--export=ALL,X_TOKEN=abc']}", "directives gives X_TOKEN", "export"),
-        ("{lsf: {options: [-tii]}}", 'lsf.options is ["-tii"]', "default"),
         ("{lsf: {gpu: 'num={gpu}'}}", 'lsf.gpu is "num={gpu}", must be one line', ""),
-        ("{lsf: {gpu_rusage: 'n={gpus'}}", "one line without quotes, with {gpus}", ""),
+        ("{lsf: {gpu: 'n={gpus'}}", "one line without quotes, with {gpus}", ""),
         ('{lsf: {gpu: "num=1\\n"}}', "must be one line", "default"),
         ("{lsf: {gpu: 'a\"b'}}", "without quotes", ""),
         ("{lsf: {launcher: 'ssh {host}'}}", "one line with {host} and {command}", ""),
@@ -309,7 +308,7 @@ def test_what_cannot_stand_in_a_script_is_refused_with_what_to_do(profiles, text
         "{directives: [--exclusive, --mem-per-cpu=4G, '--exclude=n[1-2]', '-w n1', -W]}",
         "{scheduler: lsf, directives: ['-R \"select[a] rusage[b=1]\"', -x, '-G group', '-M 4GB']}",
         "{scheduler: lsf, directives: ['-R \"select[a] cu[type=rack]\"', '-R fast', -In]}",
-        "{lsf: {options: [-J, -n, -o, -ti], gpu: null, gpu_rusage: 'ngpus={gpus}'}}",
+        "{lsf: {gpu: null, mem_per: host}}",
         "{lsf: {launcher: 'ssh {host} {command}'}}",
         "{environment: {TOKENIZERS_PARALLELISM: 'false', WANDB_API_KEY_FILE: /home/me/key}}",
         "{setup: ['export HF_TOKEN=$(cat ~/.hf)', 'source ~/venv/bin/activate']}",
