@@ -16,7 +16,6 @@ import os
 import re
 import shutil
 import signal
-import time
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -291,14 +290,14 @@ class Batch(Scheduler):
                 f"{told}whether anything is left is not known: {problem.message}",
                 hint="see `hpcdist status` when it answers again",
             )
-        deadline_s = time.monotonic() + _GONE_LIMIT_S
-        while ids and (
-            left := sorted(job.id for job in self.list_jobs(ids) if job.is_active and job.id in ids)
-        ):
-            if time.monotonic() > deadline_s:
-                said = f"jobs {', '.join(left)} have not ended within {_GONE_LIMIT_S:g} s"
-                raise SchedulerError(said, hint="their nodes may be down: ask the site")
-            time.sleep(_POLL_S)
+
+        def are_gone() -> bool | None:
+            left = any(job.is_active and job.id in ids for job in self.list_jobs(ids))
+            return None if left else True
+
+        if ids and not poll(are_gone, interval_s=_POLL_S, limit_s=_GONE_LIMIT_S):
+            said = f"jobs {', '.join(sorted(ids))} have not all ended within {_GONE_LIMIT_S:g} s"
+            raise SchedulerError(said, hint="their nodes may be down: ask the site")
         for run in runs:
             run.write_verdict(cancelled_verdict())
 

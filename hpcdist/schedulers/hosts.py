@@ -63,13 +63,10 @@ class Host(NamedTuple):
 
 
 def read_hosts(text: str) -> list[Host]:
-    """Return the hosts of "hostA 8 hostB 8 ", in their order; one that is named twice has the slots
-    of both."""
+    """Return the hosts of "hostA 8 hostB 8 ", in their order."""
     words = text.split()
-    slots: dict[str, int] = {}
-    for name, number in zip(words[0::2], words[1::2], strict=False):
-        slots[name] = slots.get(name, 0) + int(number)
-    return [Host(name, number) for name, number in slots.items()]
+    pairs = zip(words[0::2], words[1::2], strict=False)
+    return [Host(name, int(number)) for name, number in pairs]
 
 
 def age_of_job() -> float:

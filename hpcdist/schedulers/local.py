@@ -48,6 +48,8 @@ from hpcdist.schedulers.tasks import (
     write_tasks,
 )
 
+_RANK_BYTES = 100e6
+"""Least memory of a forked rank, before any model or data; an agent has three times as much."""
 _PATIENCE_S = 0.9
 """Time that agents have, beyond the ranks' grace, to end a run in order before they are killed."""
 _KILL_PATIENCE_S = 5.0
@@ -177,10 +179,17 @@ scheduler = LocalScheduler()
 def lay_out(job: JobSpec, busy_gpus: Collection[str] = ()) -> LaunchPlan:
     """Lay the ranks out over this machine, without the GPUs of these UUIDs.
 
-    Raises JobError where the machine has not enough GPUs.
+    Raises JobError where the machine has not enough memory or GPUs.
     """
     num_nodes, per_node = job.resources.nodes, job.ranks_per_node
     num_ranks = num_nodes * per_node
+    needed, free = (num_ranks + 3 * num_nodes) * _RANK_BYTES, free_bytes()
+    if needed > free:
+        raise JobError(
+            f"{num_ranks} ranks on this machine need at least {needed / 1e9:.0f} GB of memory, "
+            f"{free / 1e9:.0f} GB are free",
+            hint="ask for fewer with --nodes and --gpus",
+        )
     cpus = usable_cpus()
     shares = share_cpus(cpus, num_ranks, per_share=job.cpus_per_rank)
     num_threads = threads_per_rank(len(cpus), num_ranks, cpus_per_rank=job.cpus_per_rank)

@@ -115,13 +115,11 @@ class Handover(core.Executor):
                 return ids[0]
             signalled = f"{argv[0]} was ended by signal {-done.returncode}"
             why = signalled if done.returncode else f"{argv[0]} named no job: {done.stdout.strip()}"
-        except CommandFailedError as error:
-            if not scheduler.unclear.search(error.said):
+        except (CommandFailedError, CommandTimeoutError) as error:
+            why = error.message
+            if isinstance(error, CommandFailedError) and not scheduler.unclear.search(error.said):
                 error.hint = scheduler.refused_hint(error.said, self.script)
                 raise
-            why = error.message
-        except CommandTimeoutError as error:
-            why = error.message
         raise SubmissionUnclearError(
             f"it is not known whether {target.name} was submitted: {why}",
             hint=f"hpcdist status {target.name} will tell, hpcdist cancel {target.name} ends it",

@@ -118,10 +118,6 @@ def test_hosts_are_counted_once_each_and_in_order():
         Host(name="hostB", slots=2),
         Host(name="hostA", slots=4),
     ]
-    assert read_hosts("hostA 1 hostB 1 hostA 2") == [
-        Host(name="hostA", slots=3),
-        Host(name="hostB", slots=1),
-    ]
     assert read_hosts("") == []
 
 

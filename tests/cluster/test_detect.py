@@ -92,7 +92,7 @@ def test_a_type_is_not_asked_for_where_some_gpus_have_none():
 def test_only_one_plugin_of_slurm_knows_gpus_per_node(plugin, knows, monkeypatch):
     config = f"SelectTypeParameters    = CR_CPU\nSelectType              = {plugin}\nX = y\n"
     monkeypatch.setattr(
-        slurm_site, "ask", lambda *words: config if words[0] == "scontrol" else "ann\nann"
+        slurm_module, "ask", lambda *words: config if words[0] == "scontrol" else "ann\nann"
     )
     found = slurm_module.detect_slurm("ann")
     assert (found.gpu_request == "gpus-per-node", found.accounts) == (knows, ("ann",))

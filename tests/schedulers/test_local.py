@@ -57,6 +57,12 @@ def test_without_gpus_it_is_said_once_what_is_used_instead(plan):
     assert note == f"as launch.device says: 4 ranks on {cpus} CPUs, with gloo"
 
 
+@pytest.mark.parametrize(("nodes", "gpus"), [(100_000, 1), (1, 1_024_000)])
+def test_more_ranks_than_the_memory_holds_are_refused(plan, nodes, gpus):
+    with pytest.raises(JobError, match=f"{nodes * gpus} ranks on this machine need at least"):
+        plan(nodes=nodes, gpus=gpus)
+
+
 def test_cuda_without_gpus_is_refused(plan, monkeypatch):
     monkeypatch.setattr(layout_module, "list_gpus", list)
     with pytest.raises(JobError, match=r"launch\.device is cuda, but this machine shows no GPU"):

@@ -65,7 +65,6 @@ _PENDING = (
     (r"array has reached its", "as many runs of the sweep as --max-parallel allows are active"),
     (r"suspended by (?:the )?user", "it is held; release it with: bresume JOBID"),
     (r"no suitable hosts?", "no host fits: ask for less, or name another queue with --partition"),
-    (r"time windows|windows? (?:is |are )?closed", "the queue starts jobs only at certain times"),
     (r"limit defined", "it waits until running jobs give something back: a limit is reached"),
     (r"user has (?:reached|not)|per-user|user's .*slot limit", "you use all slots that you may"),
     (r"queue has (?:reached|not)|queue's per-\w+", "all job slots of the queue are in use"),

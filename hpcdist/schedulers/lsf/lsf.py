@@ -70,6 +70,12 @@ _SECTIONS = ("select", "order", "span", "rusage", "same", "cu", "affinity")
 _SECTION = re.compile(r"(\w+)\s*\[([^\[\]]*)\]")
 
 
+def own_id() -> str:
+    """Return the id of the job that this process is part of; places in arrays are from 1 on."""
+    job_id, index = os.environ["LSB_JOBID"], os.environ.get("LSB_JOBINDEX", "0")
+    return job_id if index in ("", "0") else f"{job_id}[{index}]"
+
+
 class Lsf(Batch):
     """Runs as LSF's jobs, or within one that is interactive (bsub -Is)."""
 
@@ -89,6 +95,7 @@ class Lsf(Batch):
     # ends a job sooner, the verdict on its last attempt is written.
     patience_s = 540.0
     kill_wait_s = 10.0
+    own_job_id = staticmethod(own_id)
 
     list_jobs = staticmethod(ask_jobs)
     kill = staticmethod(bkill)
@@ -184,9 +191,6 @@ class Lsf(Batch):
 
     # Within a job.
 
-    def own_job_id(self) -> str:
-        return own_id()
-
     def job_on_hosts(self) -> Job:
         # Source: IBM Spectrum LSF 10.1 documentation, Environment variables set for job execution.
         return Job(read_hosts(os.environ["LSB_MCPU_HOSTS"]), _OF_FIRST_TASK)
@@ -222,12 +226,6 @@ class Lsf(Batch):
 
 
 scheduler = Lsf()
-
-
-def own_id() -> str:
-    """Return the id of the job that this process is part of; places in arrays are from 1 on."""
-    job_id, index = os.environ["LSB_JOBID"], os.environ.get("LSB_JOBINDEX", "0")
-    return job_id if index in ("", "0") else f"{job_id}[{index}]"
 
 
 def lsf_time(minutes: float) -> str:

@@ -105,6 +105,11 @@ _CHECKED = (
 a script too, but ends the shell that runs one at any signal, and all of the job with it."""
 
 
+def own_id() -> str:
+    """Return the id of the job that this process is part of, without the server."""
+    return os.environ["PBS_JOBID"].partition(".")[0]
+
+
 class Pbs(Batch):
     """Runs as PBS's jobs, or in the job of a shell, as `qsub -I` gives one."""
 
@@ -117,6 +122,7 @@ class Pbs(Batch):
     warnings = ("SIGTERM",)
     foreign_keys = ("qos", "gpu_type")
     kill_wait_s = 10.0
+    own_job_id = staticmethod(own_id)
 
     def directives(self, job: JobSpec, cluster: ClusterProfile, target: Target) -> list[Directive]:
         """Return the options of qsub, in a fixed order."""
@@ -213,9 +219,6 @@ class Pbs(Batch):
 
     # Within a job.
 
-    def own_job_id(self) -> str:
-        return own_id()
-
     def job_on_hosts(self) -> HostsOfJob:
         slots = int(os.environ.get("NCPUS") or 1)
         hosts = [Host(name, slots) for name in read_nodefile(Path(os.environ["PBS_NODEFILE"]))]
@@ -265,11 +268,6 @@ class Pbs(Batch):
 
 
 scheduler = Pbs()
-
-
-def own_id() -> str:
-    """Return the id of the job that this process is part of, without the server."""
-    return os.environ["PBS_JOBID"].partition(".")[0]
 
 
 def read_nodefile(path: Path) -> list[str]:

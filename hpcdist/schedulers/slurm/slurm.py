@@ -92,7 +92,6 @@ _REASONS = {
     "JobHeldUser": "it is held; release it with: scontrol release JOBID",
     "None": "the scheduler has not looked at it yet",
     "PartitionConfig": "it asks for more than the nodes of the partition have",
-    "PartitionInactive": "the partition takes no jobs at present",
     "PartitionNodeLimit": "it asks for more nodes than the partition has",
     "PartitionTimeLimit": "its time limit is longer than the partition allows",
     "Priority": "other jobs come before it",

@@ -128,7 +128,6 @@ def test_a_host_in_the_place_of_a_reason_is_that_of_a_job_that_has_just_started(
         ("Resource (mem) limit defined cluster-wide has been reached;", "a limit is reached"),
         ("Job requirements for reserving resource (mem) not satisfied: 4 hosts;", "free memory"),
         ("Job's requirements for reserving resource (ngpus_physical) not satisfied;", "GPUs"),
-        ("The queue is inactivated by its time windows;", "certain times"),
         ("Requeued job is waiting for rescheduling;", "requeued"),
     ],
 )
