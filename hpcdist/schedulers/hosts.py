@@ -52,7 +52,7 @@ _OTHERS_END_S = 60.0
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OF_ONE_HOST = re.compile(
     r"CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|HOSTNAME|HOST|TMPDIR|PWD|OLDPWD|SHLVL|_|DISPLAY"
-    r"|SSH_\w+|XDG_\w+|JSM_\w+|PMIX_\w+|LS_\w+"
+    r"|SSH_\w+|XDG_\w+|JSM_\w+|PMIX_\w+"
 )
 """Variables that mean the first host, or its shell, alone."""
 

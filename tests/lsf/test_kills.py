@@ -2,10 +2,6 @@
 
 from cluster_user import CPU, TWO, job_id
 from counting import count
-from lsf_site.config import QUEUES, Queue
-
-KILLS_ARE_REQUEUED = (*QUEUES, Queue(name="stubborn", requeue_exit_values="130 75 1"))
-
 
 SLOW_TO_STOP = """
 import os, sys, time

@@ -55,7 +55,7 @@ _OF_A_JOB = re.compile(
 )
 """Variables of a job that the caller may be part of: they would be taken for the new job's."""
 _OF_FIRST_TASK = re.compile(
-    r"LSB_(?!(?:JOBID|JOBINDEX|JOBNAME|QUEUE|MCPU_HOSTS|HOSTS|SUB_HOST|DJOB_\w+)$)\w+"
+    r"LSB_(?!(?:JOBID|JOBINDEX|JOBNAME|QUEUE|MCPU_HOSTS|HOSTS|SUB_HOST|DJOB_\w+)$)\w+|LS_\w+"
 )
 """Variables of what LSF has started on the first host."""
 _TIMEOUT_S = 10.0

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 from lsf_site import dependency, execution, processes, schedule
-from lsf_site.jobs import requeue_codes
 from lsf_site.tasks import Tasks
 
 _KILL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
@@ -181,8 +180,6 @@ class Batch:
             job.term_reason = "TERM_EXTERNAL_SIGNAL"
         if job.requeues:
             self.pend_again(job, job.requeues)
-        elif code and requeue_codes(job.requeue_values)(code):
-            self.pend_again(job, "")
         else:
             self._finish(job, "EXIT" if code else "DONE", reason=job.term_reason)
 

@@ -47,7 +47,6 @@ def _make_jobs(values, call, batch):
         "condition": condition,
         "ends_as_orphan": "ti" in values,
         "rerunnable": "r" in values or (queue.rerunnable and "rn" not in values),
-        "requeue_values": values.get("Q", queue.requeue_exit_values),
         "options": values,
     }
     job_id = batch.new_id()

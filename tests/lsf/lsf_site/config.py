@@ -59,8 +59,6 @@ class Queue:
     """The longest that may be asked for; also the default where there is no other."""
     default_run_limit_min: float | None = None
     task_limit: int | None = None
-    requeue_exit_values: str = ""
-    """REQUEUE_EXIT_VALUES, such as `75 99` or `all ~1`."""
     rerunnable: bool = False
     is_open: bool = True
 
@@ -69,7 +67,6 @@ QUEUES = (
     Queue(name="normal"),
     Queue(name="gpuv100", priority=50, run_limit_min=1440, default_run_limit_min=15),
     Queue(name="short", priority=40, run_limit_min=60, task_limit=4),
-    Queue(name="requeue", requeue_exit_values="75"),
     Queue(name="closed", is_open=False),
 )
 

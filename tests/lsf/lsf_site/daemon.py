@@ -201,15 +201,6 @@ class Daemon:
         if answer.wants_input:
             connection.write(b"I", "")
             return
-        name = connection.call.name
-        lost = self.batch.switches.get(f"lose_{name}", 0)
-        if lost:
-            self.batch.switches[f"lose_{name}"] = lost - 1
-            self._drop(connection)
-        else:
-            self._end(connection, answer)
-
-    def _end(self, connection, answer):
         for kind, text in ((b"O", answer.out), (b"E", answer.err)):
             if text:
                 connection.write(kind, text)

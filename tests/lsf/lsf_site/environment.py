@@ -48,8 +48,6 @@ def job_environment(job, batch, *, script, host_file):
         found["LSB_JOBINDEX_END"] = str(job.array_end)
     if job.output:
         found["LSB_OUTPUTFILE"] = expand(job.output, job)
-    if job.requeue_values:
-        found["LSB_EXIT_REQUEUE"] = job.requeue_values
     if job.attempts > 1 and config.traits.sets_restart:
         found["LSB_RESTART"] = "Y"
     kept = {

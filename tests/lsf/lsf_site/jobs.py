@@ -1,6 +1,5 @@
 """A job as the daemon knows it."""
 
-import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,7 +57,6 @@ class Job:
     condition: tuple | None = None
     ends_as_orphan: bool = False
     rerunnable: bool = False
-    requeue_values: str = ""
     options: dict = field(default_factory=dict)
     """As bsub was given them, merged."""
 
@@ -108,12 +106,3 @@ class Job:
     @property
     def first_host(self):
         return self.places[0].host if self.places else None
-
-
-def requeue_codes(text):
-    """Whether an exit code is one of REQUEUE_EXIT_VALUES: `75 99`, `all ~1`, `EXCLUDE(20)`."""
-    words = re.sub(r"EXCLUDE\(([^)]*)\)", r"\1", text).split()
-    excluded = {int(word[1:]) for word in words if re.fullmatch(r"~\d+", word)}
-    named = {int(word) for word in words if word.isdigit()}
-    every = "all" in words
-    return lambda code: code not in excluded and (every or code in named)

@@ -107,8 +107,6 @@ def _long(queue, batch):
         "USERS: all",
         "HOSTS:  all",
     ]
-    if queue.requeue_exit_values:
-        lines.append(f"REQUEUE_EXIT_VALUES:  {queue.requeue_exit_values}")
     if queue.rerunnable:
         lines.append("RERUNNABLE :  yes")
     return "\n".join(lines) + "\n"

@@ -234,10 +234,6 @@ class Site(Machine):
         """While open, brequeue is not allowed."""
         return self.switched("brequeue_refused", True)
 
-    def lose_answers(self, command, times=1):
-        """The next calls of a command do their work, and hang instead of answering."""
-        self._order("switch", f"lose_{command}", times)
-
     def resending(self, times):
         """While open, bsub asks so often again, as while the master hangs, and each of its requests
         makes a job; it tells the last one's id."""
