@@ -87,6 +87,7 @@ _PENDING = (
 )
 """Pattern of a job's comment -> why it waits."""
 _DROPPED = "what it was to follow did not end as --after requires, so PBS removed it without a word"
+
 # Its requests.
 
 _OF_A_JOB = re.compile(

@@ -181,7 +181,7 @@ class Daemon:
             if said:
                 raise RefusedError(said)
             LAUNCHERS[call.name](
-                call, batch, lambda err, code: self._end(connection, Answer(err=err, code=code))
+                call, batch, lambda err, code: self._reply(connection, Answer(err=err, code=code))
             )
             connection.close_files()
             return None
