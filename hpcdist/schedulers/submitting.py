@@ -35,7 +35,7 @@ from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.base import Target
 from hpcdist.schedulers.requeue import RequeueRefusedError
 from hpcdist.schedulers.tasks import (
-    Task,
+    AgentTask,
     leave_to_another,
     start_in_background,
     write_tasks,
@@ -61,7 +61,7 @@ class Handover(core.Executor):
         self.process: ProcessId | None = None
         """The process that was started here."""
 
-    def submit_all(self, tasks: Sequence[Task]) -> list[str]:
+    def submit_all(self, tasks: Sequence[AgentTask]) -> list[str]:
         """Submit one task, or those of an array; return the ids of the jobs.
 
         Raises SchedulerError.

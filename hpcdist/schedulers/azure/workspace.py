@@ -41,7 +41,6 @@ from hpcdist.base.text import number_of, one_line
 from hpcdist.cluster.profile import AzureOptions
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.azure import node
-from hpcdist.schedulers.base import Fetched
 
 if TYPE_CHECKING:
     from azure.ai.ml import MLClient
@@ -274,10 +273,13 @@ class Output:
                 blob.readinto(to)
 
 
-def fetch(run: Run, source: Output, *, with_checkpoints: bool = False) -> Fetched:
+def fetch(run: Run, source: Output, *, with_checkpoints: bool = False) -> int:
     """Bring what is new, the verdict last; one that is here stays, as that of a run that was
-    cancelled. Raises SchedulerError where the source cannot be read, OSError where the run
-    directory cannot be written, and RunDirectoryError for somebody else's."""
+    cancelled. Return the number of files that were written.
+
+    Raises SchedulerError where the source cannot be read, OSError where the run directory cannot be
+    written, and RunDirectoryError for somebody else's.
+    """
     if not is_own(run.path):
         raise RunDirectoryError(
             f"{run.path} is another user's: nothing is downloaded to it",
@@ -286,13 +288,12 @@ def fetch(run: Run, source: Output, *, with_checkpoints: bool = False) -> Fetche
     stored = list(islice(source.list_files(), files.MOST_ENTRIES + 1))
     if len(stored) > files.MOST_ENTRIES:
         raise OSError(errno.EFBIG, "more was published than is read", str(run.path))
-    wanted, left = [], []
+    wanted = []
     for file in sorted(stored, key=lambda file: (file.path == node.VERDICT, file.path)):
         if not node.is_wanted(file.path) or file.path.startswith(_PICKLES):
             continue
         is_large = file.size > _MOST_BYTES or file.path.startswith(node.CHECKPOINTS)
         if is_large and not with_checkpoints:
-            left.append(file)
             continue
         with suppress(FileNotFoundError, NotADirectoryError):
             here = os.lstat(run.path / file.path)
@@ -314,7 +315,7 @@ def fetch(run: Run, source: Output, *, with_checkpoints: bool = False) -> Fetche
                     source.copy(file.path, to, size=file.size)
                 os.utime(aside, (file.time_s, file.time_s))
             num_written += 1
-    return Fetched(num_written, len(left), sum(file.size for file in left))
+    return num_written
 
 
 @cache

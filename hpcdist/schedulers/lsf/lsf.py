@@ -64,7 +64,7 @@ _END_IS_KNOWN_S = 10.0
 """Time in which the program on the first host tells the others that its command has ended."""
 _DOWN = re.compile(r"LSF is down|not responding|cannot connect|time ?out", re.IGNORECASE)
 
-_CONDITIONS = {"afterok": "done", "afterany": "ended", "afternotok": "exit"}
+_CONDITIONS = {"afterok": "done", "afterany": "ended"}
 _SECTIONS = ("select", "order", "span", "rusage", "same", "cu", "affinity")
 """Sections of a requirement (-R), in the order that they are written in: select must be first."""
 _SECTION = re.compile(r"(\w+)\s*\[([^\[\]]*)\]")
