@@ -94,7 +94,6 @@ def detect(*, write: bool) -> None:
         raise SchedulerError(error.message, hint="run it on a login node of the cluster") from None
     site = found.detect_site()
     text = first_file(site, runtimes=list(filter(has_runtime, found.container_runtimes)))
-    note(*site.notes)
     _give(text, is_written=write)
 
 

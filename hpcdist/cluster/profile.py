@@ -19,14 +19,10 @@ from hpcdist.job.spec import Container, Count, Positive, Section
 if TYPE_CHECKING:
     from hpcdist.job.keys import DottedKey
 
-LSF_OPTIONS = ["-J", "-q", "-P", "-n", "-R", "-W", "-o", "-gpu", "-w", "-r"]
-_LSF_KNOWN = (*LSF_OPTIONS, "-ti", "-N", "-u")
 if TYPE_CHECKING:
     SchedulerChoice = str
-    LsfOption = str
 else:  # msgspec checks the names, and no second list of them is kept
     SchedulerChoice = Literal[tuple(scheduler_choices())]
-    LsfOption = Literal[_LSF_KNOWN]
 
 
 def _like(pattern: str, description: str) -> Meta:
@@ -79,18 +75,10 @@ def parse_host(text: str, *, origin: str) -> Host:
 class LsfOptions(Section, frozen=True, kw_only=True):
     """Differences between LSF sites; read by LSF alone."""
 
-    options: list[LsfOption] = msgspec.field(default_factory=LSF_OPTIONS.copy)
-    """Options of bsub that hpcdist may send, besides those in directives. It also knows -ti: end
-    a job that waits for what can never come true, and -N and -u for mail."""
     gpu: Annotated[str, _GPUS] | None = "num={gpus}:mode=exclusive_process"
     """Value of -gpu; {gpus} is the number per host. null: the option is not sent."""
-    gpu_rusage: Annotated[str, _GPUS] | None = None
-    """Request for GPUs in -R rusage[...], such as ngpus_excl_p={gpus}, in place of -gpu."""
     mem_per: Literal["slot", "host", "job"] = "slot"
     """The unit that the site's rusage[mem=...] is counted per."""
-    mem_unit: Literal["suffix", "KB", "MB", "GB"] = "suffix"
-    """Unit of rusage[mem=...]: written out, as in mem=5000MB, or the site's (LSF_UNIT_FOR_LIMITS)
-    behind a bare number."""
     launcher: Annotated[str, _LAUNCHER] = "blaunch -z {host} {command}"
     """Command that starts another on a host of the job."""
 

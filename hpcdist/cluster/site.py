@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -41,12 +40,8 @@ class Site(Struct, frozen=True, kw_only=True):
     partitions: tuple[Partition, ...]
     accounts: tuple[str, ...] = ()
     """Accounts that the user may charge; empty where they are not known."""
-    options: dict[str, str] = {}
-    """Keys of the profile's section for this scheduler that differ from the usual."""
     partitions_share_nodes: bool = False
     """The partitions have the same nodes, as far as is known: one profile says all there is."""
-    notes: tuple[str, ...] = ()
-    """Sentences on what could not be found out."""
 
 
 def ask(*command: str) -> str:
@@ -138,6 +133,3 @@ def _profile(site: Site, partition: Partition, title: str) -> Iterator[str]:
     if (limit_min := partition.time_limit_min) is not None:
         why = "the most that is allowed; shorter jobs often start earlier"
         yield f"    time_limit_min: {limit_min:g}  # {why}"
-    if site.options:
-        yield f"    {site.scheduler}:  # as its commands tell; see the site's documentation"
-        yield from (f"      {key}: {json.dumps(value)}" for key, value in site.options.items())

@@ -385,7 +385,7 @@ def lay_out(planned: PlannedSubmission, dependencies: Sequence[Dependency] = ())
     groups = [[index] for index in range(len(planned.points))]
     if planned.is_sweep and scheduler.has_queue:
         scripts = [one.script(one.target(Run(path))) for one in planned.plans]
-        groups = group_points(scripts, max_array_size=scheduler.max_array_size())
+        groups = group_points(scripts, max_array_size=scheduler.max_array_size)
     if scheduler.has_queue and not scheduler.jobs_can_wait and (is_limited or dependencies):
         option, instead = "--after", "submit it when the other run has ended"
         if is_limited:

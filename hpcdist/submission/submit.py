@@ -31,6 +31,7 @@ from hpcdist.runs.run import (
 from hpcdist.runs.snapshot import copy_code, run_git
 from hpcdist.runs.spec import RunSpec, SweepPlace, UsedCluster
 from hpcdist.schedulers.base import Dependency, Target
+from hpcdist.schedulers.tasks import array_of
 from hpcdist.submission.container import used_container
 from hpcdist.submission.plan import Job, PlannedRun, PlannedSubmission, lay_out
 
@@ -127,7 +128,7 @@ class Submission:
             self._unclear = job
             raise
         self.jobs.append(job)
-        self.job_ids.append(job.planned.scheduler.dependency_id(str(runs[0].read_job_id())))
+        self.job_ids.append(array_of(str(runs[0].read_job_id())))
         self.messages = list(dict.fromkeys([*self.messages, *said]))
 
     def take_back(self) -> None:

@@ -34,8 +34,6 @@ class Site:
     """Whether its jobs are given GPUs (whatever this machine has)."""
     limit: tuple = ()
     """Options of a job whose time limit comes soon, where nobody can say that it comes."""
-    warns_one_job: bool = True
-    """Whether one element of an array can be told alone that its limit comes."""
     secret_files: str = "(?!)"
     """Pattern of the names of files by which the environment comes to the job."""
 
@@ -375,8 +373,7 @@ def test_elements_of_an_array_are_requeued_and_cancelled_by_themselves(site, use
     first, second, last = sweep.runs()
     for run in (first, second):
         await_counting(user, run, num_ranks=1)
-    if site.warns_one_job:  # else the limit of the others may have let it start by now
-        assert user.status(last)["state"] == "pending"
+    assert user.status(last)["state"] == "pending"
     assert user("cancel", first.id).returncode == 0
     assert not site.is_active(job_id(first))
     await_counting(user, last, num_ranks=1)
@@ -384,8 +381,7 @@ def test_elements_of_an_array_are_requeued_and_cancelled_by_themselves(site, use
     end_counting(user, last, is_last=not site.limit)
     user.done(second)
     assert first.read_verdict().state == "cancelled"
-    if site.warns_one_job:
-        assert (first.newest_attempt(), second.newest_attempt()) == (0, 0)
+    assert (first.newest_attempt(), second.newest_attempt()) == (0, 0)
 
 
 def test_a_run_starts_after_another_as_it_is_told_and_says_so_where_it_never_can(site, user):

@@ -1,7 +1,5 @@
 """What a sweep is made of, before anything is submitted."""
 
-import os
-
 import msgspec
 import pytest
 
@@ -9,7 +7,6 @@ from hpcdist.base.errors import JobError, RunNotFoundError, UserError
 from hpcdist.monitor.states import exit_code_of_all
 from hpcdist.runs.run import Run, Sweep, find_runs
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.slurm.site import ask_max_array_size
 from hpcdist.schedulers.slurm.slurm import parse_books
 from hpcdist.submission.dependencies import find_after
 from hpcdist.submission.plan import group_points
@@ -164,16 +161,6 @@ def test_runs_of_one_shape_share_arrays_no_longer_than_the_site_allows(scripts, 
     assert jobs == groups
 
 
-@pytest.mark.parametrize(("told", "size"), [("31", 31), (None, 1001)], ids=["told", "by default"])
-def test_max_array_size_is_read_from_the_configuration(tmp_path, monkeypatch, told, size):
-    line = "" if told is None else f"MaxArraySize            = {told}\n"
-    scontrol = tmp_path / "scontrol"
-    scontrol.write_text(f"#!/bin/sh\ncat <<'END'\nMailProg = x\n{line}MaxBatchRequeue = 5\nEND\n")
-    scontrol.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert ask_max_array_size() == size
-
-
 @pytest.mark.parametrize("text", ["oks:last", "notok:last", "any:"])
 def test_another_kind_of_after_is_refused(tmp_path, text):
     with pytest.raises(UserError, match="KIND one of ok, any"):
@@ -194,15 +181,15 @@ def test_the_exit_code_of_a_sweep_is_that_of_its_worst_run(codes, expected):
 
 
 def test_what_slurm_removed_for_its_dependency_differs_from_what_a_user_cancelled():
-    rest = "0:0|Unknown|Unknown|Unknown|Unknown|0|n1||0"
+    rest = "0:0|Unknown|Unknown|Unknown|Unknown|0|n1|"
     ends = ("7|CANCELLED|Dependency", "8|CANCELLED by 0|Dependency", "9|COMPLETED|None")
     text = "".join(
         f"{end}|{rest}|{name}\n" for end, name in zip(ends, ("a", "b", "c|d"), strict=True)
     )
     removed, cancelled, done = parse_books(text)
-    assert "did not end as --after requires" in removed.condition().reason
-    assert cancelled.condition().reason == "Slurm says CANCELLED"
-    assert (done.name, done.condition().state) == ("c|d", "done")
+    assert "did not end as --after requires" in removed.reason
+    assert cancelled.reason == "Slurm says CANCELLED"
+    assert (done.name, done.state) == ("c|d", "done")
 
 
 @pytest.fixture
