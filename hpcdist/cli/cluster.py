@@ -135,7 +135,6 @@ def detect(
     one, gets a profile. Run it on a login node, or with --host from elsewhere.
     """
     from hpcdist.cluster.site import first_file
-    from hpcdist.machine.containers import has_runtime
     from hpcdist.schedulers import detect_scheduler, load_scheduler
 
     path = _place(write=write, out=out, force=force)
@@ -148,8 +147,7 @@ def detect(
         raise SchedulerError(error.message, hint="run it on a login node of the cluster") from None
     found = load_scheduler(chosen)
     site = found.detect_site()
-    runtimes = list(filter(has_runtime, found.container_runtimes))
-    text = first_file(site, name=name, runtimes=runtimes)
+    text = first_file(site, name=name)
     note(*site.notes)
     _give(text, path)
 

@@ -167,7 +167,6 @@ def _of_keys(word: str) -> list[Meaning]:
         if key.value == "section":
             inside = [each.path for each in keys if each.path.startswith(f"{key.path}.")]
             facts = {"keys": ", ".join(dict.fromkeys(inside))}
-        facts |= {"unit": key.unit} if key.unit else {}
         if key.workloads:
             facts["workloads"] = ", ".join(key.workloads)
         facts["see"] = "docs/job-keys.md" if key.workloads else "docs/cluster-profiles.md"
@@ -226,7 +225,7 @@ def _explain_job(options: JobOptions) -> list[dict[str, Any]]:
     except NoSchedulerError as error:
         note(f"{error.message}: this is what --local does")
         planned = plan(replace(options, local=True, scheduler=None))
-    dependencies = settle_afters(options, planned) if planned.has_queue else []
+    dependencies = settle_afters(options, planned) if planned.scheduler.has_queue else []
     jobs = planned_scripts(planned, options.runs, dependencies)
     scripts = {index: script for script, points in jobs for index in points}
     alike: dict[str, list[int]] = {}

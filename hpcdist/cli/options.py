@@ -155,11 +155,6 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
                 f"{name} is no job: hpcdist starts the ranks itself",
                 hint=f"name the script alone: hpcdist submit {(*scripts, 'train.py')[0]}",
             )
-        if name.endswith(".ipynb"):
-            raise UserError(
-                f"{name} is a notebook, and a job is a script",
-                hint=f"make one of it: jupyter nbconvert --to script {name}",
-            )
         return find_comparison(name) if self.kind == "job" else None
 
     @property
@@ -222,14 +217,8 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
                 f"{comparison.name} compares jobs already: submit it without --sweep, or "
                 "sweep one of them"
             )
-        if joined := [":".join(axis[0]) for axis in axes if len(axis[0]) > 1]:
-            raise click.UsageError(
-                f"--sweep {joined[0]}: keys that change together are for plain jobs; "
-                f"{comparison.name} sweeps each key by itself"
-            )
         if axes:
-            values = {key: [step[key].value for step in axis] for axis in axes for key in axis[0]}
-            comparison = comparison.swept(values)
+            comparison = comparison.swept({key: [one.value for one in each] for key, each in axes})
         repeats = self.repeat or comparison.repeat
         return points.variant_points(comparison, given, num_repeats=repeats)
 

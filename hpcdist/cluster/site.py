@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Literal
 
 from msgspec import Struct
@@ -54,9 +53,6 @@ def ask(*command: str) -> str:
     return run_command(command, timeout_s=_TIMEOUT_S).stdout
 
 
-_FOR_TRIALS = re.compile(
-    r"debug|dev|test|short|interactive|express|preempt|scavenge", re.IGNORECASE
-)
 _HEAD = """# How jobs are asked for on this cluster; written from what {scheduler} told.
 # `hpcdist cluster show` prints what counts, and where it comes from.
 
@@ -71,18 +67,12 @@ _FURTHER = """    # What every job runs first, before Python starts:
     #   - source ~/venvs/torch/bin/activate
     # environment:
     #   NCCL_DEBUG: WARN"""
-_CONTAINER = """    # Here is {runtimes}; docs/containers.md says what an image must have:
-    # container:
-    #   image: ~/images/pytorch.sif
-    #   runtime: {first}
-    #   mounts: [/scratch]"""
 
 
-def first_file(site: Site, *, name: str | None = None, runtimes: Sequence[str] = ()) -> str:
+def first_file(site: Site, *, name: str | None = None) -> str:
     """Return the text of the file: a profile for every partition with GPUs, and the default one.
 
-    `name` is what the default profile is called, in place of its partition's name; `runtimes` are
-    the container runtimes of this machine.
+    `name` is what the default profile is called, in place of its partition's name.
 
     Raises SchedulerError where the site has no partition that is up.
     """
@@ -96,7 +86,6 @@ def first_file(site: Site, *, name: str | None = None, runtimes: Sequence[str] =
         key=lambda one: (
             one.gpus == 0,
             not one.is_default,
-            _FOR_TRIALS.search(one.name) is not None,
             -one.gpus * one.num_nodes,
         ),
     )
@@ -105,8 +94,6 @@ def first_file(site: Site, *, name: str | None = None, runtimes: Sequence[str] =
     blocks = [list(_profile(site, one, yaml_scalar(one.name))) for one in worth]
     default = yaml_scalar(name or worth[0].name)
     blocks[0] = [*_profile(site, worth[0], default), _FURTHER]
-    if runtimes:
-        blocks[0].append(_CONTAINER.format(runtimes=" and ".join(runtimes), first=runtimes[0]))
     head = _HEAD.format(scheduler=site.scheduler, default=default)
     return head + "\n\n".join(map("\n".join, blocks)) + "\n"
 

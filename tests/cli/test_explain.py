@@ -143,7 +143,6 @@ def test_a_name_is_told_with_all_that_it_means(capsys):
     assert [kind for kind, *_ in told("launch")] == ["a section of a job file", "a kind of verdict"]
     facts = explained(capsys, "train.accumulate")[0]["facts"]
     assert "train" in facts["workloads"]
-    assert explained(capsys, "launch.grace_s")[0]["facts"]["unit"] == "seconds"
 
 
 @pytest.mark.parametrize("word", ["oom", "OOM", "out-of-memory", "out_of_memory"])

@@ -109,13 +109,6 @@ def test_the_process_around_an_image_tells(hpcdist, image):  # noqa: F811
     wait_for(told.exists)
 
 
-def test_a_command_that_is_not_there_is_refused(hpcdist):
-    hpcdist.write("script.py", "pass")
-    done = hpcdist("submit", "script.py", "--local", "--notify", "command:~/no-such 'the end'")
-    assert (done.returncode, "there is no program" in done.stderr) == (2, True), done.stderr
-    assert "~/no-such" in done.stderr
-
-
 def test_a_channel_that_never_answers_holds_a_job_for_a_limited_time(tmp_path, monkeypatch):
     monkeypatch.setattr(notify, "LIMIT_S", 0.5)
     run = Run(tmp_path / "ddp-1")

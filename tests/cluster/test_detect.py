@@ -117,11 +117,6 @@ def test_the_default_profile_is_the_sites_default_where_it_has_gpus(profiles):
     assert read_back(profiles, first_file(site(*partitions)))[0] == "small"
 
 
-def test_the_default_profile_is_not_one_for_trials(profiles):
-    partitions = gpu_partition("gpu-debug", num_nodes=90), gpu_partition("gpu")
-    assert read_back(profiles, first_file(site(*partitions)))[0] == "gpu"
-
-
 def test_the_default_profile_can_be_named(profiles):
     default, found = read_back(profiles, first_file(site(gpu_partition("gpu")), name="my: one"))
     assert default == "my: one"
