@@ -48,7 +48,7 @@ class _Contents(Section, frozen=True, kw_only=True):
     """The keys of an hpcdist.yaml."""
 
     default: str | None = None
-    clusters: dict[str, dict[str, Any] | None] | None = None
+    clusters: dict[str, dict[str, Any] | None] = {}  # noqa: RUF012 - msgspec gives every struct its own
 
 
 class _ProfileFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +135,8 @@ def _read(path: Path) -> _ProfileFile:
     try:
         content = read_bytes(path, most_bytes=MOST_BYTES)
         values = parse_keys(content, shown, hint="it has the keys default and clusters") or {}
+        if values.get("clusters", ...) is None:
+            del values["clusters"]
         contents = convert_values(values, _Contents, lambda _: shown, whole="the file")
     except OSError as error:
         raise ProfileError(
@@ -142,7 +144,7 @@ def _read(path: Path) -> _ProfileFile:
         ) from None
     except JobError as error:
         raise ProfileError(error.message, hint=error.hint) from None
-    clusters = {name: profile or {} for name, profile in (contents.clusters or {}).items()}
+    clusters = {name: profile or {} for name, profile in contents.clusters.items()}
     return _ProfileFile(path=path, shown=shown, default=contents.default, clusters=clusters)
 
 

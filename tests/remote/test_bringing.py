@@ -226,16 +226,6 @@ clusters:
 """
 
 
-@pytest.mark.parametrize("verb", ["submit", "render"])
-def test_a_sweep_over_clusters_at_several_places_is_refused(laptop, verb):
-    laptop("runs", "--host", "login", ssh="false", code=3)
-    Path("hpcdist.yaml").write_text(PROFILES)
-    _, err = laptop(verb, "ddp", "--sweep", "cluster=far,near", ssh="false", code=2)
-    assert "far is at login; near is at this machine" in err
-    _, err = laptop("render", "ddp", "--sweep", "cluster=far", ssh="false", code=3)
-    assert "login" in err
-
-
 def test_python_refuses_a_profile_that_is_for_a_host(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
