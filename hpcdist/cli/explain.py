@@ -114,10 +114,10 @@ def exit_code_in_words(code: int) -> str | None:
 
 def known_names() -> list[str]:
     """Return all names that can be explained, but those of jobs and runs."""
-    from hpcdist.cluster.profile import profile_keys
-    from hpcdist.job.keys import job_keys
+    from hpcdist.cluster.profile import ClusterProfile
+    from hpcdist.job.keys import job_keys, keys_below
 
-    keys = [key.path for key in (*job_keys(), *profile_keys())]
+    keys = [key.path for key in (*job_keys(), *keys_below(ClusterProfile))]
     short = (key.rpartition(".")[2] for key in keys)
     terms = (meaning.name for meaning in _terms().values())
     return list(dict.fromkeys([*keys, *short, *map(str, EXIT_CODES), *terms]))
@@ -156,10 +156,10 @@ def _meanings(word: str) -> list[Meaning]:
 def _of_keys(word: str) -> list[Meaning]:
     """Explain a key by its whole name, or by its last part; a section with the names of its
     keys."""
-    from hpcdist.cluster.profile import profile_keys
-    from hpcdist.job.keys import job_keys
+    from hpcdist.cluster.profile import ClusterProfile
+    from hpcdist.job.keys import job_keys, keys_below
 
-    keys = [*job_keys(), *profile_keys()]
+    keys = [*job_keys(), *keys_below(ClusterProfile)]
     whole = [key for key in keys if key.path == word]
     found = []
     for key in whole or [key for key in keys if key.path.endswith(f".{word}")]:
@@ -230,9 +230,7 @@ def _explain_job(options: JobOptions) -> list[dict[str, Any]]:
     scripts = {index: script for script, points in jobs for index in points}
     alike: dict[str, list[int]] = {}
     for index, run in enumerate(planned.plans):
-        job = run.loaded.job
-        key = f"{shape_of(job)} {job.container}"
-        alike.setdefault(key, []).append(index)
+        alike.setdefault(shape_of(run.loaded.job), []).append(index)
     return [
         {
             "runs": list(dict.fromkeys(planned.points[index].label for index in same)),

@@ -332,8 +332,8 @@ _OPTIONS: dict[str, tuple[_Decorator, ...]] = {
         _flag(
             "--notify",
             "CHANNEL",
-            "Tell of the end by mail:ADDRESS, or of the end and a hang by command:PROGRAM, "
-            "apprise:env:VARIABLE or apprise:file:PATH; none: nobody.",
+            "Tell of the end by mail:ADDRESS, or of the end and a hang by command:PROGRAM or "
+            "apprise:env:VARIABLE; none: nobody.",
             multiple=True,
         ),
     ),

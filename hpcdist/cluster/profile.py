@@ -16,9 +16,6 @@ from hpcdist.base.errors import UserError
 from hpcdist.cluster.schedulers import scheduler_choices
 from hpcdist.job.spec import Container, Count, Positive, Section
 
-if TYPE_CHECKING:
-    from hpcdist.job.keys import DottedKey
-
 LSF_OPTIONS = ["-J", "-q", "-P", "-n", "-R", "-W", "-o", "-gpu", "-w", "-r"]
 _LSF_KNOWN = (*LSF_OPTIONS, "-ti", "-N", "-u")
 if TYPE_CHECKING:
@@ -167,12 +164,4 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     """Price of one node for an hour, in any currency."""
     notify: list[str] = []  # noqa: RUF012 - msgspec gives every struct its own
     """Channels by which you are told of the end of each run: mail:ADDRESS (by the scheduler),
-    apprise:env:VARIABLE or apprise:file:PATH (with the address of a service), command:PROGRAM
-    ARGUMENTS."""
-
-
-def profile_keys() -> list[DottedKey]:
-    """Return every key of a profile in words, with those of its sections by their dotted names."""
-    from hpcdist.job.keys import keys_below
-
-    return keys_below(ClusterProfile)
+    apprise:env:VARIABLE (with the address of a service), command:PROGRAM ARGUMENTS."""

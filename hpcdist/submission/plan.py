@@ -78,11 +78,10 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
     def explain(self, script: str, runs: Path) -> list[dict[str, Any]]:
         """Return the lines of the script, but for empty ones; each option, and what the profile has
         in it, with what it is for and the keys that it comes from."""
-        from hpcdist.cluster.profile import profile_keys
-        from hpcdist.job.keys import job_keys
+        from hpcdist.job.keys import job_keys, keys_below
 
         profile, target = self.cluster.profile, self.target(Run(runs / PLACEHOLDER_ID))
-        meanings = {key.path: key.meaning for key in [*profile_keys(), *job_keys()]}
+        meanings = {key.path: key.meaning for key in [*keys_below(type(profile)), *job_keys()]}
         known = [
             *(
                 Directive(line, keys=["setup"])
@@ -267,8 +266,7 @@ def _check_channels(notify: Sequence[str], scheduler: Scheduler) -> None:
     for reference in [rest for kind, rest in map(parse_channel, notify) if kind == "apprise"]:
         if not scheduler.shares_files:
             raise UserError(
-                f"notify: apprise needs a variable or a file of yours, and the nodes of "
-                f"{scheduler.title} have neither",
+                f"notify: apprise needs a variable, and the nodes of {scheduler.title} have none",
                 hint="leave it out, or name a command that the nodes have",
             )
         read_address(reference)

@@ -7,8 +7,8 @@ import pytest
 from hpcdist.base.errors import EXIT_CODES
 from hpcdist.cli.explain import meanings
 from hpcdist.cli.main import main
-from hpcdist.cluster.profile import ClusterProfile, profile_keys
-from hpcdist.job.keys import job_keys
+from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.job.keys import job_keys, keys_below
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
@@ -110,17 +110,6 @@ def test_a_sweep_is_explained_once_for_each_shape(hpcdist):
     assert len([line for line in lines if line.startswith("#SBATCH --nodes=")]) == 2
 
 
-def test_runs_of_a_sweep_in_different_images_share_an_array_and_each_image_is_explained(hpcdist):
-    image = "docker://a/b"
-    sets = ["--set", "container.runtime=podman", "--sweep", f"container.image={image}:1,{image}:2"]
-    options = ("check", "--scheduler", "slurm", *sets, "--repeat", 2)
-    explained = json.loads(hpcdist("explain", *options, "--json").stdout)
-    told = [part["line"] for each in explained for part in each["lines"][-1:]]
-    assert told == [f"container: {image}:1", f"container: {image}:2"]
-    lines = [line.strip(" \\") for line in hpcdist("render", *options).stdout.splitlines()]
-    assert [line for line in lines if "--array" in line] == ["#SBATCH --array=0-3"]
-
-
 def explained(capsys, *words):
     """What is printed as JSON, in this process: a fork per word would take seconds."""
     assert main(["explain", *words, "--json"]) == 0
@@ -203,6 +192,6 @@ def test_a_run_is_told_by_its_verdict_with_what_to_do(tmp_path, capsys):
 
 
 def test_every_key_has_a_meaning():
-    for key in [*job_keys(), *profile_keys()]:
+    for key in [*job_keys(), *keys_below(ClusterProfile)]:
         assert key.meaning or key.value == "section" or key.path == "workload", key.path
-    assert {key.path for key in profile_keys()} >= set(ClusterProfile.__struct_fields__)
+    assert {key.path for key in keys_below(ClusterProfile)} >= set(ClusterProfile.__struct_fields__)
