@@ -60,8 +60,6 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
     job: JobSpec
     source: str
     """Path of the job file or script as the user knows it, or the name of a shipped job."""
-    overrides: list[str] = []
-    """Flags and --set, each as key=value."""
     origins: dict[str, str] = {}
     """Keys that were given outside of the job file -> what messages call the flag."""
 
@@ -241,8 +239,7 @@ def _checked(
         if is_struct(annotation_at(struct, (key,))):
             del values[key]  # an empty section
     job = convert_values(values, struct, lambda path: _origin(source, names, dotted(path)))
-    overrides = [f"{key}={flag.text or show(flag.value)}" for key, flag in given.items()]
-    return LoadedJob(job=job, source=source, overrides=overrides, origins=names)
+    return LoadedJob(job=job, source=source, origins=names)
 
 
 def _finish(loaded: LoadedJob, file: JobFile, script_args: list[str]) -> JobSpec:

@@ -232,7 +232,6 @@ def write_spec(run: Run, planned: PlannedRun, spec: RunSpec | None = None) -> No
             hidden=sorted(hidden),
             plan=msgspec.structs.replace(planned.plan.launch, container=container),
             job_source=loaded.source,
-            overrides=stars.args(loaded.overrides),
             cwd=workspace.submit_dir,
             snapshot=workspace.used,
             container=used_container(loaded.job),
