@@ -22,21 +22,20 @@ On a login node:
 
     hpcdist cluster detect                 # look at it
     hpcdist cluster detect --write         # ./hpcdist.yaml, for this project
-    hpcdist cluster detect --out ~/.config/hpcdist/hpcdist.yaml      # for all projects
+    hpcdist cluster detect > ~/.config/hpcdist/hpcdist.yaml          # for all projects
 
 The command asks the scheduler and writes one profile for every partition with GPUs and one for the default partition. It
-overwrites a file only with `--force`. Add yourself what the scheduler does not know, such as modules.
+overwrites no file. Add yourself what the scheduler does not know, such as modules.
 
 hpcdist ships a commented file for some clusters:
 
     hpcdist cluster copy                   # lists these clusters
     hpcdist cluster copy dtu               # look at it
-    hpcdist cluster copy dtu --write       # ./hpcdist.yaml; --out FILE and --force as above
+    hpcdist cluster copy dtu --write       # ./hpcdist.yaml
 
 These commands show your profiles and what a job would request:
 
-    hpcdist cluster list                   # the profiles; * is the one used without --cluster
-    hpcdist cluster show [NAME]            # every value, and where it comes from
+    hpcdist cluster show [NAME]            # every value, and where it comes from; all names
     hpcdist explain ddp --nodes 2 --gpus 2     # the script: what each line does, and its key or flag
 
 ## Where profiles are, and which one applies

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import sys
 import time
@@ -26,7 +25,6 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HURRY_S = 0.5
 """Time after which another Ctrl-C is meant as one: some programs pass on what their terminal sends
 to this one, too."""
-_TELL_S = 1.0
 
 
 class Interrupted(KeyboardInterrupt):
@@ -85,17 +83,9 @@ class Interrupts:
         from hpcdist.monitor.follow import end_sentence
         from hpcdist.schedulers import load_scheduler
 
-        tell_s = time.monotonic() + _TELL_S
-
-        def is_urgent() -> bool:
-            nonlocal tell_s
-            if time.monotonic() > tell_s:
-                tell_s = math.inf
-                say("the ranks have some time to save (launch.grace_s); Ctrl-C ends them at once")
-            return self.is_urgent
-
+        say("the ranks have some time to save (launch.grace_s); Ctrl-C ends them at once")
         scheduler = load_scheduler(runs[0].read_scheduler() or LOCAL)
-        scheduler.cancel(runs, number=number, is_urgent=is_urgent)
+        scheduler.cancel(runs, number=number, is_urgent=lambda: self.is_urgent)
         for run in runs:
             verdict = run.read_verdict()
             if verdict is not None and verdict.state == "cancelled":
@@ -225,10 +215,8 @@ def name_summary(path: Path) -> None:
 
 
 def print_summary(runs: Sequence[Run], folder: Path, *, as_json: bool) -> None:
-    from hpcdist.summary.writing import PICTURE, write_summary
+    from hpcdist.summary.writing import write_summary
 
     text = write_summary(runs, folder)
     print(text, end="", file=sys.stderr if as_json else sys.stdout)
-    note(f"the summary is in {folder / 'summary.txt'}")
-    if (folder / PICTURE).exists():
-        note(f"its picture is in {folder / PICTURE}")
+    note(f"the summary is in {folder / 'summary.txt'}, its picture beside it")

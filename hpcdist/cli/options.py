@@ -240,20 +240,14 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
         return chosen, with_channels(loaded, self.notify)
 
     def cluster_here(self) -> LoadedProfile:
-        """Return the profile for a step in this shell's allocation, whose partition is given.
-
-        Raises UsageError for an option that the allocation has decided already.
-        """
+        """Return the profile for one run in this shell's allocation; UsageError for an option that
+        the allocation has decided already, or that is for several runs."""
         from hpcdist.cluster.load import load_profile, with_channels
-        from hpcdist.schedulers import load_scheduler
 
-        given = ["--local"] if self.local else []
-        given += [f"--{name}" for name in self._typed(*_PROFILE_FLAGS)]
-        if self.scheduler not in {None, "auto"}:
-            has_steps = load_scheduler(self.scheduler).allocation_variable is not None
-            given += [] if has_steps else [f"--scheduler {self.scheduler}"]
-        if given:
-            raise click.UsageError(f"--here and {given[0]} contradict each other")
+        names = ("local", *_PROFILE_FLAGS, "repeat", "max_parallel", "after")
+        given = [name.replace("_", "-") for name in names if getattr(self, name)]
+        if given := ["sweep"] * self.is_sweep + given:
+            raise click.UsageError(f"--here and --{given[0]} contradict each other")
         return with_channels(load_profile(self.cluster), self.notify)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from hpcdist.cli.fetch import fetch_run
+from hpcdist.base import files
+from hpcdist.base.errors import SchedulerError
 from hpcdist.cli.follow import Interrupts, follow_run
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import (
@@ -80,7 +81,11 @@ def resume(
             note(*said)
         else:
             # Bring home what it saved elsewhere, and start another run from it.
-            fetch_run(run, is_named=True, with_checkpoints=True)
+            try:
+                scheduler.fetch(run, with_checkpoints=True)
+            except OSError as error:
+                message = f"run {run.id} cannot be downloaded: {files.reason(error)}"
+                raise SchedulerError(message, hint="type it again: it goes on there") from None
             ended = resuming.look_at(run)
             planned = resuming.plan_resume(run, ended, flags, partition=partition)
             note(*planned.notes)

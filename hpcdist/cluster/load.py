@@ -184,18 +184,6 @@ def load_profile(
     return _loaded(_choose(name, file), file, flags or {})
 
 
-def list_profiles() -> tuple[str | None, dict[str, LoadedProfile | ProfileError]]:
-    """Return the name of the default one, and every profile, or what is wrong with it, by name."""
-    file = _profile_file()
-    profiles: dict[str, LoadedProfile | ProfileError] = {}
-    for name in file.clusters:
-        try:
-            profiles[name] = _loaded(name, file, {})
-        except ProfileError as error:
-            profiles[name] = error
-    return _choose(None, file), profiles
-
-
 def with_channels(loaded: LoadedProfile, notify: Sequence[str]) -> LoadedProfile:
     """Return the profile with the channels of --notify in the place of its own, if there are any.
 

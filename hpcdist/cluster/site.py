@@ -69,10 +69,8 @@ _FURTHER = """    # What every job runs first, before Python starts:
     #   NCCL_DEBUG: WARN"""
 
 
-def first_file(site: Site, *, name: str | None = None) -> str:
+def first_file(site: Site) -> str:
     """Return the text of the file: a profile for every partition with GPUs, and the default one.
-
-    `name` is what the default profile is called, in place of its partition's name.
 
     Raises SchedulerError where the site has no partition that is up.
     """
@@ -92,7 +90,7 @@ def first_file(site: Site, *, name: str | None = None) -> str:
     worth = [one for one in ranked if one.gpus or one.is_default] or ranked[:1]
     worth = worth[:1] if site.partitions_share_nodes else worth
     blocks = [list(_profile(site, one, yaml_scalar(one.name))) for one in worth]
-    default = yaml_scalar(name or worth[0].name)
+    default = yaml_scalar(worth[0].name)
     blocks[0] = [*_profile(site, worth[0], default), _FURTHER]
     head = _HEAD.format(scheduler=site.scheduler, default=default)
     return head + "\n\n".join(map("\n".join, blocks)) + "\n"

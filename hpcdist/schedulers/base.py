@@ -16,7 +16,7 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 from msgspec import Struct
 
@@ -222,15 +222,6 @@ def former_lives() -> int:
     return int(os.environ.get(FORMER_LIVES_VARIABLE) or 0)
 
 
-class Fetched(NamedTuple):
-    """The outcome of `Scheduler.fetch`: files that were written, and checkpoints and other large
-    files that are still where they were published."""
-
-    num_files: int
-    num_left: int
-    left_bytes: int
-
-
 class Scheduler(ABC):
     """One place where runs can go, and all that other rooms ask of it."""
 
@@ -334,13 +325,13 @@ class Scheduler(ABC):
             hint=f"where the site allows it, ssh {host} -t {shlex.quote(shlex.join(command))}",
         )
 
-    def fetch(self, run: Run, *, with_checkpoints: bool = False) -> Fetched | None:
+    def fetch(self, run: Run, *, with_checkpoints: bool = False) -> None:
         """Bring home what the run's nodes have published, for a scheduler whose nodes have no file
-        system in common with this machine; None: the run directory is where they write.
+        system in common with this machine.
 
         Raises SchedulerError and OSError.
         """
-        return None
+        return
 
     # Schedulers with a queue.
 

@@ -115,8 +115,7 @@ def plan_resume(
             raise UserError(
                 f"run {run.id} ran code of your own on disks that are gone: hpcdist cannot bring "
                 "back there what it saved",
-                hint=f"hpcdist fetch {name_to_type(run.path)} --checkpoints brings it here; then "
-                "submit a job that finds it in a datastore or in the git work tree",
+                hint=f"submit a job that reads it from hpcdist/{run.id} of the datastore",
             )
         if ended.step is not None:
             values["checkpoint"]["resume"] = str(run.path)

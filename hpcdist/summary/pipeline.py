@@ -41,7 +41,6 @@ def summarize(
     accounting: Mapping[str, Accounting] | Ask[Accounting] | None = None,
     uses_kept: bool = False,
     goal: Goal | None = None,
-    compares_disturbed: bool = False,
 ) -> Summary:
     """Return runs in figures, in the order given; what is no run is skipped, and listed.
 
@@ -50,8 +49,7 @@ def summarize(
     With `uses_kept`, figures that are kept beside runs which have not changed since are taken, and
     those of the user's other runs are kept.
     `goal` is the accuracy or loss that times are for; None is that of the jobs' `record.goal`, or
-    else the largest accuracy that all done runs of a job came to. With `compares_disturbed` runs
-    are compared though something else used their CPUs.
+    else the largest accuracy that all done runs of a job came to.
     """
     measured: list[MeasuredRun] = []
     skipped: list[str] = []
@@ -81,8 +79,7 @@ def summarize(
             state, account = known.get(run.id), (accounting or {}).get(run.id)
             measured.append(place_run(measurement.run, run.path, state=state, accounting=account))
     digests = configurations([run.conditions for run in measured])
-    if not compares_disturbed:
-        measured = _set_disturbed_aside(measured, [digest.configuration for digest in digests])
+    measured = _set_disturbed_aside(measured, [digest.configuration for digest in digests])
     compared = compare_runs(measured)
     goals = wanted_goals(measured, goal=goal)
     return Summary(
@@ -117,9 +114,8 @@ def _set_disturbed_aside(
     ]
     known = list(zip(kinds, figures, strict=True))
     calm = {kind for kind, own in known if own.disturbed is None and own.state == "done"}
-    why = "{} (--with-disturbed compares it all the same)"
     return [
-        msgspec.structs.replace(run, set_aside=why.format(own.disturbed))
+        msgspec.structs.replace(run, set_aside=own.disturbed)
         if own.disturbed is not None and kind in calm
         else run
         for run, (kind, own) in zip(measured, known, strict=True)

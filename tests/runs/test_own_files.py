@@ -101,7 +101,7 @@ def test_every_script_looks_at_the_folders_of_the_snapshot_first():
 
 def theirs(folder):
     """Tasks by which a job would write where the attacker wants it."""
-    task = {"type": "summary", "run_paths": [], "folder": f"{folder}/pwned"}
+    task = {"run_path": f"{folder}/pwned", "scheduler": "local"}
     return json.dumps({"0": task})
 
 
