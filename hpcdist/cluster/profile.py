@@ -17,9 +17,6 @@ from hpcdist.cluster.schedulers import scheduler_choices
 from hpcdist.job.spec import Container, Count, Positive, Section
 
 if TYPE_CHECKING:
-    from hpcdist.job.keys import DottedKey
-
-if TYPE_CHECKING:
     SchedulerChoice = str
 else:  # msgspec checks the names, and no second list of them is kept
     SchedulerChoice = Literal[tuple(scheduler_choices())]
@@ -155,12 +152,4 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     """Price of one node for an hour, in any currency."""
     notify: list[str] = []  # noqa: RUF012 - msgspec gives every struct its own
     """Channels by which you are told of the end of each run: mail:ADDRESS (by the scheduler),
-    apprise:env:VARIABLE or apprise:file:PATH (with the address of a service), command:PROGRAM
-    ARGUMENTS."""
-
-
-def profile_keys() -> list[DottedKey]:
-    """Return every key of a profile in words, with those of its sections by their dotted names."""
-    from hpcdist.job.keys import keys_below
-
-    return keys_below(ClusterProfile)
+    apprise:env:VARIABLE (with the address of a service), command:PROGRAM ARGUMENTS."""

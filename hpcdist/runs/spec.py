@@ -138,8 +138,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     plan: LaunchPlan | None = None
     job_source: str | None = None
     """Name or path of the job, as the user gave it."""
-    overrides: list[str] = []
-    """key=value of every flag."""
     cwd: str | None = None
     """The directory that the run was submitted from."""
     snapshot: UsedSnapshot | None = None

@@ -116,11 +116,6 @@ def test_the_default_profile_is_the_sites_default_where_it_has_gpus(profiles):
     assert read_back(profiles, first_file(site(*partitions)))[0] == "small"
 
 
-def test_the_default_profile_is_not_one_for_trials(profiles):
-    partitions = gpu_partition("gpu-debug", num_nodes=90), gpu_partition("gpu")
-    assert read_back(profiles, first_file(site(*partitions)))[0] == "gpu"
-
-
 def test_names_that_yaml_would_read_as_something_else_are_quoted(profiles):
     text = first_file(site(gpu_partition("007"), gpu_partition("true")))
     _, found = read_back(profiles, text)

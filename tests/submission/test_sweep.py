@@ -37,28 +37,6 @@ def test_keys_multiply_within_one_option_and_between_several():
     assert values("nodes=1,2", "gpus=1,2 train.lr=1e-1,0.01") == expected
 
 
-def test_keys_that_a_colon_joins_step_together_and_multiply_with_others():
-    assert values("gpus:train.batch_size=1:128,2:64 train.lr=0.1,0.01") == [
-        {"resources.gpus": gpus, "train.batch_size": batch, "train.lr": lr}
-        for gpus, batch in ((1, 128), (2, 64))
-        for lr in (0.1, 0.01)
-    ]
-    assert values("gpus:model.name=1:'a:B',2:'a:B'") == [
-        {"resources.gpus": gpus, "model.name": "a:B"} for gpus in (1, 2)
-    ]
-    assert values("model.name=a:B,a:C") == [{"model.name": "a:B"}, {"model.name": "a:C"}]
-    (first, _) = make_points(axes("gpus:train.batch_size=1:128,2:64"))
-    assert first.label == "gpus=1 train.batch_size=128"
-
-
-def test_a_joined_key_is_given_once_too():
-    joined = axes("gpus:train.batch_size=1:128,2:64")
-    with pytest.raises(JobError, match=r"--sweep train.batch_size and --set train.batch_size=3"):
-        check_given_once(joined, {"train.batch_size": "--set train.batch_size=3"})
-    with pytest.raises(JobError, match=r"train.batch_size is swept twice"):
-        axes("gpus:train.batch_size=1:128,2:64 train.batch_size=1,2")
-
-
 def test_repeats_of_a_point_follow_each_other():
     points = make_points(axes("nodes=1,2"), num_repeats=2)
     assert [(point.index, point.repeat) for point in points] == [(0, 0), (1, 1), (2, 0), (3, 1)]
@@ -91,7 +69,7 @@ def test_commas_and_spaces_within_brackets_and_quotes_do_not_split(text, expecte
         with pytest.raises(JobError, match="value 2 of 2 is empty"):
             axes(text)
     else:
-        assert [step["k"].value for step in axes(text)[0]] == expected
+        assert [flag.value for flag in axes(text)[0][1]] == expected
 
 
 @pytest.mark.parametrize(
@@ -106,11 +84,7 @@ def test_commas_and_spaces_within_brackets_and_quotes_do_not_split(text, expecte
         ("args=[a,b", "a bracket is missing at its end"),
         ("nodes=1,2,1", "--sweep nodes=1 is given twice"),
         ("nodes=1 resources.nodes=2", "resources.nodes is swept twice"),
-        ("a:b=1:2,3", "'3' must have a value for each of a, b"),
-        ("a:b=1:2,3:", "'3:' must have a value for each of a, b"),
-        ("a:b=1:2:3", "'1:2:3' must have a value for each of a, b"),
-        ("a:b=1:2,1:2", "--sweep a=1 --sweep b=2 is given twice"),
-        ("a:=1:2", "'a:=1:2' must be key=value,value"),
+        ("a:b=1:2", "'a:b=1:2' must be key=value,value"),
     ],
 )
 def test_a_mistake_names_the_option_and_what_is_wrong(text, message):
