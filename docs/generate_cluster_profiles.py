@@ -160,7 +160,7 @@ clusters:
 
 uv: a project with its environment beside the file, made by `uv sync --frozen` on the login node. Nodes need no pip and no
 internet. `uv run hpcdist submit ...` does the same without a profile, because jobs run with the interpreter that submits.
-spec.json keeps a digest of `uv.lock`, which `hpcdist diff` compares.
+
 
 ```yaml
 clusters:

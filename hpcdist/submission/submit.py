@@ -17,7 +17,7 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError
 from hpcdist.base.secrets import Stars, redact
-from hpcdist.base.version import locked, versions
+from hpcdist.base.version import versions
 from hpcdist.job.spec import job_to_dict
 from hpcdist.runs.run import (
     Run,
@@ -198,7 +198,7 @@ def surroundings_now() -> RunSpec:
     commit, has_changes = git_state()
     return RunSpec(
         host=socket.gethostname(),
-        versions=versions() | locked(Path.cwd()),
+        versions=versions(),
         commit=commit,
         has_changes=has_changes,
         environment=redact(os.environ),

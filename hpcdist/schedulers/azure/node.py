@@ -15,7 +15,6 @@ import contextlib
 import json
 import os
 import re
-import secrets
 import shutil
 import signal
 import subprocess
@@ -248,7 +247,7 @@ def publish(run: Path, output: Path, published: dict[str, tuple[int, int, int]])
 @contextlib.contextmanager
 def written_aside(path: Path) -> Iterator[Path]:
     """Yield a name beside a path, and rename it to that where nothing fails."""
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    aside = files.aside_of(path)
     try:
         yield aside
         os.replace(aside, path)
