@@ -82,7 +82,7 @@ def test_a_controller_that_is_down_is_said_and_nothing_else_is_tried(doctor, slu
     assert code == 1
     assert failures(found) == ["controller"]
     assert "directives" not in found
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path / "runs") == []
 
 
 def test_without_the_commands_it_says_where_to_go(doctor, slurm):
@@ -141,4 +141,4 @@ def test_a_cluster_that_works_passes_and_nothing_is_left(slurm_netns, tmp_path):
     assert "reached from 1 node" in found["port"]["detail"]
     assert "4 ranks on 2 nodes" in found["collective"]["detail"]
     assert "to start at" in found["directives"]["detail"]
-    assert os.listdir(tmp_path) == ["hpcdist.yaml"], said
+    assert os.listdir(tmp_path / "runs") == [], said
