@@ -71,7 +71,7 @@ def test_a_controller_that_is_down_is_said_and_nothing_else_is_tried(doctor, slu
     assert code == 1
     assert failures(found) == ["controller"]
     assert "job" not in found
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path / "runs") == []
 
 
 def test_a_job_that_does_not_start_is_cancelled_with_the_reason_and_so_by_ctrl_c(
@@ -122,4 +122,4 @@ def test_a_cluster_that_works_passes_and_nothing_is_left(slurm_netns, tmp_path):
     assert "10.77.0.1:" in found["port"]["detail"]
     assert "reached from 1 node" in found["port"]["detail"]
     assert "4 ranks on 2 nodes" in found["collective"]["detail"]
-    assert os.listdir(tmp_path) == ["hpcdist.yaml"], said
+    assert os.listdir(tmp_path / "runs") == [], said
