@@ -132,7 +132,7 @@ def test_nothing_is_submitted_where_strangers_may_exchange_it(reachable, script,
     assert how in caught.value.hint
     assert caught.value.exit_code == 2
     assert sorted(reachable.rglob("*")) == before
-    finding = examine_folder(runs, is_shared=False)
+    finding = examine_folder(runs)
     assert (finding.state, how in finding.advice) == ("FAIL", True)
     assert f"{runs} is not private: {said}" in finding.detail
 
@@ -145,7 +145,7 @@ def test_a_folder_that_a_projects_group_may_write_is_used_and_doctor_names_it(re
     os.chown(folder, 0, NOBODY)
     folder.chmod(0o2770)
     make_runs_folder(runs)
-    finding = examine_folder(runs, is_shared=False)
+    finding = examine_folder(runs)
     assert finding.state == "warn"
     assert f"can be written by the group {GROUP}" in finding.detail
     assert "private" not in finding.detail
@@ -156,13 +156,13 @@ def test_a_folder_above_that_belongs_to_the_leader_of_a_project_is_used(reachabl
     runs = own(reachable / "project" / "runs")
     os.chown(runs.parent, NOBODY, NOBODY)
     make_runs_folder(runs)
-    assert examine_folder(runs, is_shared=False).state == "warn"
+    assert examine_folder(runs).state == "warn"
 
 
 def test_a_sticky_folder_of_roots_above_is_no_door(reachable):
     runs = own(reachable / "runs")  # in /tmp
     make_runs_folder(runs)
-    assert examine_folder(runs, is_shared=False).detail.endswith("writable and private")
+    assert examine_folder(runs).detail.endswith("writable and private")
 
 
 @needs_root
@@ -170,7 +170,7 @@ def test_a_group_that_has_the_user_alone_is_no_door(reachable):
     runs = own(reachable / "runs")
     runs.chmod(0o770)  # of root, group root: as a umask of 002 makes it
     make_runs_folder(runs)
-    assert examine_folder(runs, is_shared=False).detail.endswith("writable and private")
+    assert examine_folder(runs).detail.endswith("writable and private")
 
 
 @pytest.mark.parametrize("what", ["another run", "a link to another run", "a link to a folder"])
