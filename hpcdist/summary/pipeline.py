@@ -16,7 +16,7 @@ from hpcdist.runs.verdict import State
 from hpcdist.summary.compare.groups import (
     compare_places,
     compare_runs,
-    configurations,
+    settings_digests,
 )
 from hpcdist.summary.figures.goals import time_to_goal, wanted_goals
 from hpcdist.summary.figures.run import MeasuredRun, place_run
@@ -80,9 +80,9 @@ def summarize(
         if measurement.run is not None:
             state, account = known.get(run.id), (accounting or {}).get(run.id)
             measured.append(place_run(measurement.run, run.path, state=state, accounting=account))
-    digests = configurations([run.conditions for run in measured])
+    digests = settings_digests([run.conditions for run in measured])
     if not compares_disturbed:
-        measured = _set_disturbed_aside(measured, [digest.configuration for digest in digests])
+        measured = _set_disturbed_aside(measured, digests)
     compared = compare_runs(measured)
     goals = wanted_goals(measured, goal=goal)
     return Summary(
@@ -90,7 +90,7 @@ def summarize(
             RunSummary(
                 **msgspec.structs.asdict(run.figures),
                 **msgspec.structs.asdict(beside),
-                **digest._asdict(),
+                settings=digest,
                 time_to_accuracy=time_to_goal(run, wanted),
             )
             for run, beside, digest, wanted in zip(
@@ -99,21 +99,21 @@ def summarize(
         ],
         groups=compared.sizes,
         comparisons=compared.variants,
-        places=compare_places(measured, [digest.settings for digest in digests]),
+        places=compare_places(measured, digests),
         series={run.figures.path: run.series for run in measured if run.figures.path},
         skipped=skipped,
     )
 
 
 def _set_disturbed_aside(
-    measured: Sequence[MeasuredRun], configurations: Sequence[str]
+    measured: Sequence[MeasuredRun], settings: Sequence[str]
 ) -> list[MeasuredRun]:
     """Return runs, those that something else disturbed as such that are not compared, where others
     of their kind were undisturbed: on a machine that is never idle, what there is is compared."""
     figures = [run.figures for run in measured]
     kinds = [
-        (own.job, own.comparison, own.variant, key, own.ran_with.code, own.nodes, own.gpus_per_node)
-        for own, key in zip(figures, configurations, strict=True)
+        (own.job, own.comparison, own.variant, key, own.ran_with, own.nodes, own.gpus_per_node)
+        for own, key in zip(figures, settings, strict=True)
     ]
     known = list(zip(kinds, figures, strict=True))
     calm = {kind for kind, own in known if own.disturbed is None and own.state == "done"}

@@ -474,13 +474,8 @@ class RunSummary(RunFigures, frozen=True, kw_only=True):
     not_compared_because: str | None = None
     time_to_accuracy: TimeToAccuracy | None = None
     """None where no accuracy was recorded."""
-    configuration: str | None = None
-    """Digest of all settings but resources, seed and place: runs with equal ones, of one size,
-    measure the same."""
     settings: str | None = None
-    """Digest of the same without the device and cluster that it ran on: where the two are equal,
-    the run never began, and its device is not known."""
-
+    """Digest of all settings but resources, seed and place."""
     differs_in: dict[str, str] = {}
     """Settings in which runs of its job differ, so that they are not compared, by dotted key."""
 

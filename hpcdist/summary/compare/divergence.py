@@ -6,36 +6,31 @@ last bit, and the first bit that differs is the one to explain.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from hpcdist.base.errors import UserError
-from hpcdist.runs.events import Digest, Evaluation, NodeBegin, Start, Window
+from hpcdist.runs.events import Digest, Window
 from hpcdist.runs.run import Run
 from hpcdist.runs.snapshot import find_code, read_contents
 from hpcdist.summary.figures.run import flatten
+from hpcdist.summary.measuring import measure
 from hpcdist.summary.read.collect import job_as_submitted
 from hpcdist.summary.read.event_file import EventFile, read_events
+from hpcdist.summary.values import RanWith
 
-_VARIABLES = (
-    *("CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_TF32", "NCCL_", "OMP_", "MKL_", "HIP_", "ROCR_"),
-    *("TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "PYTHONHASHSEED", "ACCELERATE_", "KMP_"),
-)
 _SHORT = 10
-"""Digits of a digest or commit that are shown."""
-
-Values = dict[int, dict[str, Any]]
-"""Step -> quantity -> its value."""
+"""Digits of a digest that are shown."""
 
 
 class Difference(Struct, frozen=True, kw_only=True):
     """Something in which two runs differ."""
 
     kind: str
+    """setting, version, code, file or place."""
     key: str
-    """Key of the job, package, file, or what else it is."""
     values: list[Any]
     """Values of both runs; None where one has none."""
 
@@ -58,7 +53,8 @@ class RunDiff(Struct, frozen=True, kw_only=True):
 
 
 def diff_runs(runs: Sequence[Run]) -> RunDiff:
-    """Compare two runs. Raises UserError where they recorded nothing at the same steps."""
+    """Compare two runs, by their digests where both have any, else by their losses. Raises
+    UserError where they recorded nothing at the same steps."""
     records = [_records_of_lowest_rank(run) for run in runs]
     has_digests = all(any(record.all(Digest) for record in own) for own in records)
     first, second = (_values(own, has_digests=has_digests) for own in records)
@@ -70,22 +66,25 @@ def diff_runs(runs: Sequence[Run]) -> RunDiff:
             hint="submit both with --set record.digest=10; your own script needs "
             "record.start(model=model) before its loop and record.step(...) in it, too",
         )
-    equal_at = None
-    unlike: dict[str, list[Any]] = {}
-    for step in steps:
-        a, b = first[step], second[step]
-        unlike = {name: [a[name], b[name]] for name in a if name in b and a[name] != b[name]}
-        if unlike:
-            break
-        equal_at = step
+    step = next((step for step in steps if first[step] != second[step]), None)
+    a, b = ({}, {}) if step is None else (first[step], second[step])
+    facts = [*map(_facts, runs)]
+    kinds = set.intersection(*({kind for kind, _ in own} for own in facts))
     return RunDiff(
         runs=[run.id for run in runs],
         num_compared=len(steps),
         last_step=steps[-1],
-        step=step if unlike else None,
-        equal_at=equal_at,
-        values=unlike,
-        differences=_find_differences(*map(_facts, runs, records)),
+        step=step,
+        equal_at=max((other for other in steps if step is None or other < step), default=None),
+        values={name: [a[name], b.get(name)] for name in a if a[name] != b.get(name)},
+        differences=[
+            Difference(kind=kind, key=key, values=pair)
+            for kind, key in dict.fromkeys([*facts[0], *facts[1]])
+            if (pair := [own.get((kind, key)) for own in facts])[0] != pair[1]
+            and kind in kinds
+            # A version or a device of which one run says nothing is no difference.
+            and (kind not in ("version", "place") or None not in pair)
+        ],
     )
 
 
@@ -95,87 +94,39 @@ def _records_of_lowest_rank(run: Run) -> list[EventFile]:
     return [read_events(path, number=rank, attempt=n) for rank, n, path in lowest]
 
 
-def _values(records: Sequence[EventFile], *, has_digests: bool) -> Values:
-    """Return the values of a rank; what a restart did again counts once, as the restart did it."""
-    values: Values = {}
+def _values(records: Sequence[EventFile], *, has_digests: bool) -> dict[int, dict[str, Any]]:
+    """Return what a rank recorded, by step and quantity; what a restart did again counts once, as
+    the restart did it."""
+    values: dict[int, dict[str, Any]] = {}
     for record in records:
-        own: Values = {}
-        recorded: dict[str, Sequence[Any]] = {
-            "loss": record.all(Window),
-            "loss of the test data": record.all(Evaluation),
-        }
-        if has_digests:
-            recorded = {"parameters": record.all(Digest), "loss": record.all(Digest)}
-        for name, events in recorded.items():
-            field = "parameters" if name == "parameters" else "loss"
-            for event in events:
-                if event.step is not None and getattr(event, field) is not None:
-                    own.setdefault(event.step, {})[name] = getattr(event, field)
+        own: dict[int, dict[str, Any]] = {}
+        for event in record.all(Digest) if has_digests else record.all(Window):
+            found = {name: getattr(event, name, None) for name in ("parameters", "loss")}
+            if event.step is not None and any(value is not None for value in found.values()):
+                own[event.step] = found
         begin = min(own, default=None)
         values = {step: old for step, old in values.items() if begin is None or step < begin} | own
     return values
 
 
-def _facts(run: Run, records: Sequence[EventFile]) -> dict[tuple[str, str], Any]:
-    """Return what a run recorded of itself, by its kind and name, as far as it is there."""
-    spec = run.spec
-    start = next(filter(None, (record.last(Start) for record in reversed(records))), None)
-    files = run.usage_files()
-    newest = max((attempt for _, attempt, _ in files), default=0)
-    nodes = [read_events(path, number=node, attempt=n) for node, n, path in files if n == newest]
-    begins = [begin for node in nodes if (begin := node.last(NodeBegin))]
-    gpus = [gpu for begin in begins for gpu in begin.gpus]
+def _facts(run: Run) -> dict[tuple[str, str], Any]:
+    """Return what a run recorded of itself, by its kind and name."""
+    spec, measured = run.spec, measure(run).run
+    ran_with = measured.figures.ran_with if measured else RanWith()
     copy = find_code(run, spec)
-    files_of_copy = {} if copy is None else read_contents(copy)
+    contents = read_contents(copy) if copy else {}
     facts: dict[str, dict[str, Any]] = {
         "setting": flatten(job_as_submitted(spec)),
-        "version": {**spec.versions, "driver": _joined(gpu.driver for gpu in gpus)},
+        "version": dict(spec.versions),
         "code": {
-            "commit": spec.commit and spec.commit[:_SHORT],
+            "commit": spec.commit,
             "changes not committed": spec.has_changes,
-            **{
-                f"file {path}": content if content.startswith("link") else content[:_SHORT]
-                for path, content in files_of_copy.items()
-            },
-            "file of the program": start and start.code,
+            "program": ran_with.code,
         },
-        "device": {
-            "device": _joined(gpu.name for gpu in gpus) or (start and start.device),
-            "ranks": start and start.world_size,
-            "ranks per node": start and start.local_world_size,
-            "backend": start and start.backend,
-        },
-        "variable": {
-            name: value for name, value in spec.environment.items() if name.startswith(_VARIABLES)
-        },
-        "host": {
-            "hosts": _joined(begin.host for begin in begins) or (start and start.host),
-            "cluster": spec.cluster.name,
+        "file": {path: content[:_SHORT] for path, content in contents.items()},
+        "place": {
+            key: getattr(ran_with, key)
+            for key in ("device", "device_model", "cluster", "backend", "image")
         },
     }
     return {(kind, key): value for kind, own in facts.items() for key, value in own.items()}
-
-
-def _joined(names: Iterable[str | None]) -> str | None:
-    return ", ".join(sorted({name for name in names if name})) or None
-
-
-def _find_differences(
-    first: dict[tuple[str, str], Any], second: dict[tuple[str, str], Any]
-) -> list[Difference]:
-    """Return all differences by their kinds. A file where only one run has any is none, and so are
-    a version or a device of which one says nothing."""
-    have_files = all(any(key.startswith("file ") for _, key in facts) for facts in (first, second))
-    kinds = dict.fromkeys(kind for kind, _ in first)
-    return [
-        Difference(kind=kind, key=key, values=[first.get((kind, key)), second.get((kind, key))])
-        for kind in kinds
-        for own, key in dict.fromkeys([*first, *second])
-        if own == kind
-        and first.get((kind, key)) != second.get((kind, key))
-        and (have_files or not key.startswith("file "))
-        and (
-            kind not in ("version", "device")
-            or None not in (first.get((kind, key)), second.get((kind, key)))
-        )
-    ]

@@ -357,27 +357,16 @@ _FREE = (
 )
 """Conditions that may differ beyond those that may between runs of different sizes."""
 _PLACE = ("device", "device_model", "cluster")
+"""Conditions of the place, which are told apart by `ran_with`: a run that never began has none."""
 
 
-class Digests(NamedTuple):
-    """Digests of the settings that distinguish runs, without resources."""
-
-    configuration: str
-    """Digest of all that must be equal."""
-    settings: str
-    """Digest of the same without the place, whose device is not known of a run that never began."""
-
-
-def configurations(runs: Sequence[Mapping[str, Any]]) -> list[Digests]:
-    """Return the digests of each run's conditions.
+def settings_digests(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a digest of the settings in each run's conditions, without resources and place.
 
     Equal conditions are mostly one object, which is looked at once.
     """
-    digests = {}
-    for conditions in {id(conditions): conditions for conditions in runs}.values():
-        settings = _digest({key: own for key, own in conditions.items() if key not in _PLACE})
-        configuration = _digest(conditions) if conditions.get("device") else settings
-        digests[id(conditions)] = Digests(configuration, settings)
+    each = {id(conditions): conditions for conditions in runs}
+    digests = {key: _digest(conditions) for key, conditions in each.items()}
     return [digests[id(conditions)] for conditions in runs]
 
 
@@ -387,7 +376,7 @@ def _digest(conditions: Mapping[str, Any]) -> str:
             key: value
             for key, value in conditions.items()
             if value is not None
-            and key not in _FREE
+            and key not in (*_FREE, *_PLACE)
             and (key == "strategy" or not _may_differ(key))
         }
     )
