@@ -13,7 +13,7 @@ from hpcdist.summary.compare.advice import straggler_named
 from hpcdist.summary.compare.cells import common_straggler
 from hpcdist.summary.figures.timing import warm_up_length
 from hpcdist.summary.measuring import measure
-from hpcdist.summary.report.remarks import remarks
+from hpcdist.summary.report.sentences import remarks
 from hpcdist.summary.values import Straggler
 
 DAY_S = 86_400.0

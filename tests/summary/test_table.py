@@ -80,8 +80,7 @@ ddp with batch_size=64: 4 ranks (2 x 2) are 3.20 times as fast as 1 (1 x 1): 80
   2 x 2: of its time 20 % is lost: 18 % in no phase that was recorded, 12 %
   waiting for the slowest rank, minus 10 % gained elsewhere.
   Waiting for the slowest rank is 12 % of the time, but no single rank is
-  clearly the slowest: batches may take different times, or something else may
-  use the CPUs now and then.
+  clearly the slowest: batches may take different times.
   Exposed communication is 12 % of the time: train.accumulate=2 or
   train.batch_size=128 communicates half as often: about 1.06 times as fast, at
   most 1.14 times as fast if it disappeared completely; `hpcdist submit
@@ -97,7 +96,6 @@ x gpus  runs  samples/s  (ms)           up     (%)  from *
 weak scaling: each GPU keeps its samples per step; ideal: a step takes as long
 ±: 95 % confidence interval over equal parts of one run; it does not include how
 runs differ from each other, which --repeat 3 shows
-that of a speed-up is wider, as several are compared at once (Holm's method)
 No forecast for more GPUs: only one size is on several nodes, which says too
 little about the network between them: submit it with another --nodes.
 
@@ -144,8 +142,7 @@ Time of one step, mean ± sd over all steps and ranks; what was learned; memory
 What could not be read:
   runs/ddp-20260101-120400-eeee/events/rank-00000.jsonl: 1 torn line skipped
   runs/ddp-20260101-120400-eeee/events/rank-00001.jsonl: 1 torn line skipped
-Not shown: where the time of other groups goes, phases of a step, time to
-accuracy. With --details, all is shown."""
+Not shown: where the time of other runs goes. With --details, all is shown."""
 
 
 def test_no_escape_codes_where_it_is_no_terminal_or_colour_is_not_wanted(sweep, monkeypatch):
@@ -164,19 +161,19 @@ def test_text_of_others_does_not_act_on_the_terminal(make_run):
         exit_code_of_run=1,
     )
     text = printed(summarize([make_run("run", job="a [red]job[/]\n'x'", verdict=evil)], {}))
-    assert "a [red]job[/] 'x': the run failed: bad\\x1b[2Jthing [bold] happened." in text
+    assert "a [red]job[/] 'x': no run is done (1 failed). The newest run: bad\\x1b[2Jthing" in text
 
 
 def test_a_run_that_goes_on_is_told_with_its_speed_so_far(make_run, events):
     run = make_run("going", verdict=None)
     events.write(run, 0, [events.start(0, world_size=1), *events.steady([200.0] * 3)])
     text = printed(summarize([run], {"going": "running"}))
-    assert "no run is done (1 running). So far 200 ± 0 samples/s on 1 rank;" in text
+    assert "no run is done (1 running). So far 200 ± 0 samples/s on 1 rank." in text
 
 
 def test_runs_without_steps_are_shown_with_dashes(make_run):
     text = printed(summarize([make_run("silent")], {}))
-    assert text.startswith("ddp: 1 run done, but no speed is known: no steps were recorded. ")
+    assert text.startswith("ddp: 1 run done, but no speed is known: no steps were recorded: see ")
     assert "record.step" in text
     (row,) = [line for line in text.splitlines() if "silent" in line]
     assert row.split() == ["1", "silent", "done", "1", "x", "1"]

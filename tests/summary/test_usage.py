@@ -11,7 +11,6 @@ from hpcdist.runs.verdict import Beginning, Verdict
 from hpcdist.summary import print_summary, summarize
 from hpcdist.summary.figures.series import CPUS_BUSY, GPU_BUSY, MOST_NODES
 from hpcdist.summary.report.pictures.catalogue import find_pictures
-from hpcdist.summary.report.remarks import remarks
 from hpcdist.summary.report.report import make_sections
 from hpcdist.summary.report.text import make_console
 
@@ -194,27 +193,6 @@ def test_the_table_has_the_columns_that_some_run_fills(make_run, events):
     ]
     assert "restarts" not in table
     assert "Wh" in table
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"gpus": [gpu(0.1)]}, "the GPUs were busy for 10 % of the time only"),
-        ({"cpus_busy": 1.95, "gpus": [gpu(0.9)]}, "1.9 of 2 CPUs were busy all the time"),
-        ({"gpus": [gpu(0.9, throttled=0.5)]}, "slowed down by heat or its power supply for 50 %"),
-        ({"cpus_busy": 2.0}, None),
-        ({"gpus": [gpu(0.9)]}, None),
-    ],
-)
-def test_remarks_are_made_where_the_figures_are_sure(make_run, fields, said):
-    run = make_run("one")
-    has_gpus = bool(fields.get("gpus"))
-    write(run, [begin(gpus=int(has_gpus)), window(1100.0, wall_s=100.0, **fields)])
-    told = remarks(summary_of(run).runs[0], is_alone=True)
-    assert bool(told) == (said is not None)
-    assert said is None or said in told[0]
-    write(run, [begin(gpus=int(has_gpus)), window(1010.0, wall_s=10.0, **fields)])
-    assert remarks(summary_of(run).runs[0], is_alone=True) == []
 
 
 def test_the_picture_has_a_line_per_node_on_the_nodes_own_clock(make_run, series_of):

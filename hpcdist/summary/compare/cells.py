@@ -40,6 +40,11 @@ def size(run: RunFigures) -> Size:
     return Size(run.num_gpus, run.nodes)
 
 
+def size_text(sized: RunFigures | Cell) -> str:
+    """Return nodes x ranks, or GPUs, of each: `2 x 4`."""
+    return f"{sized.nodes} x {sized.gpus_per_node}"
+
+
 def measured_rate(runs: Sequence[RunFigures]) -> Measure:
     """Return the samples/s of runs of one size, some of which have them."""
     return over_runs([run.samples_per_s for run in runs if run.samples_per_s])

@@ -15,23 +15,23 @@ from msgspec import Raw
 from hpcdist.base.table import Table
 from hpcdist.base.text import format_ranges, shown
 from hpcdist.bench.cells import to_tables
-from hpcdist.summary.compare.conclusions import (
-    cell_conclusions,
-    conclusions,
-    headline,
-    place_sentences,
-)
 from hpcdist.summary.report.best import Value, find_values, value_sentence, value_tables
 from hpcdist.summary.report.cells import share_tables, speed_tables
-from hpcdist.summary.report.remarks import conclusion, leading_run, remarks
 from hpcdist.summary.report.runs import (
     Row,
-    accuracy_tables,
     memory_tables,
-    phase_tables,
     resource_tables,
     run_table,
     step_tables,
+)
+from hpcdist.summary.report.sentences import (
+    cell_conclusions,
+    conclusion,
+    conclusions,
+    headline,
+    leading_run,
+    place_sentences,
+    remarks,
 )
 from hpcdist.summary.values import Group, RunSummary, Summary
 
@@ -146,26 +146,20 @@ def _with_tables(section: Section, *, is_brief: bool) -> Section:
     leading = next(([group] for group in compared if group.baseline), compared)
     lossy = [group for group in leading if any(cell.largest for cell in group.cells)]
     shares, others = (list(share_tables(some, section.rows)) for some in (lossy, compared))
-    states = {row.run.model_states for row in rows} - {None}
-    is_goal_asked = any(run.time_to_accuracy and run.time_to_accuracy.is_asked for _, run in rows)
-    has_phases = any(len(row.run.phase_s or {}) > 1 for row in rows)
-    is_told = bool(shares or comparison)
-    several = "where the time of other groups goes" if shares else "where the time goes"
+    has_goal = any(run.time_to_accuracy and run.time_to_accuracy.is_asked for _, run in rows)
     tables: list[tuple[str, Topic, Iterable[Table[Any]], bool]] = [
         ("values", Topic.SPEED, value_tables(section.values), True),
         ("speed", Topic.SPEED, speed_tables(compared, section.rows), True),
         ("runs", Topic.SPEED, [run_table(rows)], True),
         ("measurements", Topic.MEASURED, _benchmarks(rows), True),
         ("where the time goes", Topic.TIME, shares if is_brief else others, True),
-        (several, Topic.TIME, others[len(shares) :] if is_brief else [], False),
-        ("phases of a step", Topic.TIME, phase_tables(rows), has_phases and not is_told),
-        ("step times", Topic.LEARNING, step_tables(rows), not comparison),
-        ("time to accuracy", Topic.LEARNING, accuracy_tables(rows), is_goal_asked),
-        ("model states", Topic.RESOURCES, memory_tables(rows), len(states) > 1),
+        ("step times", Topic.LEARNING, step_tables(rows), not comparison or has_goal),
+        ("model states", Topic.RESOURCES, memory_tables(rows), False),
         ("resources", Topic.RESOURCES, resource_tables(rows), False),
     ]
     topics: dict[Topic, list[Table[Any]]] = {topic: [] for topic in Topic}
-    left_out = []
+    has_more = is_brief and len(others) > len(shares)
+    left_out = ["where the time of other runs goes"] if has_more else []
     for name, topic, made, is_answer in tables:
         found = list(made)
         if is_answer or not is_brief:

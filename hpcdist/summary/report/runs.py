@@ -16,8 +16,6 @@ from hpcdist.base.text import (
     time_unit,
 )
 from hpcdist.summary.compare.groups import place_of
-from hpcdist.summary.figures.timing import OTHER
-from hpcdist.summary.report.remarks import is_benchmark
 from hpcdist.summary.values import RunSummary, TimeToAccuracy
 
 _SETTINGS_COLUMNS = 2
@@ -26,14 +24,6 @@ _WH_J = 3600.0
 _WHOLE_MIB = 100
 _HUGE_LOSS = 1e6
 _STATE_STYLES = {"done": "green", "failed": "red", "lost": "red", "running": "cyan"}
-_PHASE_HEADERS = {
-    "data_wait": "data\nwait",
-    "host_to_device": "to\ndevice",
-    "forward_backward": "forward\nbackward",
-    "exposed_communication": "wait for\nranks",
-    "optimizer": "opti-\nmizer",
-    "checkpoint": "check-\npoint",
-}
 
 
 class Row(NamedTuple):
@@ -83,7 +73,7 @@ def run_table(rows: Sequence[Row]) -> Table[Row]:
         "variant": lambda row: row.run.variant or "",
     }
     # Benchmarks have tables of their own.
-    has_rates = any(row.run.samples_per_s and not is_benchmark(row.run) for row in rows)
+    has_rates = any(row.run.samples_per_s and row.run.benchmark is None for row in rows)
     rates: Column[Row] = Column("samples/s", read("samples_per_s"), mean_interval())
     columns: list[Column[Row]] = [
         _NUMBER,
@@ -123,15 +113,22 @@ def settings_columns(rows: Sequence[Any]) -> Iterator[Column[Any]]:
 
 
 def step_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
+    """Yield times of steps, what was learned, and when a goal that was asked for was reached."""
     stepped = [row for row in rows if row.run.step_time_s]
     if not stepped:
         return
     means = [row.run.step_time_s.mean for row in stepped if row.run.step_time_s]
     unit_s, unit = time_unit(max(means))
     in_unit = number(decimals_for([mean / unit_s for mean in means]), per=unit_s)
+    goals = [own for row in rows if (own := row.run.time_to_accuracy) and own.is_asked]
+    to_goal = number(decimals_for([goal.time_s or 0.0 for goal in goals]))
 
     def loss(value: float) -> str:  # that of a training that diverged has any number of digits
         return f"{value:.3g}" if abs(value) >= _HUGE_LOSS else format_number(value, 4)
+
+    def time(row: Row) -> float | str | None:
+        goal = row.run.time_to_accuracy
+        return None if not goal or not goals else goal.time_s if goal.is_reached else "not reached"
 
     columns: list[Column[Row]] = [
         _NUMBER,
@@ -141,43 +138,22 @@ def step_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
         Column("epochs", read("epochs"), count),
         Column("test\nloss", read("final.loss"), each(loss)),
         Column("accuracy", read("final.accuracy"), percent(2), unit="%"),
+        Column("time to\nthe goal", time, to_goal, unit="s"),
+        Column("samples\nto it", lambda row: time(row) and _samples(row), number(0)),
         Column("peak mem.", read("peak_rss_bytes"), each(_mib), unit="MiB"),
         Column("re-\nstarts", read("restarts")),
     ]
     caption = "Time of one step, mean ± sd over all steps and ranks; what was learned; memory"
-    yield Table(caption, known(columns, stepped), stepped)
+    aim = f"; the goal is {goal_text(goals[0])}, from the first step on" if goals else ""
+    yield Table(f"{caption}{aim}", known(columns, stepped), stepped)
+
+
+_samples = read("time_to_accuracy.samples")
 
 
 def _mib(num_bytes: int) -> str:
     mib = num_bytes / _MIB
     return f"{mib:,.0f}" if mib >= _WHOLE_MIB else f"{mib:,.2f}"
-
-
-def phase_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
-    """Yield what a step consists of, as it was recorded."""
-    stepped = [row for row in rows if row.run.step_time_s]
-    phases = dict.fromkeys(phase for row in stepped for phase in row.run.phase_s or {})
-    if not phases:
-        return
-    # Phases in the order of a step, those of other workloads after them, the rest last.
-    ordered = [*(phase for phase in _PHASE_HEADERS if phase in phases)]
-    ordered += [phase for phase in phases if phase not in {*ordered, OTHER}]
-    unit_s, unit = time_unit(
-        max(row.run.step_time_s.mean for row in stepped if row.run.step_time_s)
-    )
-    times = [time_s / unit_s for row in stepped for time_s in (row.run.phase_s or {}).values()]
-    in_unit = number(decimals_for(times), per=unit_s)
-
-    def time(phase: str) -> Callable[[Row], float]:
-        return lambda row: (row.run.phase_s or {}).get(phase, 0.0)
-
-    headers = {phase: _PHASE_HEADERS.get(phase, shown(phase)) for phase in (*ordered, OTHER)}
-    columns: list[Column[Row]] = [
-        _NUMBER,
-        *(Column(header, time(phase), in_unit) for phase, header in headers.items()),
-    ]
-    caption = f"Mean time of a step by phase, as recorded, in {unit}"
-    yield Table(caption, known(columns, stepped), stepped)
 
 
 def memory_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
@@ -235,35 +211,6 @@ def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
     if found := known(columns, rows):
         of_one = "; power of a GPU; memory of the fullest GPU" if known(of_gpus, rows) else ""
         yield Table(f"Resources: means over time{of_one}", [_NUMBER, *found], rows)
-
-
-def accuracy_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
-    """Yield when runs reached an accuracy or a loss, where the user asked, several runs were tested
-    or one did not reach it."""
-    tested = [row for row in rows if row.run.time_to_accuracy]
-    goals = [row.run.time_to_accuracy for row in tested if row.run.time_to_accuracy]
-    is_told = len(goals) > 1 or any(goal.is_asked or not goal.is_reached for goal in goals)
-    if not goals or not is_told:
-        return
-
-    def time(row: Row) -> float | str | None:
-        goal = row.run.time_to_accuracy
-        return goal.time_s if goal and goal.is_reached else "not reached"
-
-    of_best = percent(2) if goals[0].goal == "accuracy" else each("{:.4g}".format)
-    unit = "%" if goals[0].goal == "accuracy" else ""
-    decimals = decimals_for([goal.time_s or 0.0 for goal in goals])
-    columns: list[Column[Row]] = [
-        _NUMBER,
-        _SIZE,
-        Column("time", time, number(decimals), unit="s"),
-        Column("samples", read("time_to_accuracy.samples"), number(0)),
-        Column("steps", read("time_to_accuracy.step"), count),
-        Column("epochs", read("time_to_accuracy.epoch"), count),
-        Column("best", read("time_to_accuracy.best"), of_best, unit=unit),
-    ]
-    caption = f"Time to {goal_text(goals[0])}, from the first step, restarts included"
-    yield Table(caption, known(columns, tested), tested)
 
 
 def goal_text(reached: TimeToAccuracy) -> str:
