@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "csv": "the CSV",
-    "csv_benchmarks": "the CSV of benchmarks",
     "markdown": "the Markdown",
     "html": "the page",
 }
@@ -78,11 +77,6 @@ def _explain(context: click.Context, _option: click.Parameter, value: bool) -> N
 @about_runs
 @click.option("--details", is_flag=True, help="Print every table, as --markdown and --html do.")
 @click.option("--csv", metavar="FILE", help="Write one line per run to this CSV file; - is stdout.")
-@click.option(
-    "--csv-benchmarks",
-    metavar="FILE",
-    help="Write one line per size, batch size or way of loading that benchmarks measured.",
-)
 @click.option("--markdown", metavar="FILE", help="Write the tables as Markdown; - is stdout.")
 @click.option("--html", metavar="FILE", help="Write one HTML page, to send to others.")
 @click.option(
@@ -226,7 +220,6 @@ def _write(result: Summary, wanted: Mapping[str, str], plot: str | None) -> None
     texts = {
         "json": lambda: files.to_json(to_json(result)),
         "csv": lambda: csv.to_csv(result),
-        "csv_benchmarks": lambda: csv.to_benchmarks_csv(result),
         "markdown": lambda: text.to_markdown(report.make_report(result)),
         "html": lambda: page,
     }

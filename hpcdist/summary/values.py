@@ -31,9 +31,7 @@ class ForecastSize(Struct, frozen=True, kw_only=True):
     """The speed that a number of GPUs would have."""
 
     gpus: int
-    nodes: int
     speedup: Measure
-    efficiency: Measure
 
 
 class Forecast(Struct, frozen=True, kw_only=True):
@@ -42,8 +40,6 @@ class Forecast(Struct, frozen=True, kw_only=True):
     refused_because: str | None = None
     """Why there is none."""
     sizes: list[ForecastSize] = []
-    notes: list[str] = []
-    """Assumptions that it makes."""
 
 
 class TimeToAccuracy(Struct, frozen=True, kw_only=True):

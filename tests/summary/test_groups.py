@@ -174,10 +174,6 @@ UNLIKE = {
     "resources.cpus_per_gpu is 8, but ": ({}, {"job_keys": {"resources": {"cpus_per_gpu": 8}}}),
     "record.digest is 5, but ": ({}, {"job_keys": {"record": {"digest": 5}}}),
     "code is ": ({"code": "aa"}, {"code": "bb"}),
-    (
-        "train.accumulate is 2, but 1; train.batch_size is 32, but 64; train.epochs is 3, but 10"
-        " in run-00 (and 1 more)"
-    ): ({}, {"train": {"batch_size": 32, "epochs": 3, "lr": 0.1, "accumulate": 2}}),
 }
 
 
@@ -192,8 +188,6 @@ def test_what_differs_is_a_column_and_no_repeat_and_the_reason_is_told(add, reas
     assert (one.cell.num_measured, three.cell.num_measured) == (2, 1)
     assert two.speedup == pytest.approx(180 / 101)
     assert (four.compared_with, four.speedup) == ([three.run], pytest.approx(1.8))
-    assert four.not_compared_because.startswith(reason)
-    assert " in run-00" in four.not_compared_because
     is_free = key.startswith(("code", "torch", "scheduler", "data.root", "device", "cluster"))
     assert (one.settings == three.settings) is is_free
 

@@ -96,8 +96,8 @@ x gpus  runs  samples/s  (ms)           up     (%)  from *
 weak scaling: each GPU keeps its samples per step; ideal: a step takes as long
 ±: 95 % confidence interval over equal parts of one run; it does not include how
 runs differ from each other, which --repeat 3 shows
-No forecast for more GPUs: only one size is on several nodes, which says too
-little about the network between them: submit it with another --nodes.
+No forecast for more GPUs: only one size is on several nodes: submit it with
+another --nodes.
 
 batch_size=32: Strong scaling (20 samples per step, shared by all GPUs)
  nodes                   step       speed-  effic.  differs

@@ -54,7 +54,6 @@ NOT_COMPARED = (
 _BATCH_KEYS = ("train.batch_size", "train.accumulate")
 _SAME_BATCH = 0.1
 """The last step of an epoch may be smaller: measured batches that differ by less are equal."""
-_SHOWN_DIFFERENCES = 3
 
 
 class Beside(Struct, frozen=True, kw_only=True):
@@ -97,12 +96,11 @@ def compare_runs(measured: Sequence[MeasuredRun]) -> Compared:
             reason = why_left_out(run)
             own = differs_in[id(run)]
             beside[id(run)] = Beside(not_compared_because=reason, differs_in=own)
-        for line in lines:  # the first is what others are told by
+        for line in lines:
             compared.sizes.append(group := _group(line))
-            reason = _why_unlike(line, lines[0], differs_in) if line is not lines[0] else None
             cells = _cells_by_run(group)
             for run in line.runs:
-                stands = _stand(run, cells, line.baseline, reason)
+                stands = _stand(run, cells, line.baseline, None)
                 own = differs_in[id(run)]
                 beside[id(run)] = msgspec.structs.replace(stands, differs_in=own)
     for runs in comparisons.values():
@@ -239,24 +237,6 @@ def _group(line: _Line) -> Group:
         strategy=strategy,
         cells=cells,
     )
-
-
-def _why_unlike(
-    line: _Line, main: _Line, differs_in: Mapping[int, Mapping[str, str]]
-) -> str | None:
-    """`train.batch_size is 32, but 64 in ddp-...`."""
-    if any(run is other_run for run in line.baseline for other_run in main.runs):
-        return None  # it is compared with the same
-    first, other = line.runs[0], main.runs[0]
-    mine, theirs = ({**differs_in[id(run)]} for run in (first, other))
-    if mine == theirs:
-        mine, theirs = ({"strategy": run.conditions.get("strategy", "")} for run in (first, other))
-    unlike = [
-        f"{key} is {own}, but {theirs[key]}" for key, own in mine.items() if own != theirs[key]
-    ]
-    more = len(unlike) - _SHOWN_DIFFERENCES
-    ending = f" (and {more} more)" if more > 0 else ""
-    return f"{'; '.join(unlike[:_SHOWN_DIFFERENCES])} in {other.figures.run}{ending}"
 
 
 def _batch(run: MeasuredRun) -> float | None:

@@ -198,9 +198,8 @@ def forecast_sentence(forecast: Forecast, baseline: Cell) -> str:
         decimals = min(2, decimals_for(ends[:1]))
         low, high = (format_number(end, decimals) for end in ends)
         ranges.append(f"{number_of(size.gpus, baseline.unit)} {low} to {high} times")
-    notes = "".join(f" {note[0].upper()}{note[1:]}." for note in forecast.notes)
-    ending = f"as fast as {baseline.num_gpus}, with 95 % confidence."
-    return f"Forecast: {', '.join(ranges)} {ending}{notes}"
+    as_fast = f"as fast as {baseline.num_gpus}, with 95 % confidence"
+    return f"Forecast: {', '.join(ranges)} {as_fast}."
 
 
 # Variants and clusters.

@@ -6,7 +6,6 @@ when its runs were, for it may be shown without the page.
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,13 +16,12 @@ from typing import TYPE_CHECKING
 
 from hpcdist.base import plotting
 from hpcdist.base.plotting import Picture, first, label
-from hpcdist.base.text import format_ranges, number_of, shown, unique
+from hpcdist.base.text import first_few, format_ranges, number_of, shown, unique
 from hpcdist.bench.cells import BenchmarkRun
 from hpcdist.bench.cells import pictures as pictures_of_cells
-from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.job.goal import Goal
 from hpcdist.runs.run import Run, slug
-from hpcdist.runs.spec import RunSpec
+from hpcdist.summary.compare.cells import size_text
 from hpcdist.summary.figures.series import Learning, Series, decode_series
 from hpcdist.summary.report.cells import alone_cells
 from hpcdist.summary.report.pictures import over_time, speed
@@ -38,10 +36,6 @@ _MOST_OWN = 1
 """Runs of a section that have pictures of their own: those with most ranks."""
 _LEAST_POINTS = 2
 """Nothing is drawn of fewer."""
-_MOST_NAMES = 2
-_SIZES = ("nodes=", "gpus=", "resources.nodes=", "resources.gpus=", "repeat=")
-"""Parts of a point's label that the size says, too, or the end of the run's id."""
-_ID = re.compile(r"-\d{8}-\d{6}-(.+)$")
 
 
 def find_pictures(sections: Iterable[Section]) -> Iterator[tuple[int, Picture]]:
@@ -80,7 +74,7 @@ def _picture(
 
 def _draw_titled(draw: Callable[[], Figure], title: str, rows: Sequence[Row]) -> Figure:
     figure = draw()
-    plotting.title(figure, title, _made_on(row.run for row in rows))
+    plotting.title(figure, title, _made_on([row.run for row in rows]))
     return figure
 
 
@@ -133,7 +127,7 @@ def _shares(section: Section) -> Iterator[Picture]:
     y = f"nodes x {unit_of(row.run for row in section.rows)}"
     for cells, rows, _, which in _scaled(section):
         if lossy := [cell for cell in cells if cell.lost]:
-            draw = partial(speed.draw_bars, lossy, [*map(size, lossy)], y=y)
+            draw = partial(speed.draw_bars, lossy, [*map(size_text, lossy)], y=y)
             title = (section.name, f"where the time goes{which}")
             described = "One bar per size: what was not lost, and what the rest was lost to."
             yield _picture("losses", title, rows, draw, described)
@@ -209,31 +203,22 @@ def _benchmarks(section: Section) -> Iterator[Picture]:
         yield picture._replace(draw=draw, topic=Topic.MEASURED.value)
 
 
-def size(sized: RunSummary | Cell) -> str:
-    """Return nodes x ranks, or GPUs, of each."""
-    return f"{sized.nodes} x {sized.gpus_per_node}"
-
-
 def unit_of(runs: Iterable[RunSummary]) -> str:
     """Return what there are several of for each node: no GPUs where runs were on CPUs."""
     return "ranks" if any(run.num_cpus is not None for run in runs) else "GPUs"
 
 
 def run_names(rows: Sequence[Row]) -> list[str]:
-    """Name each run by its variant, its size and its point; and by the end of its id, too, where
-    others have the same name."""
-    names = []
-    for row in rows:
-        sweep = _spec(row.run).sweep
-        words = (sweep.label or "").split() if sweep and row.run.variant is None else []
-        point = [word for word in words if not word.startswith(_SIZES)]
-        parts = [row.run.variant or "", size(row.run), *point]
-        names.append(", ".join(shown(part) for part in parts if part))
+    """Name each run by its variant or settings, and its size; and by its number, where others have
+    the same name."""
+    names = [
+        ", ".join(filter(None, [shown(run.variant or run.settings_text), size_text(run)]))
+        for _, run in rows
+    ]
     taken = Counter(names)
-    ids = [found[1] if (found := _ID.search(row.run.run)) else row.run.run for row in rows]
     return [
-        f"{name} ({shown(run)})" if taken[name] > 1 else name
-        for run, name in zip(ids, names, strict=True)
+        f"{name} (#{row.number})" if taken[name] > 1 else name
+        for row, name in zip(rows, names, strict=True)
     ]
 
 
@@ -246,32 +231,15 @@ def _names_of_repeats(firsts: Sequence[Row]) -> list[str]:
     ]
 
 
-def _made_on(runs: Iterable[RunSummary]) -> str:
-    """Return `CPUs of vm, 2026-11-23`: the hardware of the runs, and the days of their
-    submission; what is not known is left out."""
-    devices, hosts, days = dict[str, None](), dict[str, None](), set[str]()
+def _made_on(runs: Sequence[RunSummary]) -> str:
+    """Return `CPUs, 2026-11-23`: the devices of the runs, and the days of their submission; what is
+    not known is left out."""
+    models = [run.ran_with.device_model if run.num_cpus is None else "CPUs" for run in runs]
+    days = set()
     for run in runs:
-        spec = _spec(run)
-        model = run.ran_with.device_model if run.num_cpus is None else "CPUs"
-        devices |= {model or "GPUs": None} if model or run.step_time_s else {}
-        named = [node.host for node in run.usage.nodes] if run.usage else []
-        alone = run.slowest_rank.host if run.slowest_rank else None
-        named = named or [spec.host if run.scheduler == LOCAL else alone]
-        hosts.update((host, None) for host in named if host)
+        created_s = Run(Path(run.path)).spec.created_s if run.path else None
         with suppress(OverflowError, ValueError, OSError):  # a damaged file says 1e400
-            if spec.created_s is not None:
-                days.add(time.strftime("%Y-%m-%d", time.localtime(spec.created_s)))
-    place = _few([*devices], "kinds of GPUs")
-    if names := _few([*hosts], "hosts"):
-        place += f" of {names}" if place else f"on {names}"
+            if created_s is not None:
+                days.add(time.strftime("%Y-%m-%d", time.localtime(created_s)))
     when = " to ".join(dict.fromkeys([min(days), max(days)])) if days else ""
-    return ", ".join(filter(None, (place, when)))
-
-
-def _few(names: Sequence[str], noun: str) -> str:
-    several = len(names) > _MOST_NAMES
-    return f"{len(names)} {noun}" if several else " and ".join(map(shown, names))
-
-
-def _spec(run: RunSummary) -> RunSpec:
-    return Run(Path(run.path)).spec if run.path else RunSpec()
+    return ", ".join(filter(None, [first_few(filter(None, models), 2), when]))

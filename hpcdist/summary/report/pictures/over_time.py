@@ -36,21 +36,16 @@ _ACCURACY = "test accuracy (%)"
 _CURVES = {
     "loss": ("train_loss", "test_loss"),
     _ACCURACY: ("accuracy",),
-    "learning rate": ("learning_rate",),
 }
 """Curves by the label of their panel."""
-_THIN = ("train_loss", "learning_rate")
-"""Curves without markers."""
 
 
 def draw_learning(runs: Mapping[str, Sequence[Learning]], goal: Goal | None = None) -> Figure:
-    """Draw loss above accuracy, and above the learning rate where it varied, with the `goal` that
-    times are for; on the left against steps, on the right against time. Repeats are one line: their
-    mean, in a band from the least of them to the largest."""
+    """Draw loss above accuracy, with the `goal` that times are for; on the left against steps, on
+    the right against time. Repeats are one line: their mean, in a band from the least of them to
+    the largest."""
     every = [run for repeats in runs.values() for run in repeats]
-    panels = ["loss"]
-    panels += [_ACCURACY] if any(run.accuracy.values for run in every) else []
-    panels += ["learning rate"] if any(run.has_varied_rate for run in every) else []
+    panels = ["loss", _ACCURACY] if any(run.accuracy.values for run in every) else ["loss"]
     figure = new_figure(9, 1.4 + 2.6 * len(panels))
     grid = figure.subplots(len(panels), 2, squeeze=False, sharey="row", sharex="col")
     ends_s = [time_s for run in every for curve in run for time_s in curve.times_s[-1:]]
@@ -61,7 +56,7 @@ def draw_learning(runs: Mapping[str, Sequence[Learning]], goal: Goal | None = No
             for kind in _CURVES[panel]:
                 is_training = kind == "train_loss"
                 text = f"{name}: {'training' if is_training else 'test'}" if has_tests else name
-                thin = {"marker": "", "linewidth": 1} if kind in _THIN else {"markersize": 5}
+                thin = {"marker": "", "linewidth": 1} if is_training else {"markersize": 5}
                 curves = [getattr(run, kind) for run in repeats]
                 per = 0.01 if kind == "accuracy" else 1.0
                 _draw_repeats(row, curves, unit_s, per, **style | thin, label=label(text))
