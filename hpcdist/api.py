@@ -181,9 +181,8 @@ def submit(
     """Submit a job, as `hpcdist submit` does, and return at once.
 
     Args:
-        job: name of a job, path of a job file, path of a Python script (or of a folder
-            with a `__main__.py`), or a function, which is called in every rank: see
-            `SubmittedRun.result`.
+        job: name of a job, path of a job file, path of a Python script, or a function,
+            which is called in every rank: see `SubmittedRun.result`.
         args: arguments of a script, which are texts, or of a function, which are anything that can
             be pickled; they are kept in a private file of the run directory, and nowhere else.
         kwargs: arguments of a function, by name.

@@ -87,8 +87,7 @@ def _is_job(name: str, is_module: bool, is_program: bool) -> bool:
     """Return whether the name is a job's, as far as can be seen without reading it."""
     from hpcdist.job.files import named_jobs
 
-    is_path = os.path.isfile(name) or os.path.isfile(os.path.join(name, "__main__.py"))
-    return is_path or is_module or is_program or name in named_jobs()
+    return os.path.isfile(name) or is_module or is_program or name in named_jobs()
 
 
 @functools.cache

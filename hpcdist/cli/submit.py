@@ -38,8 +38,8 @@ _LISTED_POINTS = 40
 )
 @json_option
 def submit(*, options: JobOptions, wait: bool, detach: bool, here: bool, as_json: bool) -> int:
-    """Submit a job: a name from `hpcdist jobs`, a job file (.yaml), a Python script, or a folder
-    with a __main__.py; with -m, a module; with --no-python, any program.
+    """Submit a job: a name from `hpcdist jobs`, a job file (.yaml), or a Python script; with
+    -m, a module; with --no-python, any program.
 
     \b
     hpcdist submit ddp --gpus 2                    on the cluster; returns at once

@@ -275,7 +275,7 @@ def test_the_beginning_of_a_name_must_be_one_sweeps_only(runs):
 def test_a_name_that_no_run_has_is_answered_with_the_command_that_lists_them(tmp_path, name):
     for run_id in ("train-20260101-120000-aaaa", "train-20260102-120000-bbbb"):
         (tmp_path / run_id).mkdir()
-        (tmp_path / run_id / "spec.json").write_text('{"created_s": 1.0, "job": {}}')
+        (tmp_path / run_id / "spec.json").write_text('{"created_s": 1.0, "job": {"name": "train"}}')
     with pytest.raises(RunNotFoundError) as raised:
         find_runs(tmp_path, name)
     assert raised.value.hint == "list them with: hpcdist runs"
