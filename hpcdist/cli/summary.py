@@ -63,15 +63,6 @@ def _folder(text: str) -> str:
     return text
 
 
-def _explain(context: click.Context, _option: click.Parameter, value: bool) -> None:
-    if value and not context.resilient_parsing:
-        from hpcdist.summary.report.text import make_console, say
-        from hpcdist.summary.report.words import explain
-
-        say(make_console(), explain())
-        context.exit()
-
-
 @click.command(cls=HostCommand)
 @run_arguments
 @about_runs
@@ -88,14 +79,6 @@ def _explain(context: click.Context, _option: click.Parameter, value: bool) -> N
     callback=_by(_goal),
     help="Show the time and samples to loss=0.5 or accuracy=97% (test data), or train_loss=0.5. "
     "[default: the accuracy that all runs of a job reach]",
-)
-@click.option(
-    "--explain",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_explain,
-    help="Explain the words of the summary, and exit.",
 )
 @click.option(
     "--with-disturbed",

@@ -137,8 +137,7 @@ def test_a_name_is_told_with_all_that_it_means(capsys):
     assert told("pending")[0][2] == meanings("state")["pending"]
     assert told("accumulate")[0][:2] == ("a key of a job file", "train.accumulate")
     assert told("gpu_request")[0][0] == "a key of hpcdist.yaml"
-    assert told("exposed", "communication")[0][1] == "exposed communication (exposed comm.)"
-    assert told("Exposed comm.") == told("exposed", "communication")
+    assert told("Exposed", "communication")[0][1] == "exposed communication"
     assert told("rank")[0][2].startswith("One process of a training, and its number")
     assert [kind for kind, *_ in told("launch")] == ["a section of a job file", "a kind of verdict"]
     facts = explained(capsys, "train.accumulate")[0]["facts"]

@@ -160,12 +160,3 @@ def test_a_goal_is_a_loss_or_an_accuracy(user):
         "loss",
         True,
     )
-
-
-def test_the_words_of_the_summary_are_explained(user):
-    done = user("summary", "--explain")
-    assert done.returncode == 0, done.stderr
-    for word in ("weak scaling", "strong scaling", "exposed communication", "node 0"):
-        assert f"\n{word}" in done.stdout
-    assert "\nequal parts of a run: " in done.stdout
-    assert "efficiency (effic.): Speed-up divided by" in done.stdout

@@ -14,7 +14,6 @@ from hpcdist.summary.compare.forecast import FEWEST_SIZES
 from hpcdist.summary.figures import shares as part
 from hpcdist.summary.report.runs import Row, gpus_column, known
 from hpcdist.summary.report.sentences import forecast_sentence
-from hpcdist.summary.report.words import footnote
 from hpcdist.summary.values import Cell, Group, Scaling
 
 
@@ -64,11 +63,11 @@ _SCALING_NOTES: dict[Scaling | None, tuple[str, str]] = {
 }
 """Caption and note."""
 _YES_NO = {True: "yes", False: "no", None: None}
-_WORDS = {
-    False: "exposed communication (exposed comm.)",
-    True: "computing and communication together (comp. + comm.)",
+_NOTES = {
+    False: "exposed comm.: the time that ranks wait for communication that no computing hides",
+    True: "comp. + comm.: computing and communication together, where nothing separates the two",
 }
-"""The word that explains a column of shares, by whether nothing separates the two."""
+"""What a column of shares is, by whether nothing separates the two."""
 
 
 def speed_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Table[Cell]]:
@@ -187,5 +186,5 @@ def _share_table(
         "in\nall", lambda cell: sum(percents[cell.runs[0]].values()) if cell.lost else None
     )
     columns = [*firsts, *(Column(headers[name], percent_of(name)) for name in names), whole]
-    notes = [footnote(_WORDS[is_mixed]) for is_mixed in sorted(are_mixed)]
+    notes = [_NOTES[is_mixed] for is_mixed in sorted(are_mixed)]
     return Table(title, known(columns, cells), cells, "\n".join(notes))
