@@ -271,11 +271,6 @@ class GpuWindow(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True)
     utilization: Amount | None = None
     """Share of the last moment, 0 to 1, in which anything ran on it."""
     memory_bytes: Amount | None = None
-    power_w: Amount | None = None
-    throttled: Amount | None = None
-    """1 where heat or the power supply slows it down, else 0."""
-    energy_j: Amount | None = None
-    """Over the window."""
 
 
 class UsageWindow(Event, frozen=True, kw_only=True, tag="usage"):

@@ -35,7 +35,6 @@ from hpcdist.runs.run import Run
 from hpcdist.summary.figures.peers import Replicas
 from hpcdist.summary.figures.rank import measure_rank
 from hpcdist.summary.figures.run import MeasuredRun, measure_run
-from hpcdist.summary.figures.series import UsageLines
 from hpcdist.summary.figures.usage import Usage
 from hpcdist.summary.read.collect import read_run
 from hpcdist.summary.read.event_file import Fault, read_events
@@ -71,13 +70,12 @@ def measure(run: Run) -> Measurement:
         faults += events.faults
         replicas.add(events)
         ranks.append(measure_rank(events, has_progress=lowest[attempt] == number))
-    usage, lines = Usage(), UsageLines()
+    usage = Usage()
     for number, attempt, path in run.usage_files():
         events = read_events(path, number=number, attempt=attempt)
         faults += events.faults
         usage.add(events)
-        lines.add(events)
-    measured = measure_run(record, ranks, usage, lines, parting=replicas.parting())
+    measured = measure_run(record, ranks, usage, parting=replicas.parting())
     return Measurement(run=measured, faults=faults)
 
 

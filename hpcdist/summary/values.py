@@ -111,10 +111,9 @@ class FlopRate(Struct, frozen=True, kw_only=True):
     """Operations of both passes, without what is computed twice to save memory."""
     per_s: float | None = None
     """All ranks together, while they step."""
-    peak_per_s: float | None = None
-    """The peak of all GPUs together, by their data sheets; None where nothing tells."""
     utilization: float | None = None
-    """Model FLOP/s utilization (MFU): `per_s` / `peak_per_s`."""
+    """Model FLOP/s utilization (MFU): share of the peak of all GPUs together, by their data sheets;
+    None where nothing tells."""
 
 
 class Straggler(Struct, frozen=True, kw_only=True):
@@ -137,34 +136,6 @@ class Straggler(Struct, frozen=True, kw_only=True):
     """Stretches that were compared."""
 
 
-class GpuUsage(Struct, frozen=True, kw_only=True):
-    """One GPU, or a part of one, over all attempts in which the run had it."""
-
-    node: int
-    uuid: str
-    name: str | None = None
-    utilization: float | None = None
-    """Share of the time, 0 to 1, in which anything ran on it."""
-    max_memory_bytes: int | None = None
-    memory_bytes: int | None = None
-    """That it has."""
-    power_w: float | None = None
-    energy_j: float | None = None
-    throttled: float | None = None
-    """Share of the time in which heat or the power supply slowed it down."""
-
-
-class NodeUsage(Struct, frozen=True, kw_only=True):
-    """The resources that the ranks of one node used, over all attempts."""
-
-    node: int
-    host: str | None = None
-    """Host of the newest attempt."""
-    num_cpus: float | None = None
-    """That they may use."""
-    cpus_busy: float | None = None
-
-
 class UsageSummary(Struct, frozen=True, kw_only=True):
     """The resource usage that the agents sampled."""
 
@@ -174,18 +145,10 @@ class UsageSummary(Struct, frozen=True, kw_only=True):
     """Mean over all GPUs and the time."""
     max_gpu_memory_bytes: int | None = None
     """Largest memory that a GPU held."""
-    gpu_memory_bytes: int | None = None
-    """Memory that this GPU has."""
-    gpu_power_w: float | None = None
-    """Mean of one GPU."""
-    energy_j: float | None = None
-    """Energy of all GPUs together, as long as they were sampled."""
     cpus_busy: float | None = None
     """Busy CPUs of all nodes together."""
     num_cpus: float | None = None
     """CPUs that the ranks may use; those that simulated nodes share count once."""
-    nodes: list[NodeUsage] = []
-    gpus: list[GpuUsage] = []
 
 
 class Cost(Struct, frozen=True, kw_only=True):
@@ -301,7 +264,7 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     world_size: int
     num_cpus: int | None = None
     """Different CPUs that its ranks were bound to; None on GPUs."""
-    num_hosts: int | None = None
+    hosts: list[str] = []
     """Machines that its ranks ran on; fewer than nodes where nodes are simulated."""
     together: bool | None = None
     """Its ranks trained one model together; False where each trained its own. None for a single
@@ -324,8 +287,6 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     """Mean seconds per step by part, with what checkpoints between steps and restarts add."""
     flops: FlopRate | None = None
     """None where they were not counted."""
-    energy_per_sample_j: float | None = None
-    """None where no meter tells, or no speed is known."""
     computing_has_communication: bool = False
     """Nothing told the communication of its passes from their computing: they are one share."""
     straggler: Straggler | None = None
@@ -373,6 +334,11 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     def num_gpus(self) -> int:
         """GPUs in all; without GPUs, what stands for them."""
         return self.nodes * self.gpus_per_node
+
+    @property
+    def num_hosts(self) -> int | None:
+        """None where no host is known."""
+        return len(self.hosts) or None
 
     @property
     def rate(self) -> float:

@@ -16,7 +16,7 @@ from hpcdist.runs.events import HISTOGRAM_RATIO
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
-from hpcdist.summary.figures.series import decode_series
+from hpcdist.summary.figures.series import decode_learning
 
 DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
 
@@ -187,7 +187,7 @@ def series_of():
     """Return the curves of a run, as pictures have them."""
 
     def read(run):
-        return decode_series(summarize([run], {}).series[str(run.path)])
+        return decode_learning(summarize([run], {}).series[str(run.path)])
 
     return read
 

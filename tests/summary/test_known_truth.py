@@ -101,7 +101,9 @@ def test_a_host_that_is_slow_at_other_node_numbers_is_named(make_run):
         found = Straggler(
             rank=None, node=node, host="n17", longer_s=0.1, slowest_in=9, stretches=10
         )
-        figures = msgspec.structs.replace(measured.figures, straggler=found, num_hosts=4)
+        figures = msgspec.structs.replace(
+            measured.figures, straggler=found, hosts=["a", "b", "c", "d"]
+        )
         return msgspec.structs.replace(measured, figures=figures)
 
     straggler = common_straggler([run(node) for node in (0, 2, 3)])

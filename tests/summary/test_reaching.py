@@ -88,7 +88,7 @@ def test_after_a_restart_lost_time_counts_and_what_was_done_again_counts_as_it_w
     assert (found.step, found.time_s) == (20, time_s)
     found = reached(run, goal=Goal("accuracy", 0.9))
     assert (found.step, found.time_s) == (30, time_s + 11)
-    curve = series_of(run).learning.accuracy
+    curve = series_of(run).accuracy
     assert curve.steps == [10, 20, 30]
     assert curve.times_s == pytest.approx([11.0, time_s, time_s + 11])
 
@@ -200,7 +200,7 @@ def test_the_learning_rate_is_in_the_summary_and_a_curve_where_it_varied(
     add_training(run, [2.0, 1.0])
     [found] = summarize([run], {}).runs
     assert (found.train_loss, found.learning_rate) == (1.0, 0.1)
-    learning = series_of(run).learning
+    learning = series_of(run)
     assert learning.learning_rate.values == [0.2, 0.1]
     assert learning.has_varied_rate
     assert learning.train_loss.values == [2.0, 1.0]

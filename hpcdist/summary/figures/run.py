@@ -19,7 +19,7 @@ from hpcdist.runs.verdict import State, Verdict
 from hpcdist.summary.figures import timing
 from hpcdist.summary.figures.peers import find_together
 from hpcdist.summary.figures.rank import RankFigures, largest
-from hpcdist.summary.figures.series import Series, UsageLines, learning_of
+from hpcdist.summary.figures.series import learning_of
 from hpcdist.summary.figures.shares import COMMUNICATION_PHASE, held_up_by, parts_of_run
 from hpcdist.summary.figures.stragglers import change_of, pauses_of
 from hpcdist.summary.figures.timeline import (
@@ -34,7 +34,7 @@ from hpcdist.summary.figures.timeline import (
     with_accounting,
 )
 from hpcdist.summary.figures.timing import OTHER, StepTotals
-from hpcdist.summary.figures.usage import Usage, energy_per_sample_j, flop_rate
+from hpcdist.summary.figures.usage import Usage, flop_rate
 from hpcdist.summary.read.collect import RunRecord
 from hpcdist.summary.values import (
     AttemptSummary,
@@ -73,7 +73,7 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
     bests: dict[Quantity, list[Best]]
     """Each result that was better than all before it, from the first step on."""
     series: msgspec.Raw
-    """Its `Series` as msgpack, which only pictures decode."""
+    """Its `Learning` as msgpack, which only pictures decode."""
     cpus_per_rank: float | None = None
     """Below 1 where ranks share CPUs."""
 
@@ -82,7 +82,6 @@ def measure_run(
     record: RunRecord,
     ranks: Sequence[RankFigures],
     usage: Usage,
-    lines: UsageLines,
     *,
     parting: Parting | None,
 ) -> MeasuredRun:
@@ -122,9 +121,8 @@ def measure_run(
             lost_s=lost_s or 0.0,
             are_apart=is_apart,
         )
-    used, throughput = usage.summarize(), timing.throughput(complete)
+    throughput = timing.throughput(complete)
     rate = throughput.mean if throughput else None
-    loads = sorted(usage.other_loads(), key=lambda load: -load.others_busy)
     ran_with = _ran_with(record, ranks, usage)
     evaluation = _newest(ranks, lambda own: own.events.last(Evaluation))
     ends = [end for own in ranks for end in own.events.all(End)]
@@ -145,10 +143,10 @@ def measure_run(
         gpus_per_node=gpus,
         world_size=world_size,
         num_cpus=num_cpus,
-        num_hosts=len({host for own in ranks if (host := own.start.host)}) or None,
+        hosts=sorted({host for own in ranks if (host := own.start.host)}),
         together=together.is_so,
         parting=None if is_apart else parting,
-        disturbed=next((load.sentence() for load in loads if load.takes_from_ranks), None),
+        disturbed=usage.disturbance(),
         samples_per_s=throughput,
         samples_per_step=timing.samples_per_step(complete),
         warm_up_steps=(
@@ -159,8 +157,7 @@ def measure_run(
         step_time_s=step_time_s,
         phase_s=_phase_s(totals, are_apart=is_apart) if step_time_s else None,
         parts_s=parts_s,
-        flops=flop_rate(ranks, used, samples_per_s=rate),
-        energy_per_sample_j=energy_per_sample_j(used, samples_per_s=rate),
+        flops=flop_rate(ranks, usage.begins.values(), samples_per_s=rate),
         computing_has_communication=(
             world_size > 1
             and not is_apart
@@ -215,7 +212,7 @@ def measure_run(
             *change_of(newest),
             *([together.why] if together.why and not is_apart else []),
         ],
-        usage=used,
+        usage=usage.summarize(),
         cost=cost_by_events(
             attempts,
             lost_s=lost_s,
@@ -225,7 +222,6 @@ def measure_run(
         ),
     )
     learned = list_learned(attempts)
-    series = Series(learning=learning_of(learned), usage=lines.series())
     num_stepped = len({own.rank for own in ranks if own.spans})
     missing = "it recorded no steps"
     if num_stepped:
@@ -236,7 +232,7 @@ def measure_run(
         missing=None if complete else missing,
         unfit=together.why if is_apart else None,
         bests={quantity: list_bests(learned, quantity) for quantity in _QUANTITIES},
-        series=msgspec.Raw(msgspec.msgpack.encode(series)),
+        series=msgspec.Raw(msgspec.msgpack.encode(learning_of(learned))),
         cpus_per_rank=_cpus_per_rank(ranks),
     )
 
@@ -414,9 +410,9 @@ def _ran_with(record: RunRecord, ranks: Sequence[RankFigures], usage: Usage) -> 
         devices = {f"{record.facts.resources.gpus} GPUs that are not there"}
     backends = {figures.start.backend for figures in ranks if figures.start.backend}
     if any(device.startswith("cuda") for device in devices):
-        models = {gpu.facts.name for node in usage.nodes.values() for gpu in node.gpus.values()}
+        models = {gpu.name for begin in usage.begins.values() for gpu in begin.gpus}
     else:
-        models = {node.begin.cpu_model for node in usage.nodes.values() if node.begin}
+        models = {begin.cpu_model for begin in usage.begins.values()}
     container = record.spec.container
     return RanWith(
         code=_newest(ranks, lambda own: own.start.code),

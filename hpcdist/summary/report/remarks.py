@@ -25,7 +25,6 @@ _LONG_ENOUGH_S = 60.0
 _LITTLE = 0.3
 _SHOWN_KINDS = 3
 _NEARLY_ALL = 0.95
-_OFTEN = 0.1
 _MISCOUNTED = 1.5
 _MOST_EFFICIENCY = 1.1
 """Caches and noise can give a little more than the ideal; more than this is odd."""
@@ -247,14 +246,12 @@ def parting_sentence(parting: Parting) -> str:
 
 
 def _efficiency_remarks(run: RunSummary) -> Iterator[str]:
-    """Say what the run makes of its devices, and at what energy."""
+    """Say what the run makes of its devices."""
     if run.flops is not None and run.flops.per_s is not None:
         used = ""
         if run.flops.utilization is not None:
             used = f", {format_percent(run.flops.utilization)} % of the peak of its GPUs (MFU)"
         yield f"{run.flops.per_s / 1e9:,.4g} GFLOP/s{used}"
-    if run.energy_per_sample_j is not None:
-        yield f"{run.energy_per_sample_j:,.3g} J of the GPUs per sample"
 
 
 def _usage_remarks(usage: UsageSummary) -> Iterator[str]:
@@ -265,14 +262,9 @@ def _usage_remarks(usage: UsageSummary) -> Iterator[str]:
         )
     # On CPUs alone it is as it should be that they are busy.
     busy, num_cpus = usage.cpus_busy, usage.num_cpus
-    if usage.gpus and busy and num_cpus and busy >= _NEARLY_ALL * num_cpus:
+    has_gpus = usage.gpu_utilization is not None
+    if has_gpus and busy and num_cpus and busy >= _NEARLY_ALL * num_cpus:
         yield (
             f"{busy:,.1f} of {num_cpus:,.4g} CPUs were busy all the time: more CPUs, or "
             "less work for them, may let the GPUs work faster"
         )
-    for gpu in usage.gpus:
-        if gpu.throttled is not None and gpu.throttled > _OFTEN:
-            yield (
-                f"GPU {gpu.uuid} of node {gpu.node} was slowed down by heat or its power supply "
-                f"for {format_percent(gpu.throttled)} % of the time"
-            )

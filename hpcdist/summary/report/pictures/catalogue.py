@@ -20,11 +20,10 @@ from hpcdist.base.plotting import Picture, first, label
 from hpcdist.base.text import format_ranges, number_of, shown, unique
 from hpcdist.bench.cells import BenchmarkRun
 from hpcdist.bench.cells import pictures as pictures_of_cells
-from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.job.goal import Goal
 from hpcdist.runs.run import Run, slug
 from hpcdist.runs.spec import RunSpec
-from hpcdist.summary.figures.series import Learning, Series, decode_series
+from hpcdist.summary.figures.series import Learning, decode_learning
 from hpcdist.summary.report.cells import alone_cells
 from hpcdist.summary.report.pictures import over_time, speed
 from hpcdist.summary.report.report import Section, Topic
@@ -34,8 +33,6 @@ from hpcdist.summary.values import Cell, RunSummary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MOST_OWN = 1
-"""Runs of a section that have pictures of their own: those with most ranks."""
 _LEAST_POINTS = 2
 """Nothing is drawn of fewer."""
 _MOST_NAMES = 2
@@ -47,7 +44,7 @@ _ID = re.compile(r"-\d{8}-\d{6}-(.+)$")
 def find_pictures(sections: Iterable[Section]) -> Iterator[tuple[int, Picture]]:
     """Yield every picture with the index of its section."""
     taken: set[str] = set()
-    makers = (_values, _scaling, _benchmarks, _shares, _learning, _usage)
+    makers = (_values, _scaling, _benchmarks, _shares, _learning)
     for index, section in enumerate(sections):
         if section.comparison and sum(bool(cell.speedup) for cell in section.comparison.cells) > 1:
             picture = comparison_picture(section)
@@ -64,7 +61,6 @@ _TOPICS = {
     "losses": Topic.TIME,
     "shares": Topic.TIME,
     "learning": Topic.LEARNING,
-    "usage": Topic.RESOURCES,
 }
 """By the end of the file's name."""
 
@@ -158,7 +154,7 @@ def _learning(section: Section) -> Iterator[Picture]:
     drawn, left_out = first([*repeats.values()], over_time.MOST_LINES)
     found: list[tuple[list[Row], list[Learning]]] = []
     for rows in drawn:
-        learned = [decode_series(section.series[row.run.path or ""]).learning for row in rows]
+        learned = [decode_learning(section.series[row.run.path or ""]) for row in rows]
         if any(len(curve.values) >= _LEAST_POINTS for one in learned for curve in one):
             found.append((rows, learned))
     if not found:
@@ -175,24 +171,6 @@ def _learning(section: Section) -> Iterator[Picture]:
     title = (section.name, "loss and accuracy" if has_accuracy else "loss")
     draw = partial(over_time.draw_learning, curves, goal=goal)
     yield _picture("learning", title, runs, draw, f"{lines}{aim}{left_out}")
-
-
-def _usage(section: Section) -> Iterator[Picture]:
-    rows = [row for row in section.rows if row.run.usage]
-    for row, series, left_out in _largest(section, rows):
-        if usage := series.usage:
-            described = f"Run {row.number}: means of each node's GPUs and CPUs.{left_out}"
-            draw = partial(over_time.draw_usage, usage)
-            title = (row.run.run, "what it used")
-            yield _picture("usage", title, [row], draw, described)
-
-
-def _largest(section: Section, rows: Sequence[Row]) -> Iterator[tuple[Row, Series, str]]:
-    """Yield the largest of the runs, with their series, and what is said of the others."""
-    drawn, left_out = first(sorted(rows, key=lambda row: -row.run.world_size), _MOST_OWN)
-    for row in drawn:
-        if row.run.path in section.series:
-            yield row, decode_series(section.series[row.run.path or ""]), left_out
 
 
 def _benchmarks(section: Section) -> Iterator[Picture]:
@@ -254,10 +232,7 @@ def _made_on(runs: Iterable[RunSummary]) -> str:
         spec = _spec(run)
         model = run.ran_with.device_model if run.num_cpus is None else "CPUs"
         devices |= {model or "GPUs": None} if model or run.step_time_s else {}
-        named = [node.host for node in run.usage.nodes] if run.usage else []
-        alone = run.slowest_rank.host if run.slowest_rank else None
-        named = named or [spec.host if run.scheduler == LOCAL else alone]
-        hosts.update((host, None) for host in named if host)
+        hosts.update(dict.fromkeys(run.hosts))
         with suppress(OverflowError, ValueError, OSError):  # a damaged file says 1e400
             if spec.created_s is not None:
                 days.add(time.strftime("%Y-%m-%d", time.localtime(spec.created_s)))
