@@ -51,8 +51,6 @@ class TimeToAccuracy(Struct, frozen=True, kw_only=True):
 
     goal: Quantity = "accuracy"
     target: float
-    is_asked: bool = False
-    """The user, or the job, gave the goal; else it is what all runs of the job reach."""
     is_reached: bool
     best: float
     """The best accuracy, or the least loss, that it came to at all."""
@@ -91,17 +89,6 @@ class ModelStates(Struct, frozen=True, kw_only=True):
     gradient_bytes: int
     optimizer_bytes: int
     total_bytes: int
-
-
-class RankPace(Struct, frozen=True, kw_only=True):
-    """The time that one rank needs for its own part of a step."""
-
-    rank: int
-    node: int | None = None
-    host: str | None = None
-    own_time_s: float
-    """Mean seconds per step without the wait for other ranks (`exposed_communication`): with ddp
-    all ranks have the same step time, and the slowest is the one that waits least."""
 
 
 class FlopRate(Struct, frozen=True, kw_only=True):
@@ -155,40 +142,23 @@ class Cost(Struct, frozen=True, kw_only=True):
     """The time that a run held its GPUs or CPUs."""
 
     held_s: float
-    """All lives together."""
-    source: Literal["accounting", "events"]
-    """Who says so: the scheduler's books, or what the run recorded."""
-    num_gpus: int | None = None
-    """None without GPUs."""
+    """All lives together, by the scheduler's accounting, or else by what the run recorded."""
     gpu_hours: float | None = None
-    num_cpus: float | None = None
-    """None with GPUs."""
+    """None without GPUs."""
     cpu_hours: float | None = None
-    lost_s: float | None = None
-    """Part of `held_s` that went into restarts: from an attempt's end, or the begin of a new life,
-    to the next step, and for steps done again. None with one attempt, or where no steps are known.
-    """
+    """None with GPUs."""
     lost_share: float | None = None
-    """Share of `held_s`."""
-    waiting_share: float | None = None
-    """Share of the time from submission to the end that was spent in the queue."""
+    """Share of `held_s` that went into restarts: `lost_time_s`."""
     price: float | None = None
     """The profile's price_per_hour x nodes x `held_s`; None where the profile has no price."""
 
 
 class VerdictSummary(Struct, frozen=True, kw_only=True):
-    """Why the run ended: the part of verdict.json that fits into a line."""
+    """Why the run ended; verdict.json has all that is known."""
 
     kind: Kind
-    rank: int | None = None
-    node: int | None = None
-    host: str | None = None
-    exit_code: int | None = None
-    signal: str | None = None
-    exception: str | None = None
     message: str
     """The sentence for people."""
-    step: int | None = None
     log: str | None = None
     """Log of the rank that failed first, relative to the run directory."""
 
@@ -313,11 +283,6 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     """Finished epochs."""
     train_loss: float | None = None
     """Mean over the steps of the last window, by the lowest rank."""
-    learning_rate: float | None = None
-    """That of the last window."""
-    slowest_rank: RankPace | None = None
-    """None where fewer than two ranks recorded steps."""
-    fastest_rank: RankPace | None = None
     benchmark: BenchmarkSummary | None = None
     """Result of a benchmark, and of the job check."""
     verdict: VerdictSummary | None = None
@@ -490,7 +455,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     places: list[Group] = []
     """Groups of runs at different clusters."""
     series: dict[str, msgspec.Raw] = {}
-    """Encoded curves of runs, by their directories: see `figures.series.decode_series`."""
+    """Encoded curves of runs, by their directories: see `figures.learning.decode_learning`."""
     skipped: list[str]
 
 

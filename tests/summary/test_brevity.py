@@ -64,13 +64,10 @@ def test_each_speedup_stands_once_in_the_table_of_sizes(add_size):
 def test_the_last_line_names_what_is_left_out_and_details_and_markdown_have_it(add_size):
     runs = [add_size(1), add_size(2)]
     last = printed(runs).split("Not shown: ")[1]
-    assert " ".join(last.split()) == (
-        "phases of a step, time to accuracy. With --details, all is shown."
-    )
+    assert " ".join(last.split()) == ("phases of a step. With --details, all is shown.")
     everything = printed(runs, details=True)
     for text in (everything, to_markdown(make_report(summarize(runs, {})))):
         assert "Mean time of a step by phase" in text
-        assert "test accuracy, from the first step" in text
         assert "Not shown" not in text
 
 

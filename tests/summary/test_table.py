@@ -8,8 +8,9 @@ import pytest
 from rank_ends import rank_end
 from rich.console import Console
 
+from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
-from hpcdist.summary import print_summary, search_runs, summarize
+from hpcdist.summary import print_summary, summarize
 
 KILLED = Verdict(
     kind="signal",
@@ -144,8 +145,8 @@ Time of one step, mean ± sd over all steps and ranks; what was learned; memory
 What could not be read:
   runs/ddp-20260101-120400-eeee/events/rank-00000.jsonl: 1 torn line skipped
   runs/ddp-20260101-120400-eeee/events/rank-00001.jsonl: 1 torn line skipped
-Not shown: where the time of other groups goes, phases of a step, time to
-accuracy. With --details, all is shown."""
+Not shown: where the time of other groups goes, phases of a step. With
+--details, all is shown."""
 
 
 def test_no_escape_codes_where_it_is_no_terminal_or_colour_is_not_wanted(sweep, monkeypatch):
@@ -226,10 +227,9 @@ def test_noisy_figures_of_very_different_runs_fit_into_80_columns(make_run, even
 
 
 def test_nothing_to_summarize_is_said(tmp_path):
-    (tmp_path / "thing").mkdir()
-    text = printed(summarize(search_runs(tmp_path).foreign, {}), width=200)
+    text = printed(summarize([Run(tmp_path / "thing")], {}), width=200)
     assert text.startswith("There is no run to summarize.\n")
-    assert f"{tmp_path / 'thing'}: skipped, not a run" in text
+    assert f"{tmp_path / 'thing'}: skipped, spec.json cannot be read" in text
 
 
 def test_restarts_and_notes_are_told(make_run, events):

@@ -147,7 +147,6 @@ def _with_tables(section: Section, *, is_brief: bool) -> Section:
     lossy = [group for group in leading if any(cell.largest for cell in group.cells)]
     shares, others = (list(share_tables(some, section.rows)) for some in (lossy, compared))
     states = {row.run.model_states for row in rows} - {None}
-    is_goal_asked = any(run.time_to_accuracy and run.time_to_accuracy.is_asked for _, run in rows)
     has_phases = any(len(row.run.phase_s or {}) > 1 for row in rows)
     is_told = bool(shares or comparison)
     several = "where the time of other groups goes" if shares else "where the time goes"
@@ -160,7 +159,7 @@ def _with_tables(section: Section, *, is_brief: bool) -> Section:
         (several, Topic.TIME, others[len(shares) :] if is_brief else [], False),
         ("phases of a step", Topic.TIME, phase_tables(rows), has_phases and not is_told),
         ("step times", Topic.LEARNING, step_tables(rows), not comparison),
-        ("time to accuracy", Topic.LEARNING, accuracy_tables(rows), is_goal_asked),
+        ("time to accuracy", Topic.LEARNING, accuracy_tables(rows), True),
         ("model states", Topic.RESOURCES, memory_tables(rows), len(states) > 1),
         ("resources", Topic.RESOURCES, resource_tables(rows), False),
     ]

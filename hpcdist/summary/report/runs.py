@@ -236,12 +236,10 @@ def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
 
 
 def accuracy_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
-    """Yield when runs reached an accuracy or a loss, where the user asked, several runs were tested
-    or one did not reach it."""
+    """Yield when runs reached the goal."""
     tested = [row for row in rows if row.run.time_to_accuracy]
     goals = [row.run.time_to_accuracy for row in tested if row.run.time_to_accuracy]
-    is_told = len(goals) > 1 or any(goal.is_asked or not goal.is_reached for goal in goals)
-    if not goals or not is_told:
+    if not goals:
         return
 
     def time(row: Row) -> float | str | None:

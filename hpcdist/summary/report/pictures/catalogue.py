@@ -23,7 +23,7 @@ from hpcdist.bench.cells import pictures as pictures_of_cells
 from hpcdist.job.goal import Goal
 from hpcdist.runs.run import Run, slug
 from hpcdist.runs.spec import RunSpec
-from hpcdist.summary.figures.series import Learning, decode_learning
+from hpcdist.summary.figures.learning import Learning, decode_learning
 from hpcdist.summary.report.cells import alone_cells
 from hpcdist.summary.report.pictures import over_time, speed
 from hpcdist.summary.report.report import Section, Topic

@@ -16,7 +16,7 @@ from hpcdist.base.plotting import (
     shared_legend,
 )
 from hpcdist.job.goal import Goal
-from hpcdist.summary.figures.series import Curve, Learning
+from hpcdist.summary.figures.learning import Curve, Learning
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
