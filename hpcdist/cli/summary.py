@@ -78,7 +78,7 @@ def _folder(text: str) -> str:
     metavar="KEY=VALUE",
     callback=_by(_goal),
     help="Show the time and samples to loss=0.5 or accuracy=97% (test data), or train_loss=0.5. "
-    "[default: the accuracy that all runs of a job reach]",
+    "[default: the jobs' record.goal]",
 )
 @click.option(
     "--with-disturbed",
@@ -113,10 +113,9 @@ def summary(
 ) -> int:
     """Compare runs: throughput, speed-up, efficiency, and where the time went.
 
-    Without RUN, all runs are read, including those in subfolders; RUN may also be a folder with
-    runs. Runs of one job that differ only in nodes and GPUs are compared; the table says why
-    others are not. The variants of a comparison are compared with the first one, and a picture is
-    written into its folder.
+    Without RUN, all runs are read; RUN may also be a folder with runs. Runs of one job that differ
+    only in nodes and GPUs are compared; the table says why others are not. The variants of a
+    comparison are compared with the first one, and a picture is written into its folder.
 
     Figures of runs that have ended are kept beside them (figures.msgpack) until their
     files change.
@@ -126,13 +125,12 @@ def summary(
     """
     from hpcdist.monitor.states import run_accounting, run_states
     from hpcdist.summary import print_summary, summarize
-    from hpcdist.summary.read.search import search_named
+    from hpcdist.summary.read.collect import search_named
     from hpcdist.summary.writing import write_comparisons
 
     def read(names: tuple[str, ...], *, asks_accounting: bool = False) -> Summary:
-        found = search_named(runs, names)
         return summarize(
-            [*found.runs, *found.foreign],
+            search_named(runs, names),
             functools.partial(run_states, warn=note),
             accounting=functools.partial(run_accounting, warn=note) if asks_accounting else None,
             uses_kept=not no_cache,

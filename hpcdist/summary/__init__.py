@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hpcdist.job.goal import Goal
     from hpcdist.summary.pipeline import print_summary, summarize
-    from hpcdist.summary.read.search import search_runs
     from hpcdist.summary.values import RunSummary, Summary, to_json
 
 __all__ = [
@@ -28,7 +27,6 @@ __all__ = [
     "RunSummary",
     "Summary",
     "print_summary",
-    "search_runs",
     "summarize",
     "to_json",
 ]
@@ -36,7 +34,6 @@ __all__ = [
 _MODULES = {
     "Goal": "hpcdist.job.goal",
     "print_summary": "hpcdist.summary.pipeline",
-    "search_runs": "hpcdist.summary.read.search",
     "summarize": "hpcdist.summary.pipeline",
 }
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
 from hpcdist.cluster.schedulers import LOCAL
-from hpcdist.job.goal import Goal
+from hpcdist.job.goal import Goal, parse_goal
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import State
@@ -18,12 +19,10 @@ from hpcdist.summary.compare.groups import (
     compare_runs,
     settings_digests,
 )
-from hpcdist.summary.figures.goals import time_to_goal, wanted_goals
+from hpcdist.summary.figures.learning import time_to_goal
 from hpcdist.summary.figures.run import MeasuredRun, place_run
 from hpcdist.summary.measuring import find_measurements
-from hpcdist.summary.read.collect import sentence
-from hpcdist.summary.read.event_file import Fault
-from hpcdist.summary.read.search import leave_out_copies
+from hpcdist.summary.read.collect import sentence, without_copies
 from hpcdist.summary.values import RunSummary, Summary
 
 if TYPE_CHECKING:
@@ -49,16 +48,11 @@ def summarize(
     `accounting` what it has on jobs; or they are asked for that, for the runs that may have it.
     With `uses_kept`, figures that are kept beside runs which have not changed since are taken, and
     those of the user's other runs are kept.
-    `goal` is the accuracy or loss that times are for; None is that of the jobs' `record.goal`, or
-    else the largest accuracy that all done runs of a job came to. With `compares_disturbed` runs
-    are compared though something else used their CPUs.
+    `goal` is the accuracy or loss that times are for; None is that of the jobs' `record.goal`. With
+    `compares_disturbed` runs are compared though something else used their CPUs.
     """
     measured: list[MeasuredRun] = []
-    skipped: list[str] = []
-    runs, copies = leave_out_copies(runs)
-    for copy, original in copies:
-        text = f"skipped, it is run {original.id} once more: {original.path}"
-        skipped.append(sentence(copy, Fault(path=".", text=text)))
+    runs, skipped = without_copies(runs)
     # Before anything is read: what is asked may bring files of runs here.
     known: Mapping[str, State] = states if not callable(states) else {}
     if callable(states):
@@ -84,14 +78,14 @@ def summarize(
     if not compares_disturbed:
         measured = _set_disturbed_aside(measured, digests)
     compared = compare_runs(measured)
-    goals = wanted_goals(measured, goal=goal)
+    goals = _goals(measured) if goal is None else [goal] * len(measured)
     return Summary(
         runs=[
             RunSummary(
                 **msgspec.structs.asdict(run.figures),
                 **msgspec.structs.asdict(beside),
                 settings=digest,
-                time_to_accuracy=time_to_goal(run, wanted),
+                time_to_accuracy=time_to_goal(run.bests, wanted, each=run.figures.samples_per_step),
             )
             for run, beside, digest, wanted in zip(
                 measured, compared.runs, digests, goals, strict=True
@@ -103,6 +97,21 @@ def summarize(
         series={run.figures.path: run.series for run in measured if run.figures.path},
         skipped=skipped,
     )
+
+
+def _goals(measured: Sequence[MeasuredRun]) -> list[Goal | None]:
+    """Return the `record.goal` that the runs of a job, or of a comparison, agree on, for each."""
+    texts: dict[str, set[str]] = {}
+    names = [run.figures.comparison or run.figures.job for run in measured]
+    for name, run in zip(names, measured, strict=True):
+        if isinstance(text := run.conditions.get("record.goal"), str):
+            texts.setdefault(name, set()).add(text)
+    agreed = {}
+    for name, own in texts.items():
+        with suppress(ValueError):  # of a damaged file
+            if len(own) == 1:
+                agreed[name] = parse_goal(*own)
+    return [agreed.get(name) for name in names]
 
 
 def _set_disturbed_aside(

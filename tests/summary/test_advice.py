@@ -111,12 +111,12 @@ def test_the_rank_to_look_at_is_named_only_where_it_is_certain():
 def test_simulated_nodes_on_one_host_get_no_advice_about_nodes():
     slow = Straggler(rank=3, node=1, host="n17", longer_s=0.01, slowest_in=19, stretches=20)
     place = {"nodes": 2, "world_size": 4}
-    (real,) = advice(communication=0.5, **place, run={"num_hosts": 2})
+    (real,) = advice(communication=0.5, **place, run={"hosts": ["a", "b"]})
     assert "measures the network between the nodes" in real
-    (simulated,) = advice(communication=0.5, **place, run={"num_hosts": 1})
+    (simulated,) = advice(communication=0.5, **place, run={"hosts": ["a"]})
     assert "network" not in simulated
     for straggler in (slow, msgspec.structs.replace(slow, rank=None)):
-        (text,) = advice(straggler=straggler, stragglers=0.2, **place, run={"num_hosts": 1})
+        (text,) = advice(straggler=straggler, stragglers=0.2, **place, run={"hosts": ["a"]})
         assert "exclude that node" not in text
 
 

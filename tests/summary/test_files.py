@@ -58,7 +58,7 @@ def test_csv_has_one_line_per_run_with_the_figures_of_the_json(summary):
             assert line[column] == expected
     assert float(found[0]["parts_s.data"]) == pytest.approx(0.02)
     assert float(found[1]["cell.lost.data"]) == pytest.approx(0.0)
-    assert found[2]["verdict.rank"] == "0"
+    assert found[2]["verdict.kind"] == "exception"
     assert float(found[0]["samples_per_s.mean"]) == pytest.approx(100.0)
     assert float(found[1]["speedup"]) == pytest.approx(2.0)
     assert float(found[1]["phase_s.my.phase"]) == pytest.approx(0.01)

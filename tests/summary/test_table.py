@@ -8,8 +8,9 @@ import pytest
 from rank_ends import rank_end
 from rich.console import Console
 
+from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
-from hpcdist.summary import print_summary, search_runs, summarize
+from hpcdist.summary import print_summary, summarize
 
 KILLED = Verdict(
     kind="signal",
@@ -223,10 +224,9 @@ def test_noisy_figures_of_very_different_runs_fit_into_80_columns(make_run, even
 
 
 def test_nothing_to_summarize_is_said(tmp_path):
-    (tmp_path / "thing").mkdir()
-    text = printed(summarize(search_runs(tmp_path).foreign, {}), width=200)
+    text = printed(summarize([Run(tmp_path / "thing")], {}), width=200)
     assert text.startswith("There is no run to summarize.\n")
-    assert f"{tmp_path / 'thing'}: skipped, not a run" in text
+    assert f"{tmp_path / 'thing'}: skipped, spec.json cannot be read" in text
 
 
 def test_restarts_and_notes_are_told(make_run, events):

@@ -99,10 +99,7 @@ def _events(rank: int) -> bytes:
     events: list[dict[str, Any]] = [
         start | {"device": "cpu", "backend": "gloo"},
         {"event": "memory", "time_s": 0.1, "step": 1, **dict.fromkeys(_MEMORY, 400)},
-        *(
-            window | {"number": index, "time_s": index + 1.0, "step": 10 * (index + 1)}
-            for index in range(7)
-        ),
+        *(window | {"time_s": index + 1.0, "step": 10 * (index + 1)} for index in range(7)),
         {"event": "evaluate", "time_s": 8.0, "epoch": 0, "step": 70, "loss": 0.5, "accuracy": 0.9},
         {"event": "checkpoint", "time_s": 8.5, "step": 70, "save_time_s": 0.2},
         {"event": "end", "time_s": 9.0, "status": "done", "by": "rank", "step": 70},
@@ -329,20 +326,19 @@ def profile(folder: Path) -> list[Sample]:
 
 
 def cache(folder: Path) -> list[Sample]:
-    from hpcdist.summary.measuring import Fingerprint, Measurement, read_kept, write_kept
+    from hpcdist.summary.measuring import Measurement, read_kept, take_fingerprint, write_kept
     from hpcdist.summary.read.event_file import Fault
 
     run = Run(folder / "runs" / "a")
     run.path.mkdir(parents=True)
-    fingerprint = Fingerprint(b"x" * 16, 1.0)
     faults = [Fault(path=f"events/{number}", text="torn") for number in range(50)]
     measured = Measurement(run=None, faults=faults)
-    write_kept(run, fingerprint, measured)
+    write_kept(run, take_fingerprint(run), measured)
     content = run.figures_file.read_bytes()
 
     def read(content: bytes) -> bool:
         run.figures_file.write_bytes(content)
-        found = read_kept(run, fingerprint)
+        found = read_kept(run)
         assert found is None or found == measured
         return found is not None
 

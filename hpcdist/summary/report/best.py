@@ -51,7 +51,7 @@ class Value(NamedTuple):
     loss: Measure | None
     """Loss on the test data; None where a run has none, or values are compared by it."""
     time_s: float | None
-    """Mean time to the goal that was asked for; None where a run did not reach it."""
+    """Mean time to the goal; None where a run did not reach it."""
 
 
 def find_values(runs: Sequence[RunSummary]) -> list[Value]:
@@ -74,7 +74,7 @@ def find_values(runs: Sequence[RunSummary]) -> list[Value]:
             size = {GPUS: f"{nodes} x {gpus}"} if len(sizes[0]) > 1 else {}
             on = f" on {nodes} x {gpus}" if size else ""
             goals = [run.time_to_accuracy for run in own if run.time_to_accuracy]
-            times = [goal.time_s for goal in goals if goal.is_asked and goal.time_s is not None]
+            times = [goal.time_s for goal in goals if goal.time_s is not None]
             values.append(
                 Value(
                     run=own[0],

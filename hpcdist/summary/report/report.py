@@ -146,7 +146,7 @@ def _with_tables(section: Section, *, is_brief: bool) -> Section:
     leading = next(([group] for group in compared if group.baseline), compared)
     lossy = [group for group in leading if any(cell.largest for cell in group.cells)]
     shares, others = (list(share_tables(some, section.rows)) for some in (lossy, compared))
-    has_goal = any(run.time_to_accuracy and run.time_to_accuracy.is_asked for _, run in rows)
+    has_goal = any(run.time_to_accuracy for _, run in rows)
     tables: list[tuple[str, Topic, Iterable[Table[Any]], bool]] = [
         ("values", Topic.SPEED, value_tables(section.values), True),
         ("speed", Topic.SPEED, speed_tables(compared, section.rows), True),

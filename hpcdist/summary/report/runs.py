@@ -34,7 +34,7 @@ class Row(NamedTuple):
 
 
 def read(path: str) -> Callable[[Any], Any]:
-    """Return what reads a figure of a row's run, such as `usage.energy_j`; None where a part of the
+    """Return what reads a figure of a row's run, such as `usage.num_cpus`; None where a part of the
     path is not known."""
 
     def value(row: Any) -> Any:
@@ -120,7 +120,7 @@ def step_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
     means = [row.run.step_time_s.mean for row in stepped if row.run.step_time_s]
     unit_s, unit = time_unit(max(means))
     in_unit = number(decimals_for([mean / unit_s for mean in means]), per=unit_s)
-    goals = [own for row in rows if (own := row.run.time_to_accuracy) and own.is_asked]
+    goals = [goal for row in rows if (goal := row.run.time_to_accuracy)]
     to_goal = number(decimals_for([goal.time_s or 0.0 for goal in goals]))
 
     def loss(value: float) -> str:  # that of a training that diverged has any number of digits
@@ -192,8 +192,6 @@ def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
     of_gpus: list[Column[Row]] = [
         Column("GPU\nbusy", read("usage.gpu_utilization"), percent(), unit="%"),
         Column("GPU mem.", read("usage.max_gpu_memory_bytes"), each(_mib), unit="MiB"),
-        Column("power", read("usage.gpu_power_w"), wide(most=0), unit="W"),
-        Column("energy", read("usage.energy_j"), wide(_WH_J), unit="Wh"),
     ]
     columns: list[Column[Row]] = [
         time("queue\nwait", "accounting.queue_wait_s"),
@@ -209,7 +207,7 @@ def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
         Column("job's en-\nergy", read("accounting.energy_j"), wide(_WH_J), unit="Wh"),
     ]
     if found := known(columns, rows):
-        of_one = "; power of a GPU; memory of the fullest GPU" if known(of_gpus, rows) else ""
+        of_one = "; memory of the fullest GPU" if known(of_gpus, rows) else ""
         yield Table(f"Resources: means over time{of_one}", [_NUMBER, *found], rows)
 
 

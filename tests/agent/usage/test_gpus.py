@@ -10,23 +10,19 @@ import pytest
 from hpcdist.agent.sampler import GpuReader
 
 READ = """
-import json, sys, time, msgspec
+import json, sys, msgspec
 from hpcdist.agent.sampler import GpuReader
 from hpcdist.machine.gpus import nvml
 with nvml() as library:
     reader = GpuReader(library, sys.argv[1:])
-    reader.sample()
-    begin_s = time.monotonic()
-    time.sleep(0.05)
-    length_s = time.monotonic() - begin_s
     found = reader.sample()
-print(json.dumps([*msgspec.to_builtins([reader.facts, found]), length_s]))
+print(json.dumps(msgspec.to_builtins([reader.facts, found])))
 """
 
 
 @pytest.fixture
 def read(driver):
-    """What a process finds that has the driver: GPUs' facts, a sample, and its length."""
+    """What a process finds that has the driver: GPUs' facts, and a sample."""
 
     def found(*uuids):
         done = subprocess.run(
@@ -41,20 +37,14 @@ def read(driver):
 
 
 def test_a_gpu_tells_its_use_and_one_that_the_driver_does_not_know_is_left_out(read):
-    (facts,), (sample,), length_s = read("MIG-GPU-fake-0/1/0", "GPU-fake-0")
+    (facts,), (sample,) = read("MIG-GPU-fake-0/1/0", "GPU-fake-0")
     assert facts == {
         "uuid": "GPU-fake-0",
         "name": "Fake 80GB",
         "memory_bytes": 80 * 2**30,
         "driver": "550.54.15",
     }
-    assert 0.3 * (1000 * length_s - 1) < sample.pop("energy_j") < 0.3 * 1000 * (length_s + 5)
-    assert sample == {
-        "utilization": 0.6,
-        "memory_bytes": 2**28,
-        "power_w": 300.0,
-        "throttled": 1.0,
-    }
+    assert sample == {"utilization": 0.6, "memory_bytes": 2**28}
 
 
 def test_without_a_gpu_or_a_driver_nothing_is_read(tmp_path):
@@ -65,4 +55,4 @@ def test_without_a_gpu_or_a_driver_nothing_is_read(tmp_path):
         stdout=subprocess.PIPE,
         check=True,
     )
-    assert json.loads(done.stdout)[:2] == [[], []]
+    assert json.loads(done.stdout) == [[], []]

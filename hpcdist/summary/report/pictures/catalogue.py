@@ -22,7 +22,7 @@ from hpcdist.bench.cells import pictures as pictures_of_cells
 from hpcdist.job.goal import Goal
 from hpcdist.runs.run import Run, slug
 from hpcdist.summary.compare.cells import size_text
-from hpcdist.summary.figures.series import Learning, Series, decode_series
+from hpcdist.summary.figures.learning import Learning, decode_learning
 from hpcdist.summary.report.cells import alone_cells
 from hpcdist.summary.report.pictures import over_time, speed
 from hpcdist.summary.report.report import Section, Topic
@@ -32,8 +32,6 @@ from hpcdist.summary.values import Cell, RunSummary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MOST_OWN = 1
-"""Runs of a section that have pictures of their own: those with most ranks."""
 _LEAST_POINTS = 2
 """Nothing is drawn of fewer."""
 
@@ -41,7 +39,7 @@ _LEAST_POINTS = 2
 def find_pictures(sections: Iterable[Section]) -> Iterator[tuple[int, Picture]]:
     """Yield every picture with the index of its section."""
     taken: set[str] = set()
-    makers = (_values, _scaling, _benchmarks, _shares, _learning, _usage)
+    makers = (_values, _scaling, _benchmarks, _shares, _learning)
     for index, section in enumerate(sections):
         if section.comparison and sum(bool(cell.speedup) for cell in section.comparison.cells) > 1:
             picture = comparison_picture(section)
@@ -58,7 +56,6 @@ _TOPICS = {
     "losses": Topic.TIME,
     "shares": Topic.TIME,
     "learning": Topic.LEARNING,
-    "usage": Topic.RESOURCES,
 }
 """By the end of the file's name."""
 
@@ -152,7 +149,7 @@ def _learning(section: Section) -> Iterator[Picture]:
     drawn, left_out = first([*repeats.values()], over_time.MOST_LINES)
     found: list[tuple[list[Row], list[Learning]]] = []
     for rows in drawn:
-        learned = [decode_series(section.series[row.run.path or ""]).learning for row in rows]
+        learned = [decode_learning(section.series[row.run.path or ""]) for row in rows]
         if any(len(curve.values) >= _LEAST_POINTS for one in learned for curve in one):
             found.append((rows, learned))
     if not found:
@@ -169,24 +166,6 @@ def _learning(section: Section) -> Iterator[Picture]:
     title = (section.name, "loss and accuracy" if has_accuracy else "loss")
     draw = partial(over_time.draw_learning, curves, goal=goal)
     yield _picture("learning", title, runs, draw, f"{lines}{aim}{left_out}")
-
-
-def _usage(section: Section) -> Iterator[Picture]:
-    rows = [row for row in section.rows if row.run.usage]
-    for row, series, left_out in _largest(section, rows):
-        if usage := series.usage:
-            described = f"Run {row.number}: means of each node's GPUs and CPUs.{left_out}"
-            draw = partial(over_time.draw_usage, usage)
-            title = (row.run.run, "what it used")
-            yield _picture("usage", title, [row], draw, described)
-
-
-def _largest(section: Section, rows: Sequence[Row]) -> Iterator[tuple[Row, Series, str]]:
-    """Yield the largest of the runs, with their series, and what is said of the others."""
-    drawn, left_out = first(sorted(rows, key=lambda row: -row.run.world_size), _MOST_OWN)
-    for row in drawn:
-        if row.run.path in section.series:
-            yield row, decode_series(section.series[row.run.path or ""]), left_out
 
 
 def _benchmarks(section: Section) -> Iterator[Picture]:
