@@ -240,10 +240,8 @@ def name_summary(path: Path) -> None:
 
 
 def print_summary(runs: Sequence[Run], folder: Path, *, as_json: bool) -> None:
-    from hpcdist.summary.writing import PICTURE, write_summary
+    from hpcdist.summary.writing import write_summary
 
     text = write_summary(runs, folder)
     print(text, end="", file=sys.stderr if as_json else sys.stdout)
     note(f"the summary is in {folder / 'summary.txt'}")
-    if (folder / PICTURE).exists():
-        note(f"its picture is in {folder / PICTURE}")

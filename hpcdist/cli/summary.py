@@ -126,7 +126,6 @@ def summary(
     from hpcdist.monitor.states import run_accounting, run_states
     from hpcdist.summary import print_summary, summarize
     from hpcdist.summary.read.collect import search_named
-    from hpcdist.summary.writing import write_comparisons
 
     def read(names: tuple[str, ...], *, asks_accounting: bool = False) -> Summary:
         return summarize(
@@ -167,14 +166,6 @@ def summary(
     if on_stdout:
         return EXIT_DONE
     print_summary(result, details=details)
-    if not result.comparisons:
-        return EXIT_DONE
-    path = result.runs[0].path if result.runs else None
-    try:
-        pictures = write_comparisons(result, Path(path).parent if path else runs)
-        note(*(f"the picture is in {picture}" for picture in pictures))
-    except OSError as error:
-        note(f"the picture cannot be written: {error.strerror}")
     return EXIT_DONE
 
 
@@ -194,7 +185,7 @@ def _write(result: Summary, wanted: Mapping[str, str], plot: str | None) -> None
         drawn = draw_pictures(made.sections, None if plot is None else Path(plot))
         number = sum(map(len, drawn.values()))
         if plot is not None and number:
-            note(f"{number} pictures, each as PNG and SVG, are in {plot}")
+            note(f"{number_of(number, 'picture')}, each as PNG and SVG, are in {plot}")
         elif plot is not None:
             note(f"there is nothing to draw yet, so {plot} has no pictures")
         page = to_html(made, drawn) if "html" in wanted else ""

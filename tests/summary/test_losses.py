@@ -7,7 +7,6 @@ import pytest
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import print_summary, summarize
 from hpcdist.summary.figures.shares import SHARES as PARTS
-from hpcdist.summary.report.pictures.speed import draw_bars
 from hpcdist.summary.report.text import make_console
 
 ALONE = {"data_wait": 0.01, "forward_backward": 0.08, "optimizer": 0.01}
@@ -196,11 +195,3 @@ def test_a_single_rank_communicates_with_nobody(add_run):
     # What it has against larger sizes is what they have of the same kind.
     _, two = losses(run, add_run(*[ALONE | {"exposed_communication": 0.1}] * 2))
     assert_lost(two)
-
-
-def test_the_picture_calls_computing_both_where_nothing_tells_it_from_communication(add_run):
-    fsdp = {"strategy": "fsdp"}
-    alone = add_run(*[ALONE] * 2, **fsdp)
-    (only,) = losses(alone)
-    (legend,) = draw_bars([only], ["1 x 2"]).legends
-    assert legend.get_texts()[0].get_text() == "computing and communication"

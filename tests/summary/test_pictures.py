@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
 import xml.etree.ElementTree as ET
 
 import pytest
-from matplotlib.text import Text
 from PIL import Image
 
-from hpcdist.base import files
 from hpcdist.base.errors import UserError
 from hpcdist.base.statistics import Interval, Measure, Ratio
 from hpcdist.summary import Goal, summarize, writing
@@ -190,22 +187,6 @@ def test_labels_of_what_is_far_below_the_ideal_stay_above_the_axis():
         assert places[4, upper] > places[4, lower]
 
 
-def test_runs_of_one_size_have_a_picture_of_where_their_time_goes(make_run, events):
-    run = make_run("alone")
-    phases_s = {"data_wait": [0.03] * 10, "forward_backward": [0.06] * 10}
-    windows = [
-        events.window(step=10 * n, times_s=[0.1] * 10, samples=100, phases_s=phases_s)
-        for n in (1, 2, 3)
-    ]
-    events.write(run, 0, [events.start(0, world_size=1), *windows, events.end()])
-    picture = pictures_of(run)["ddp-shares"]
-    (axes,) = picture.draw().axes
-    assert [text.get_text() for text in axes.get_yticklabels()] == ["1 x 1"]
-    widths = {bar.get_label(): bar.patches[0].get_width() for bar in axes.containers}
-    expected = {"forward and backward": 60.0, "data wait": 30.0, "fixed cost": 10.0}
-    assert widths == pytest.approx(expected)
-
-
 def test_repeats_learn_as_one_line_in_a_band(make_ddp):
     runs = [make_ddp(f"one-{repeat}", 1) for repeat in range(8)] + [make_ddp("two", 2)]
     picture = pictures_of(*runs)["ddp-learning"]
@@ -225,23 +206,6 @@ def test_a_legend_of_long_names_is_whole(series_of, make_ddp):
     (legend,) = figure.legends
     ends = legend.get_window_extent()
     assert 0 <= ends.x0 < ends.x1 <= figure.bbox.x1
-
-
-def test_pictures_say_where_and_when_their_runs_were_and_name_no_gpu_on_cpus(make_run, events):
-    runs = []
-    for gpus, rate in ((1, 100.0), (2, 60.0)):
-        run = make_run(f"ddp-{gpus}", gpus=gpus)
-        files.write_json(run.spec_file, files.read_json(run.spec_file) | {"created_s": 1.7e9})
-        for rank in range(gpus):
-            start = events.start(rank, world_size=gpus, cpus=[rank], num_cpus=gpus)
-            events.write(run, rank, [start, *events.steady([rate] * 4), events.end()])
-        runs.append(run)
-    for name, picture in pictures_of(*runs).items():
-        figure = picture.draw()
-        texts = [text.get_text() for text in figure.findobj(Text)]
-        assert not any("GPU" in text for text in texts), (name, texts)
-        when = time.strftime("%Y-%m-%d", time.localtime(1.7e9))
-        assert figure.get_suptitle().splitlines() == [picture.title, f"CPUs, {when}"]
 
 
 def test_the_scaling_picture_shows_what_more_gpus_would_bring(make_scaled):

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_BARS = 24
 _KEPT: dict[str, Any] = {"color": "#009E73"}
 """The style of time that was not lost."""
 _TIMES = "#4C5B6B"
@@ -105,10 +104,7 @@ def draw_bars(cells: Sequence[Cell], names: Sequence[str], *, y: str = "") -> Fi
             if cell.lost:
                 _stack(axes, place, cell)
         axes.axvline(0, color="#666666", linewidth=0.8)
-        ideal = "computing, and all else"
-        if any(cell.against for cell in cells):
-            ideal = "not lost, and lost to; left of 0: gained"
-        finish(axes, x=f"share of all the time (%):\n{ideal}", y="")
+        finish(axes, x="share of all the time (%):\nnot lost, and lost to; left of 0: gained", y="")
     first = next(iter(all_axes.values()))
     first.set_ylabel(y)
     first.set_yticks(range(len(names)), names)
@@ -121,13 +117,9 @@ def _stack(axes: Axes, place: int, cell: Cell) -> None:
     """Draw a bar of what was kept and of the shares that can be seen, behind each other; shares
     that won time stand to the left of zero."""
     lost, kept, name = cell.lost or {}, cell.overall or 0.0, "not lost"
-    both = "computing and communication" if cell.computing_has_communication else ""
     labels = {share: LOOKS[share].label for share in SHARES}
-    labels[COMPUTING] = f"slower {both}" if both else labels[COMPUTING]
-    if not cell.against and cell.shares:
-        # Without another size, what is in no phase is neither computing for certain nor lost.
-        kept, lost = cell.shares[COMPUTING], cell.shares | {COMPUTING: 0.0}
-        name = both or "forward and backward"
+    if cell.computing_has_communication:
+        labels[COMPUTING] = "slower computing and communication"
     parts = [(name, kept, _KEPT)]
     parts += [
         (labels[share], lost[share], LOOKS[share].style)
