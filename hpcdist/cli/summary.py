@@ -13,6 +13,7 @@ import click
 
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, RunNotFoundError, UserError
+from hpcdist.base.text import number_of
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import about_runs, run_arguments
 from hpcdist.cli.printing import note, print_json
@@ -66,7 +67,6 @@ def _folder(text: str) -> str:
 @click.command(cls=HostCommand)
 @run_arguments
 @about_runs
-@click.option("--details", is_flag=True, help="Print every table, as --markdown and --html do.")
 @click.option("--csv", metavar="FILE", help="Write one line per run to this CSV file; - is stdout.")
 @click.option("--markdown", metavar="FILE", help="Write the tables as Markdown; - is stdout.")
 @click.option("--html", metavar="FILE", help="Write one HTML page, to send to others.")
@@ -79,11 +79,6 @@ def _folder(text: str) -> str:
     callback=_by(_goal),
     help="Show the time and samples to loss=0.5 or accuracy=97% (test data), or train_loss=0.5. "
     "[default: the jobs' record.goal]",
-)
-@click.option(
-    "--with-disturbed",
-    is_flag=True,
-    help="Also compare runs during which something else used their CPUs.",
 )
 @click.option("--no-cache", is_flag=True, help="Read all events again instead of kept figures.")
 @click.option(
@@ -102,10 +97,8 @@ def summary(
     run_names: tuple[str, ...],
     runs: Path,
     as_json: bool,
-    details: bool,
     plot: str | None,
     goal: Goal | None,
-    with_disturbed: bool,
     no_cache: bool,
     against: str | None,
     threshold: float | None,
@@ -115,7 +108,7 @@ def summary(
 
     Without RUN, all runs are read; RUN may also be a folder with runs. Runs of one job that differ
     only in nodes and GPUs are compared; the table says why others are not. The variants of a
-    comparison are compared with the first one, and a picture is written into its folder.
+    comparison are compared with the first one.
 
     Figures of runs that have ended are kept beside them (figures.msgpack) until their
     files change.
@@ -134,7 +127,6 @@ def summary(
             accounting=functools.partial(run_accounting, warn=note) if asks_accounting else None,
             uses_kept=not no_cache,
             goal=goal,
-            compares_disturbed=with_disturbed,
         )
 
     wanted = {form: file for form in _NAMES if (file := files_by_form[form]) is not None}
@@ -150,7 +142,6 @@ def summary(
             read,
             against=against,
             threshold=0.05 if threshold is None else threshold,
-            with_disturbed=with_disturbed,
             as_json=as_json,
         )
     if threshold is not None:
@@ -165,7 +156,7 @@ def summary(
     _write(result, wanted | ({"json": "-"} if as_json else {}), plot)
     if on_stdout:
         return EXIT_DONE
-    print_summary(result, details=details)
+    print_summary(result)
     return EXIT_DONE
 
 
@@ -211,7 +202,6 @@ def _compare(
     *,
     against: str,
     threshold: float,
-    with_disturbed: bool,
     as_json: bool,
 ) -> int:
     """Print how runs compare with a baseline; return the exit code.
@@ -236,9 +226,7 @@ def _compare(
             raise UserError(message, hint=hint) from None
     ids = {run.run for run in baseline}
     now = [run for run in summaries(names) if names or run.run not in ids]
-    comparison = comparing.compare_with(
-        baseline, now, threshold=threshold, compares_disturbed=with_disturbed
-    )
+    comparison = comparing.compare_with(baseline, now, threshold=threshold)
     comparing.check_comparison(comparison, baseline, now, name=against)
     if as_json:
         print_json(comparison)

@@ -18,27 +18,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpcdist.job.goal import Goal
     from hpcdist.summary.pipeline import print_summary, summarize
     from hpcdist.summary.values import RunSummary, Summary, to_json
 
-__all__ = [
-    "Goal",
-    "RunSummary",
-    "Summary",
-    "print_summary",
-    "summarize",
-    "to_json",
-]
-
-_MODULES = {
-    "Goal": "hpcdist.job.goal",
-    "print_summary": "hpcdist.summary.pipeline",
-    "summarize": "hpcdist.summary.pipeline",
-}
+__all__ = ["RunSummary", "Summary", "print_summary", "summarize", "to_json"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES.get(name, "hpcdist.summary.values")), name)
+    module = "pipeline" if name.endswith(("summary", "summarize")) else "values"
+    return getattr(importlib.import_module(f"hpcdist.summary.{module}"), name)

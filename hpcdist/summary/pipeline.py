@@ -40,7 +40,6 @@ def summarize(
     accounting: Mapping[str, Accounting] | Ask[Accounting] | None = None,
     uses_kept: bool = False,
     goal: Goal | None = None,
-    compares_disturbed: bool = False,
 ) -> Summary:
     """Return runs in figures, in the order given; what is no run is skipped, and listed.
 
@@ -48,8 +47,7 @@ def summarize(
     `accounting` what it has on jobs; or they are asked for that, for the runs that may have it.
     With `uses_kept`, figures that are kept beside runs which have not changed since are taken, and
     those of the user's other runs are kept.
-    `goal` is the accuracy or loss that times are for; None is that of the jobs' `record.goal`. With
-    `compares_disturbed` runs are compared though something else used their CPUs.
+    `goal` is the accuracy or loss that times are for; None is that of the jobs' `record.goal`.
     """
     measured: list[MeasuredRun] = []
     runs, skipped = without_copies(runs)
@@ -75,9 +73,8 @@ def summarize(
             state, account = known.get(run.id), (accounting or {}).get(run.id)
             measured.append(place_run(measurement.run, run.path, state=state, accounting=account))
     digests = settings_digests([run.conditions for run in measured])
-    if not compares_disturbed:
-        measured = _set_disturbed_aside(measured, digests)
-    compared = compare_runs(measured)
+    measured = _set_disturbed_aside(measured, digests)
+    beside_others, sizes, variants = compare_runs(measured)
     goals = _goals(measured) if goal is None else [goal] * len(measured)
     return Summary(
         runs=[
@@ -88,11 +85,11 @@ def summarize(
                 time_to_accuracy=time_to_goal(run.bests, wanted, each=run.figures.samples_per_step),
             )
             for run, beside, digest, wanted in zip(
-                measured, compared.runs, digests, goals, strict=True
+                measured, beside_others, digests, goals, strict=True
             )
         ],
-        groups=compared.sizes,
-        comparisons=compared.variants,
+        groups=sizes,
+        comparisons=variants,
         places=compare_places(measured, digests),
         series={run.figures.path: run.series for run in measured if run.figures.path},
         skipped=skipped,
@@ -126,25 +123,17 @@ def _set_disturbed_aside(
     ]
     known = list(zip(kinds, figures, strict=True))
     calm = {kind for kind, own in known if own.disturbed is None and own.state == "done"}
-    why = "{} (--with-disturbed compares it all the same)"
     return [
-        msgspec.structs.replace(run, set_aside=why.format(own.disturbed))
+        msgspec.structs.replace(run, set_aside=own.disturbed)
         if own.disturbed is not None and kind in calm
         else run
         for run, (kind, own) in zip(measured, known, strict=True)
     ]
 
 
-def print_summary(
-    summary: Summary,
-    console: Console | None = None,
-    *,
-    details: bool = False,
-) -> None:
-    """Print what `hpcdist summary` shows; on stdout where no console is given. With `details` every
-    table, else those that answer."""
+def print_summary(summary: Summary, console: Console | None = None) -> None:
+    """Print what `hpcdist summary` shows; on stdout where no console is given."""
     from hpcdist.summary.report.report import make_report
     from hpcdist.summary.report.text import make_console, print_report
 
-    report = make_report(summary, is_brief=not details)
-    print_report(report, console or make_console())
+    print_report(make_report(summary), console or make_console())

@@ -24,9 +24,6 @@ Scaling = Literal["strong", "weak"]
 step."""
 
 
-_SHOWN_SETTINGS = 2
-
-
 class ForecastSize(Struct, frozen=True, kw_only=True):
     """The speed that a number of GPUs would have."""
 
@@ -408,10 +405,9 @@ class RunSummary(RunFigures, frozen=True, kw_only=True):
 
     @property
     def settings_text(self) -> str:
-        """The first two settings in which it differs: `precision=bf16-mixed, batch_size=64`."""
-        named = [f"{key.rpartition('.')[2]}={value}" for key, value in self.differs_in.items()]
-        more = len(named) - _SHOWN_SETTINGS
-        return ", ".join([*named[:_SHOWN_SETTINGS], *([f"{more} more"] if more > 0 else [])])
+        """The settings in which it differs: `precision=bf16-mixed, batch_size=64`."""
+        own = self.differs_in.items()
+        return ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in own)
 
 
 class Group(Struct, frozen=True, kw_only=True):

@@ -194,7 +194,7 @@ def test_a_run_is_told_by_its_verdict_with_what_to_do(tmp_path, capsys):
     (found,) = explained(capsys, "last", "--runs", str(tmp_path))
     assert (found["kind"], found["name"]) == ("a run", run.id)
     assert found["text"][0] == "rank 1 (node 0, host n1) has no memory"
-    assert f"hpcdist summary {run.path} --details" in " ".join(found["text"])
+    assert f"hpcdist summary {run.path}" in " ".join(found["text"])
     assert "train.batch_size" in " ".join(found["text"])
     assert found["facts"]["exit code"] == "1: the run failed"
     (run.path / "verdict.json").unlink()

@@ -53,14 +53,12 @@ def test_all_forms_are_written_at_once_and_the_tables_stay_on_stdout(user):
     assert "samples/s" in done.stdout
     assert ", each as PNG and SVG, are in pictures" in done.stderr
     names = {path.name for path in (user.folder / "pictures").iterdir()}
-    assert names == {
-        f"ddp-{name}.{form}" for name in ("learning", "shares") for form in ("png", "svg")
-    }
+    assert names == {f"ddp-learning.{form}" for form in ("png", "svg")}
     (line,) = csv.DictReader(io.StringIO((user.folder / "a.csv").read_text()))
     assert float(line["samples_per_s.mean"]) == pytest.approx(100.0)
     assert "| 100" in (user.folder / "a.md").read_text()
     page = (user.folder / "a.html").read_text()
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 1
 
 
 @pytest.mark.parametrize(

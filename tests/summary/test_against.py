@@ -266,8 +266,6 @@ def test_runs_that_something_else_disturbed_are_left_out_and_named(add):
     file = io.StringIO()
     print_changes(make_console(file), result)
     assert "Not compared: ddp-006: something else used their CPUs" in file.getvalue()
-    (change,) = compare_with(before, now, threshold=0.05, compares_disturbed=True).changes
-    assert len(change.now.runs) == 4
     # A baseline that was disturbed is none.
     before = [structs.replace(run, disturbed=load) for run in before]
     result = compare_with(before, now[:3], threshold=0.05)

@@ -83,15 +83,6 @@ def test_without_an_accuracy_the_least_loss_is_best(add_tested):
     assert "lr=0.01 (0.0500) has the least test loss, then lr=0.1 (0.2000)" in printed(runs)
 
 
-def test_values_are_ranked_on_several_numbers_of_gpus_where_all_were_run_on_each(add_tested):
-    runs = [add_tested(0.1, 0, 0.8), add_tested(0.01, 0, 0.9, gpus=2)]
-    assert "has the best" not in printed(runs)
-    runs += [add_tested(0.1, 1, 0.7, gpus=2), add_tested(0.01, 1, 0.85)]
-    text = printed(runs)
-    assert "lr=0.01 on 1 x 2 (90.00 %) has the best test accuracy, then lr=0.01 on 1 x 1" in text
-    assert "0.01 1 x 2 1 90.00 0.5000 0.01 1 x 1 1 85.00 0.5000 0.1 1 x 1" in text
-
-
 def test_own_code_without_tests_is_ranked_by_its_last_loss_and_our_jobs_are_not(make_run, events):
     runs = []
     for lr, loss in ((0.1, 0.4), (0.01, 0.2)):

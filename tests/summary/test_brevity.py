@@ -61,19 +61,6 @@ def test_each_speedup_stands_once_in_the_table_of_sizes(add_size):
     assert "speed-" not in table
 
 
-def test_the_last_line_names_what_is_left_out_and_details_and_markdown_have_it(add_size):
-    runs = [add_size(1), add_size(2)]
-    runs += [add_size(gpus, name="-other", train={"lr": 0.5}) for gpus in (1, 2)]
-    last = printed(runs).split("Not shown: ")[1]
-    assert " ".join(last.split()) == (
-        "where the time of other runs goes. With --details, all is shown."
-    )
-    everything = printed(runs, details=True)
-    for text in (everything, to_markdown(make_report(summarize(runs, {})))):
-        assert "Where the time goes" in text
-        assert "Not shown" not in text
-
-
 def test_the_time_to_an_accuracy_is_shown_where_it_is_asked_for(add_size):
     runs = [add_size(1), add_size(2)]
     goal = Goal("accuracy", 0.97)
@@ -82,16 +69,12 @@ def test_the_time_to_an_accuracy_is_shown_where_it_is_asked_for(add_size):
     assert "the goal is 97.0 % test accuracy" in printed(runs[:1], goal=goal)
 
 
-def test_of_many_runs_those_that_failed_are_listed_first(add_size):
-    runs = [add_size(1, name=f"-{number:02}") for number in range(30)]
-    runs.append(add_size(1, name="-bad", verdict=FAILED))
+def test_of_long_tables_the_terminal_has_the_first_rows(add_size):
+    runs = [add_size(1, name=f"-{number:02}") for number in range(45)]
     text = printed(runs)
-    listed = re.findall(r"^ *\d+ +(on-1\S+) ", text, re.MULTILINE)
-    assert len(listed) == 20
-    assert "on-1-bad" in listed
-    assert "#31: rank 0 was killed" in text
-    assert "some runs of ddp" in text.split("Not shown: ")[1]
-    assert len(re.findall(r"on-1-\d\d ", printed(runs, details=True))) == 30
+    assert len(re.findall(r"^ *\d+ +(on-1\S+) ", text, re.MULTILINE)) == 40
+    assert "... and 5 rows more: --csv and --html have all" in text
+    assert "on-1-44" in to_markdown(make_report(summarize(runs, {})))
 
 
 def test_a_single_failed_run_is_told_once(add_size):

@@ -151,7 +151,7 @@ def test_runs_that_differ_in_size_alone_are_compared(add, runs, groups, speedups
 
 def test_sizes_of_two_lines_have_a_table_each(add):
     runs, _, _ = LINES["one smallest size begins a weak and a strong line"]
-    text = printed([add(rate, **options) for rate, options in runs], details=True)
+    text = printed([add(rate, **options) for rate, options in runs])
     assert re.search(r"Strong scaling \(\d+ samples per step, shared by all GPUs\)", text)
     for table in text.split("Weak scaling")[1].split("Strong scaling"):
         assert re.search(r"1 x 1 +1 +100 ± 0 .* 1 \*", table)
@@ -237,14 +237,13 @@ def test_comparisons_with_a_baseline_and_of_variants_say_what_differs(add):
 def test_runs_with_other_settings_have_them_in_a_column_and_none_is_the_headline(add):
     text = printed([add(100.0), add(180.0, train={"precision": "bf16-mixed"})])
     assert " ".join(text.split("\n\n")[0].split()) == (
-        "ddp: its runs differ in train.precision, so they are not compared: 100 ± 0 samples/s on "
-        "1 rank with precision=fp32; 180 ± 0 samples/s on 1 rank with precision=bf16-mixed."
+        "ddp: its runs differ in train.precision, so they are not compared."
     )
     header, first, second = (
         line.split() for line in text.splitlines() if re.match(r"# +run|[12] +run", line)
     )
-    assert header[:4] == ["#", "run", "precision", "state"]
-    assert (first[2], second[2]) == ("fp32", "bf16-mixed")
+    assert header[:4] == ["#", "run", "settings", "state"]
+    assert (first[2], second[2]) == ("precision=fp32", "precision=bf16-mixed")
     sizes = [add(100.0, job="b"), add(190.0, gpus=2, job="b")]
     text = printed([*sizes, add(900.0, job="b", train={"precision": "tf32"})])
     assert text.startswith("b with precision=fp32: 2 ranks (1 x 2) are 1.90 times as fast as 1")
@@ -259,9 +258,10 @@ def test_arguments_stand_as_a_command_line_and_many_settings_are_counted(add):
     assert differing == [{"args": "none"}, {"args": "--name 'a b'"}]
     train = {"precision": "tf32", "batch_size": 8, "accumulate": 2, "epochs": 3}
     runs = [add(100.0), add(50.0, train=train)]
-    assert summarize(runs, {}).runs[1].settings_text == "accumulate=2, batch_size=8, 2 more"
-    lines = [line.split() for line in printed(runs).splitlines()]
-    assert ["2", "run-03", "2", "8", "3,", "tf32", "done"] in [line[:7] for line in lines]
+    assert (
+        summarize(runs, {}).runs[1].settings_text
+        == "accumulate=2, batch_size=8, epochs=3, precision=tf32"
+    )
 
 
 def test_one_process_without_its_gpus_has_the_size_that_was_asked_for_and_no_speed_up(

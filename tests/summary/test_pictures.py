@@ -9,7 +9,8 @@ from PIL import Image
 
 from hpcdist.base.errors import UserError
 from hpcdist.base.statistics import Interval, Measure, Ratio
-from hpcdist.summary import Goal, summarize, writing
+from hpcdist.job.goal import Goal
+from hpcdist.summary import summarize, writing
 from hpcdist.summary.report.pictures.catalogue import find_pictures
 from hpcdist.summary.report.pictures.over_time import draw_learning
 from hpcdist.summary.report.pictures.speed import draw_scaling

@@ -58,9 +58,9 @@ def sweep(make_run, events):
     ]
 
 
-def printed(summary, width=80, *, details=False, **options):
+def printed(summary, width=80, **options):
     file = io.StringIO()
-    print_summary(summary, Console(file=file, width=width, **options), details=details)
+    print_summary(summary, Console(file=file, width=width, **options))
     return file.getvalue()
 
 
@@ -111,20 +111,30 @@ strong scaling: a step keeps its samples; ideal: twice the GPUs, half the time
 runs differ from each other, which --repeat 3 shows
 
 Speed of all ranks together, mean ± 95 % interval over equal parts of the run
-                             batch           nodes
-#  run                       size   state   x gpus  samples/s
-1  ddp-20260101-120000-aaaa  64     done     1 x 1  2,000 ± 0
-2  ddp-20260101-120100-bbbb  64     done     1 x 2  3,600 ± 0
-3  ddp-20260101-120200-cccc  64     done     2 x 2  6,400 ± 0
-4  ddp-20260101-120300-dddd  32     done     1 x 2  3,000 ± 0
-5  ddp-20260101-120400-eeee  64     failed   1 x 2  3,000 ± 0
+                                                     nodes
+#  run                       settings       state   x gpus  samples/s
+1  ddp-20260101-120000-aaaa  batch_size=64  done     1 x 1  2,000 ± 0
+2  ddp-20260101-120100-bbbb  batch_size=64  done     1 x 2  3,600 ± 0
+3  ddp-20260101-120200-cccc  batch_size=64  done     2 x 2  6,400 ± 0
+4  ddp-20260101-120300-dddd  batch_size=32  done     1 x 2  3,000 ± 0
+5  ddp-20260101-120400-eeee  batch_size=64  failed   1 x 2  3,000 ± 0
 
-Where the time goes: lost against the ideal, in % of all the time
+Where the time goes: lost against the ideal, in % of all the time (ddp, weak
+scaling)
     nodes   not  data  exposed  strag-  slower  fixed  in no   in
 #  x gpus  lost  wait    comm.   glers   comp.   cost  phase  all
 1   1 x 1   100     0        0       0       0      0      0    0
 2   1 x 2    90     1       -3       6       0      0      6   10
 3   2 x 2    80     2      -12      12       0      0     18   20
+exposed comm.: the time that ranks wait for communication that no computing
+hides
+
+Where the time goes: lost against the ideal, in % of all the time (ddp, strong
+scaling)
+    nodes   not  data  exposed  strag-  slower  fixed  in no   in
+#  x gpus  lost  wait    comm.   glers   comp.   cost  phase  all
+1   1 x 1   100     0        0       0       0      0      0    0
+4   1 x 2    75     2        2       6       0      0     15   25
 exposed comm.: the time that ranks wait for communication that no computing
 hides
 
@@ -142,8 +152,7 @@ Time of one step, mean ± sd over all steps and ranks; what was learned; memory
 
 What could not be read:
   runs/ddp-20260101-120400-eeee/events/rank-00000.jsonl: 1 torn line skipped
-  runs/ddp-20260101-120400-eeee/events/rank-00001.jsonl: 1 torn line skipped
-Not shown: where the time of other runs goes. With --details, all is shown."""
+  runs/ddp-20260101-120400-eeee/events/rank-00001.jsonl: 1 torn line skipped"""
 
 
 def test_no_escape_codes_where_it_is_no_terminal_or_colour_is_not_wanted(sweep, monkeypatch):
@@ -262,7 +271,5 @@ def test_model_states_are_shown_in_mib_with_those_of_the_rank_that_has_most(make
         events.write(run, rank, [events.start(rank, world_size=2), memory(size, size, 2 * size)])
     summary = summarize([run], {})
     assert summary.runs[0].model_states.total_bytes == 6 * 2**20
-    _, _, table = printed(summary, details=True).partition(
-        "Memory of the rank that uses most, in MiB\n"
-    )
+    _, _, table = printed(summary).partition("Memory of the rank that uses most, in MiB\n")
     assert table.splitlines()[2].split() == ["1", "6.00", "1.50", "1.50", "3.00"]

@@ -28,7 +28,7 @@ Outcome = Literal["slower", "faster", "within threshold", "not distinguishable",
 REGRESSIONS: tuple[Outcome, ...] = ("slower", "failed")
 _ENDED = {"failed", "lost", "cancelled", "preempted"}
 _GONE, _NEW = "they are only in the baseline", "the baseline has none like them"
-_DISTURBED = "something else used their CPUs (--with-disturbed compares them)"
+_DISTURBED = "something else used their CPUs"
 BASELINE_HINT = (
     "a baseline is a run, a sweep, a folder of runs, or the output of: hpcdist summary --json"
 )
@@ -73,14 +73,11 @@ class Changes(Struct, frozen=True, kw_only=True):
 Runs = Sequence[RunSummary]
 
 
-def compare_with(
-    baseline: Runs, runs: Runs, *, threshold: float, compares_disturbed: bool = False
-) -> Changes:
-    """Compare every quantity that both sides measured, job by job; of runs that were disturbed only
-    with `compares_disturbed`: a gate must not fail by chance."""
+def compare_with(baseline: Runs, runs: Runs, *, threshold: float) -> Changes:
+    """Compare every quantity that both sides measured, job by job; runs that were disturbed are
+    left out: a gate must not fail by chance."""
     every = [(run, why) for side, why in ((baseline, _GONE), (runs, _NEW)) for run in side]
-    if not compares_disturbed:
-        baseline, runs = ([run for run in each if not run.disturbed] for each in (baseline, runs))
+    baseline, runs = ([run for run in side if not run.disturbed] for side in (baseline, runs))
     changes: list[Change] = []
     for theirs, mine in _pairs(baseline, runs):
         before, now = _measured(theirs), _measured(mine)
@@ -113,8 +110,7 @@ def compare_with(
     for run, why in every:
         if run.run not in compared:
             why = "they did not end well" if run.state in _ENDED else why  # noqa: PLW2901
-            is_disturbed = run.disturbed and not compares_disturbed
-            left_out.setdefault(_DISTURBED if is_disturbed else why, []).append(run.run)
+            left_out.setdefault(_DISTURBED if run.disturbed else why, []).append(run.run)
     return Changes(
         threshold=threshold,
         regression=any(change.outcome in REGRESSIONS for change in changes),

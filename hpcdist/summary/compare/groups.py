@@ -67,18 +67,11 @@ class Beside(Struct, frozen=True, kw_only=True):
     differs_in: dict[str, str] = {}
 
 
-class Compared(NamedTuple):
-    """The results of comparing runs with each other."""
-
-    runs: list[Beside]
-    """One for each run, in their order."""
-    sizes: list[Group]
-    """Runs that are alike, but those of comparisons."""
-    variants: list[Group]
-
-
-def compare_runs(measured: Sequence[MeasuredRun]) -> Compared:
-    """Sort runs into groups and comparisons, and compare those within each."""
+def compare_runs(
+    measured: Sequence[MeasuredRun],
+) -> tuple[list[Beside], list[Group], list[Group]]:
+    """Sort runs into groups and comparisons, and compare those within each. Return how each run
+    stands, the groups of sizes, and those of variants."""
     jobs: dict[str, list[MeasuredRun]] = defaultdict(list)
     comparisons: dict[str, list[MeasuredRun]] = defaultdict(list)
     for run in measured:
@@ -87,30 +80,24 @@ def compare_runs(measured: Sequence[MeasuredRun]) -> Compared:
         else:
             comparisons[run.figures.comparison].append(run)
     beside: dict[int, Beside] = {}
-    compared = Compared([], [], [])
+    sizes, variants = [], []
     for runs in jobs.values():
         settings = _comparable(runs)
         lines = sorted(_lines(runs, settings), key=lambda line: _importance(line.runs))
-        differs_in = _differing(runs, lines, settings)
-        for run in runs:
-            reason = why_left_out(run)
-            own = differs_in[id(run)]
-            beside[id(run)] = Beside(not_compared_because=reason, differs_in=own)
+        stands = {id(run): Beside(not_compared_because=why_left_out(run)) for run in runs}
         for line in lines:
-            compared.sizes.append(group := _group(line))
-            cells = _cells_by_run(group)
-            for run in line.runs:
-                stands = _stand(run, cells, line.baseline, None)
-                own = differs_in[id(run)]
-                beside[id(run)] = msgspec.structs.replace(stands, differs_in=own)
+            sizes.append(group := _group(line))
+            stands |= {id(run): _stand(run, group, line.baseline, None) for run in line.runs}
+        differs_in = _differing(runs, lines, settings)
+        for key, own in stands.items():
+            beside[key] = msgspec.structs.replace(own, differs_in=differs_in[key])
     for runs in comparisons.values():
-        variants, baseline, as_repeats = _compare_variants(runs)
-        compared.variants.append(variants)
-        cells = _cells_by_run(variants)
+        group, baseline, as_repeats = _compare_variants(runs)
+        variants.append(group)
         for run, as_repeat in zip(runs, as_repeats, strict=True):
             reason = why_left_out(run) or why_unfit(as_repeat)
-            beside[id(run)] = _stand(run, cells, [] if reason else baseline, reason)
-    return compared._replace(runs=[beside[id(run)] for run in measured])
+            beside[id(run)] = _stand(run, group, [] if reason else baseline, reason)
+    return [beside[id(run)] for run in measured], sizes, variants
 
 
 def why_left_out(run: MeasuredRun) -> str | None:
@@ -126,13 +113,10 @@ def why_left_out(run: MeasuredRun) -> str | None:
 
 
 def _stand(
-    run: MeasuredRun,
-    cells: Mapping[str, Cell],
-    baseline: Sequence[MeasuredRun],
-    reason: str | None,
+    run: MeasuredRun, group: Group, baseline: Sequence[MeasuredRun], reason: str | None
 ) -> Beside:
-    """Return how a run stands against the mean of its baseline."""
-    cell = cells[run.figures.run]
+    """Return how a run of a group stands against the mean of its baseline."""
+    cell = next(cell for cell in group.cells if run.figures.run in cell.runs)
     if not baseline:
         reason = run.set_aside or reason or "there is no finished run like it of another size"
         return Beside(cell=cell, not_compared_because=reason)
@@ -144,10 +128,6 @@ def _stand(
         compared_with=[each.figures.run for each in baseline],
         not_compared_because=reason,
     )
-
-
-def _cells_by_run(group: Group) -> dict[str, Cell]:
-    return {run: cell for cell in group.cells for run in cell.runs}
 
 
 class _Line(NamedTuple):

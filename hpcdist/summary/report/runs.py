@@ -18,9 +18,7 @@ from hpcdist.base.text import (
 from hpcdist.summary.compare.groups import place_of
 from hpcdist.summary.values import RunSummary, TimeToAccuracy
 
-_SETTINGS_COLUMNS = 2
 _MIB = 2**20
-_WH_J = 3600.0
 _WHOLE_MIB = 100
 _HUGE_LOSS = 1e6
 _STATE_STYLES = {"done": "green", "failed": "red", "lost": "red", "running": "cyan"}
@@ -71,6 +69,7 @@ def run_table(rows: Sequence[Row]) -> Table[Row]:
         "cluster": lambda row: place_of(row.run),
         "image": lambda row: row.run.image or "",
         "variant": lambda row: row.run.variant or "",
+        "settings": lambda row: shown(row.run.settings_text),
     }
     # Benchmarks have tables of their own.
     has_rates = any(row.run.samples_per_s and row.run.benchmark is None for row in rows)
@@ -83,7 +82,6 @@ def run_table(rows: Sequence[Row]) -> Table[Row]:
             for header, text in texts.items()
             if len({text(row) for row in rows}) > 1
         ),
-        *settings_columns(rows),
         Column(
             "state",
             lambda row: row.run.state,
@@ -95,21 +93,6 @@ def run_table(rows: Sequence[Row]) -> Table[Row]:
     ]
     caption = "Speed of all ranks together, mean ± 95 % interval over equal parts of the run"
     return Table(caption if has_rates else "", columns, rows)
-
-
-def settings_columns(rows: Sequence[Any]) -> Iterator[Column[Any]]:
-    """Yield a column for each setting in which runs differ that are therefore not compared; what
-    finds no room stands in a last one. Each row has a `run`."""
-    keys = list(dict.fromkeys(key for row in rows for key in row.run.differs_in))
-
-    def values(*names: str) -> Callable[[Any], str]:
-        return lambda row: ", ".join(shown(row.run.differs_in.get(name, "")) for name in names)
-
-    for own in [*((key,) for key in keys[:_SETTINGS_COLUMNS]), tuple(keys[_SETTINGS_COLUMNS:])]:
-        words = [key.rpartition(".")[2] for key in own]
-        header = ",\n".join(words) if len(words) > 1 else "".join(words).replace("_", "\n")
-        if own:
-            yield Column("\n".join(map(shown, header.split("\n"))), values(*own), align="left")
 
 
 def step_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
@@ -174,41 +157,25 @@ def memory_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
 
 def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
     """Yield one table of what runs held, used and cost, where something is known."""
-
-    def wide(per: float = 1.0, *, most: int = 2) -> Any:
-        return number(per=per, most=most, is_wide=True)
-
-    def time(header: str, path: str) -> Column[Row]:
-        unit_s, unit = long_unit(max((read(path)(row) or 0.0 for row in rows), default=0.0))
-        return Column(header, read(path), wide(unit_s, most=1), unit=unit)
-
-    def busy_cpus(row: Row) -> str | None:
-        usage = row.run.usage
-        if not usage or usage.cpus_busy is None:
-            return None
-        of_all = "" if usage.num_cpus is None else f" of {usage.num_cpus:,.4g}"
-        return f"{usage.cpus_busy:,.1f}{of_all}"
-
-    of_gpus: list[Column[Row]] = [
+    held_s, held = long_unit(max((read("cost.held_s")(row) or 0.0 for row in rows), default=0.0))
+    wide = number(most=4, is_wide=True)
+    columns: list[Column[Row]] = [
+        Column("queue\nwait", read("accounting.queue_wait_s"), number(1, is_wide=True), unit="s"),
+        Column("run\ntime", read("cost.held_s"), number(1, per=held_s, is_wide=True), unit=held),
+        Column("GPU-\nhours", read("cost.gpu_hours"), wide),
+        Column("CPU-\nhours", read("cost.cpu_hours"), wide),
+        Column("price", read("cost.price"), wide),
+        Column("restarts (%\nof run time)", read("cost.lost_share"), percent()),
         Column("GPU\nbusy", read("usage.gpu_utilization"), percent(), unit="%"),
         Column("GPU mem.", read("usage.max_gpu_memory_bytes"), each(_mib), unit="MiB"),
-    ]
-    columns: list[Column[Row]] = [
-        time("queue\nwait", "accounting.queue_wait_s"),
-        time("run\ntime", "cost.held_s"),
-        Column("GPU-\nhours", read("cost.gpu_hours"), wide(most=4)),
-        Column("CPU-\nhours", read("cost.cpu_hours"), wide(most=4)),
-        Column("price", read("cost.price"), wide(most=4)),
-        Column("restarts (%\nof run time)", read("cost.lost_share"), percent()),
-        *of_gpus,
-        Column("CPUs\nbusy", busy_cpus),
+        Column("CPUs\nbusy", read("usage.cpus_busy"), number(1)),
+        Column("of\nCPUs", read("usage.num_cpus"), each("{:,.4g}".format)),
         # What the scheduler measured itself.
         Column("MaxRSS", read("accounting.max_rss_bytes"), each(_mib), unit="MiB"),
-        Column("job's en-\nergy", read("accounting.energy_j"), wide(_WH_J), unit="Wh"),
     ]
     if found := known(columns, rows):
-        of_one = "; memory of the fullest GPU" if known(of_gpus, rows) else ""
-        yield Table(f"Resources: means over time{of_one}", [_NUMBER, *found], rows)
+        caption = "Resources: means over time; memory of the fullest GPU"
+        yield Table(caption, [_NUMBER, *found], rows)
 
 
 def goal_text(reached: TimeToAccuracy) -> str:

@@ -39,7 +39,6 @@ _KEPT = (part.COMPUTING, part.UNDIVIDED)
 _ONCE = "What was run once does not show how much runs differ: use --repeat 3."
 _UNSURE = "which of the two is faster is not certain"
 _SURE_OF_MONEY = 0.05
-_SHOWN_KINDS = 3
 _MISCOUNTED = 1.5
 """An efficiency from which on samples were counted wrongly."""
 
@@ -113,10 +112,7 @@ def _without_a_leader(done: Sequence[RunSummary]) -> str:
     """Say how fast the runs of each setting are, or why no speed is known."""
     if kinds := _kinds(done):
         keys = ", ".join(map(shown, kinds[0][0].differs_in))
-        fastest = [max(kind, key=lambda run: run.rate) for kind in kinds[:_SHOWN_KINDS]]
-        rates = [f"{_rate_on_ranks(run)} with {shown(run.settings_text)}" for run in fastest]
-        more = f"; and {len(kinds) - _SHOWN_KINDS} more" if len(kinds) > _SHOWN_KINDS else ""
-        return f"its runs differ in {keys}, so they are not compared: {'; '.join(rates)}{more}."
+        return f"its runs differ in {keys}, so they are not compared."
     # Perhaps not all ranks of a run recorded steps.
     whys = [run.not_compared_because for run in done if run.step_time_s]
     why = next(
