@@ -88,10 +88,11 @@ def test_the_json_says_the_version_of_its_schema(user):
         (["--html", "-", "--markdown", "-"], "--markdown - and --html - contradict each other"),
         (["--csv", "missing/a.csv"], "missing/a.csv: the CSV cannot be written: No such file"),
         (["--html", "runs"], "runs: the page cannot be written: Is a directory"),
-        (["--plot", "runs/notes.txt"], "runs/notes.txt: pictures cannot be written: File exists"),
+        (["--plot", "notes"], "notes: pictures cannot be written: File exists"),
     ],
 )
 def test_what_cannot_be_written_is_said_in_one_line(user, options, message):
+    (user.folder / "notes").touch()
     done = user("summary", *options)
     assert done.returncode == 2
     assert message in done.stderr
