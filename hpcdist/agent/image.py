@@ -29,7 +29,6 @@ from hpcdist.agent.forkserver import StackMemory, run_forkserver
 from hpcdist.agent.messages import FROM_FORKSERVER, TO_FORKSERVER, Channel, FromForkserver
 from hpcdist.agent.node import CannotLaunchError, OwnNode
 from hpcdist.base import files
-from hpcdist.base.carried import note_use
 from hpcdist.base.files import close_umask
 from hpcdist.base.needs import OLDEST
 from hpcdist.base.secrets import Stars
@@ -187,6 +186,8 @@ def _command(container: InContainer, name: str) -> list[str]:
         raise CannotLaunchError(sentence) from None
     if missing := [mount.source for mount in mounts if not os.path.exists(mount.source)]:
         raise CannotLaunchError(f"container.mounts: there is no {missing[0]} there")
+    from hpcdist.base.carried import note_use  # its imports take 20 ms, and few jobs have an image
+
     note_use(Path(container.python_path))
     command = start_command(
         msgspec.structs.replace(container, mounts=mounts),

@@ -113,7 +113,7 @@ _LEAST_WORD = 6
 _FILE_NAMES = (
     ".boto .databrickscfg .dockercfg .env .env.* .env~ .envrc .git-credentials .htpasswd .my.cnf "
     ".mylogin.cnf .netrc .pgpass .pypirc .s3cfg .vault-token .vault_pass _netrc *.env *.jks *.kdbx "
-    "*.keystore *.keytab *.p12 *.pfx *.ppk application_default_credentials.json kaggle.json "
+    "*.key *.keystore *.keytab *.p12 *.pfx *.ppk application_default_credentials.json kaggle.json "
     "client_secret_*.json id_dsa id_ecdsa id_ecdsa_sk id_ed25519 id_ed25519_sk id_rsa id_*.bak "
     "id_*~ krb5cc_* kubeconfig"
 )
@@ -123,11 +123,6 @@ _SECRET_PLACES = (
 )
 _SAMPLE = re.compile(r"(?:^|\.)(?:example|sample|template|dist|defaults?)(?:\.|$)")
 _FIXTURE = re.compile(r"(?:^|/)(?:fixtures?|test_?data|test_?certs)/")
-_KEY_FILE = re.compile(
-    rb"\s*(?:-----BEGIN CERT[^\0]*?\n|Bag Attributes[^\0]*?\n)?"  # a certificate before its key
-    rb"-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----\s"
-    rb"|\s*\{(?:[^{}]{0,4000})\"private_key\"\s?:\s?\"-----BEGIN "
-)
 
 
 def looks_secret(name: str, value: str) -> bool:
@@ -162,22 +157,13 @@ def is_secret_file(path: str) -> bool:
     place = f"/{path}".lower()
     name = place.rpartition("/")[2]
     is_known = bool(_secret_names().fullmatch(name)) and not _SAMPLE.search(name)
-    return (is_known or place.endswith(_SECRET_PLACES)) and not is_fixture(path)
+    is_fixture = _FIXTURE.search(path)  # keys of tests open nothing
+    return (is_known or place.endswith(_SECRET_PLACES)) and not is_fixture
 
 
 @cache  # not when this module is imported, as every command does
 def _secret_names() -> re.Pattern[str]:
     return re.compile("|".join(map(translate, _FILE_NAMES.split())))
-
-
-def is_fixture(path: str) -> bool:
-    """Return True if a file is in a folder of what tests read, such as keys that open nothing."""
-    return bool(_FIXTURE.search(path))
-
-
-def is_private_key(beginning: bytes) -> bool:
-    """Return True if a file that begins so is a private key, or an account's with one."""
-    return bool(_KEY_FILE.match(beginning))
 
 
 class Stars:

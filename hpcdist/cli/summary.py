@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,55 +21,20 @@ if TYPE_CHECKING:
     from hpcdist.summary import Summary
     from hpcdist.summary.values import RunSummary
 
-_NAMES = {
-    "csv": "the CSV",
-    "csv_benchmarks": "the CSV of benchmarks",
-    "markdown": "the Markdown",
-    "html": "the page",
-}
+_NAMES = {"csv": "the CSV", "markdown": "the Markdown", "html": "the page"}
+_THRESHOLD = 0.05
+"""Slow-down that --against allows."""
 _PICTURES = (".png", ".svg", ".pdf", ".jpg")
 
 
-def _by(parse: Callable[[str], Any]) -> Callable[..., Any]:
-    """Return the callback of an option whose value `parse` reads, or refuses with ValueError."""
-
-    def callback(_context: click.Context, _option: click.Parameter, value: str | None) -> Any:
-        try:
-            return None if value is None else parse(value)
-        except ValueError as error:
-            raise click.BadParameter(f"{value!r} {error}") from None
-
-    return callback
-
-
-def _share(text: str) -> float:
-    """Return `5%`, or `5`, as 0.05."""
-    match = re.fullmatch(r"\s*(\d{1,2}(?:\.\d*)?)\s*%?\s*", text)
-    if match is None:
-        raise ValueError("is not a percentage from 0 to 100, such as 5%")
-    return float(match[1]) / 100
-
-
-def _goal(text: str) -> Goal:
+def _goal(_context: click.Context, _option: click.Parameter, text: str | None) -> Goal | None:
     """Return `loss=0.5`, or `accuracy=97%`, as a goal."""
     from hpcdist.job.goal import parse_goal
 
-    return parse_goal(text)
-
-
-def _folder(text: str) -> str:
-    if Path(text).suffix in _PICTURES and not Path(text).is_dir():
-        raise ValueError("is the name of a picture: name a folder for them all")
-    return text
-
-
-def _explain(context: click.Context, _option: click.Parameter, value: bool) -> None:
-    if value and not context.resilient_parsing:
-        from hpcdist.summary.report.text import make_console, say
-        from hpcdist.summary.report.words import explain
-
-        say(make_console(), explain())
-        context.exit()
+    try:
+        return None if text is None else parse_goal(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} {error}") from None
 
 
 @click.command(cls=HostCommand)
@@ -78,47 +42,20 @@ def _explain(context: click.Context, _option: click.Parameter, value: bool) -> N
 @about_runs
 @click.option("--details", is_flag=True, help="Print every table, as --markdown and --html do.")
 @click.option("--csv", metavar="FILE", help="Write one line per run to this CSV file; - is stdout.")
-@click.option(
-    "--csv-benchmarks",
-    metavar="FILE",
-    help="Write one line per size, batch size or way of loading that benchmarks measured.",
-)
 @click.option("--markdown", metavar="FILE", help="Write the tables as Markdown; - is stdout.")
 @click.option("--html", metavar="FILE", help="Write one HTML page, to send to others.")
-@click.option(
-    "--plot", metavar="DIR", callback=_by(_folder), help="Draw pictures into this folder: PNG, SVG."
-)
+@click.option("--plot", metavar="DIR", help="Draw pictures into this folder: PNG, SVG.")
 @click.option(
     "--goal",
     metavar="KEY=VALUE",
-    callback=_by(_goal),
+    callback=_goal,
     help="Show the time and samples to loss=0.5 or accuracy=97% (test data), or train_loss=0.5. "
     "[default: the jobs' record.goal]",
 )
 @click.option(
-    "--explain",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_explain,
-    help="Explain the words of the summary, and exit.",
-)
-@click.option(
-    "--with-disturbed",
-    is_flag=True,
-    help="Also compare runs during which something else used their CPUs.",
-)
-@click.option("--no-cache", is_flag=True, help="Read all events again instead of kept figures.")
-@click.option(
     "--against",
     metavar="BASELINE",
     help="Only compare the runs with this run, sweep, folder, or saved --json.",
-)
-@click.option(
-    "--threshold",
-    metavar="PERCENT",
-    callback=_by(_share),
-    help="Slow-down that --against allows. [default: 5%]",
 )
 def summary(
     *,
@@ -128,57 +65,41 @@ def summary(
     details: bool,
     plot: str | None,
     goal: Goal | None,
-    with_disturbed: bool,
-    no_cache: bool,
     against: str | None,
-    threshold: float | None,
     **files_by_form: Any,
 ) -> int:
     """Compare runs: throughput, speed-up, efficiency, and where the time went.
 
     Without RUN, all runs are read; RUN may also be a folder with runs. Runs of one job that differ
     only in nodes and GPUs are compared; the table says why others are not. The variants of a
-    comparison are compared with the first one, and a picture is written into its folder.
+    comparison are compared with the first one.
 
     Figures of runs that have ended are kept beside them (figures.msgpack) until their
     files change.
 
-    With --against, the exit code is 1 if a figure is slower by more than the threshold and this is
-    not chance, or if the runs for it failed.
+    With --against, the exit code is 1 if a figure is slower by more than 5 % and this is not
+    chance, or if the runs for it failed.
     """
     from hpcdist.monitor.states import run_accounting, run_states
     from hpcdist.summary import print_summary, summarize
     from hpcdist.summary.read.collect import search_named
-    from hpcdist.summary.writing import write_comparisons
 
     def read(names: tuple[str, ...], *, asks_accounting: bool = False) -> Summary:
         return summarize(
             search_named(runs, names),
             functools.partial(run_states, warn=note),
             accounting=functools.partial(run_accounting, warn=note) if asks_accounting else None,
-            uses_kept=not no_cache,
+            uses_kept=True,
             goal=goal,
-            compares_disturbed=with_disturbed,
         )
 
+    if plot is not None and Path(plot).suffix in _PICTURES and not Path(plot).is_dir():
+        raise click.UsageError(f"--plot {plot} names a picture: name a folder for them all")
     wanted = {form: file for form in _NAMES if (file := files_by_form[form]) is not None}
     if against is not None:
-        others = {**wanted, "plot": plot, "goal": goal}
-        if given := [name.replace("_", "-") for name, value in others.items() if value]:
-            raise click.UsageError(
-                f"--{given[0]} and --against contradict each other: --against has no other form "
-                "than --json"
-            )
-        return _compare(
-            run_names,
-            read,
-            against=against,
-            threshold=0.05 if threshold is None else threshold,
-            with_disturbed=with_disturbed,
-            as_json=as_json,
-        )
-    if threshold is not None:
-        raise click.UsageError("--threshold needs --against")
+        if wanted or plot or goal:
+            raise click.UsageError("--against has no goal, and no other form than --json")
+        return _compare(run_names, read, against=against, as_json=as_json)
     on_stdout = [f"--{form} -" for form, file in wanted.items() if file == "-"]
     on_stdout += ["--json"] if as_json else []
     if len(on_stdout) > 1:
@@ -187,17 +108,8 @@ def summary(
         )
     result = read(run_names, asks_accounting=True)
     _write(result, wanted | ({"json": "-"} if as_json else {}), plot)
-    if on_stdout:
-        return EXIT_DONE
-    print_summary(result, details=details)
-    if not result.comparisons:
-        return EXIT_DONE
-    path = result.runs[0].path if result.runs else None
-    try:
-        pictures = write_comparisons(result, Path(path).parent if path else runs)
-        note(*(f"the picture is in {picture}" for picture in pictures))
-    except OSError as error:
-        note(f"the picture cannot be written: {error.strerror}")
+    if not on_stdout:
+        print_summary(result, details=details)
     return EXIT_DONE
 
 
@@ -224,7 +136,6 @@ def _write(result: Summary, wanted: Mapping[str, str], plot: str | None) -> None
     texts = {
         "json": lambda: files.to_json(to_json(result)),
         "csv": lambda: csv.to_csv(result),
-        "csv_benchmarks": lambda: csv.to_benchmarks_csv(result),
         "markdown": lambda: text.to_markdown(report.make_report(result)),
         "html": lambda: page,
     }
@@ -243,8 +154,6 @@ def _compare(
     read: Callable[[tuple[str, ...]], Summary],
     *,
     against: str,
-    threshold: float,
-    with_disturbed: bool,
     as_json: bool,
 ) -> int:
     """Print how runs compare with a baseline; return the exit code.
@@ -269,9 +178,7 @@ def _compare(
             raise UserError(message, hint=hint) from None
     ids = {run.run for run in baseline}
     now = [run for run in summaries(names) if names or run.run not in ids]
-    comparison = comparing.compare_with(
-        baseline, now, threshold=threshold, compares_disturbed=with_disturbed
-    )
+    comparison = comparing.compare_with(baseline, now, threshold=_THRESHOLD)
     comparing.check_comparison(comparison, baseline, now, name=against)
     if as_json:
         print_json(comparison)

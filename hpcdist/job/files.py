@@ -1,7 +1,7 @@
 """Find what a job's name or path means, and the code that it runs, without running any of it.
 
 A name means ./jobs/NAME.yaml, then the jobs that ship with hpcdist; a path means a job file
-(.yaml, .yml), or else a Python script, which may be a folder with a `__main__.py`.
+(.yaml, .yml), or else a Python script.
 Where a name is that of a job and of a script without a suffix, it means the job: ./NAME is the
 script. A module is found by its name as `python -m` would, a program as execvp does.
 """
@@ -35,7 +35,7 @@ NameKind = Literal["job", "module", "program"]
 """A name is that of a job or a path, of a module (after -m), or of a program (--no-python)."""
 
 _KINDS: dict[str, Literal["yaml", "script"]] = {".yaml": "yaml", ".yml": "yaml", ".py": "script"}
-_MAIN, _MAIN_FILE = "__main__", "__main__.py"
+_MAIN = "__main__"
 _ARCHIVES = (".zip", ".pyz", ".tar", ".tgz", ".gz")
 _NO_SCRIPTS = (
     *_ARCHIVES,
@@ -90,9 +90,8 @@ def find_job(name: str) -> JobFile:
     ):
         path = folder / f"{name}{YAML_SUFFIX}"
         if name and "/" not in name and os.path.lexists(path):
-            is_script = os.path.isfile(name) or os.path.isfile(os.path.join(name, _MAIN_FILE))
             taken = f"{name} is taken for the job {name}, {path}; the script of that name is ./"
-            notes = [taken + name] if is_script else []
+            notes = [taken + name] if os.path.isfile(name) else []
             return JobFile(path=path, shown=shown, kind="yaml", notes=notes)
     if os.path.lexists(name):
         return JobFile(path=Path(name), shown=name, kind="script")
@@ -152,7 +151,7 @@ def compares(values: Mapping[str, Any]) -> bool:
 def read_bytes(path: str, shown: str, *, most_bytes: int) -> bytes:
     """The content of a file that the user named; JobError where it cannot be read."""
     if os.path.isdir(path):
-        hint = "give a job file (.yaml) or a Python script (.py)"
+        hint = "give a job file (.yaml) or a Python script (.py); run a package with -m"
         raise JobError(f"{shown} is a directory, must be a file", hint=hint)
     try:
         return files.read_bytes(path, most_bytes=most_bytes)
@@ -165,27 +164,8 @@ def read_bytes(path: str, shown: str, *, most_bytes: int) -> bytes:
 # Scripts.
 
 
-def find_main(path: str) -> ModuleSpec | None:
-    """Return `__main__` of a folder, or ModuleNotFoundError; None for other files."""
-    if not os.path.isdir(path):
-        return None
-    PathFinder.invalidate_caches()
-    spec = PathFinder.find_spec(_MAIN, [path])
-    if spec is None or not (spec.origin or "").endswith((SUFFIX, ".pyc")):
-        raise ModuleNotFoundError(f"there is no module {_MAIN} in {path}", name=_MAIN, path=path)
-    return spec
-
-
 def check_script(path: str, shown: str) -> None:
     """Raise JobError unless `python PATH` would run without syntax errors."""
-    try:
-        main = find_main(path)
-    except ModuleNotFoundError:
-        hint = "give a job's name, a job file (.yaml), a Python script (.py), or a folder with one"
-        raise JobError(f"{shown} is a folder without a {_MAIN_FILE}", hint=hint) from None
-    if main is not None:
-        _check_module(main, os.path.join(shown, os.path.basename(main.origin or "")))
-        return
     suffix = os.path.splitext(path)[1].lower()
     other = f"run a program that is not Python with --no-python: {'' if '/' in shown else './'}"
     other += shown
@@ -193,7 +173,7 @@ def check_script(path: str, shown: str) -> None:
         if suffix == ".ipynb":
             other = f"make a script of it: jupyter nbconvert --to script {shown}"
         if suffix in _ARCHIVES:
-            other = f"unpack it: a folder with a {_MAIN_FILE} can be run"
+            other = "unpack it, and run its program"
         raise JobError(
             f"{shown} does not have the name of a Python script",
             hint=f"job files end in .yaml, scripts in .py or have no suffix; {other}",
@@ -245,7 +225,7 @@ def _check_module(spec: ModuleSpec, shown: str) -> None:
 
 
 def find_module(name: str, shown: str) -> str:
-    """Path of the source that `python -m NAME` would run here, in a zip file, too; of a package,
+    """Path of the source that `python -m NAME` would run here; of a package,
     its __main__.py. Packages on the way are not imported: those that put together the folders of
     their modules when they are imported are seen as they lie on disk.
 
@@ -332,7 +312,7 @@ def find_program(name: str, shown: str, folder: str = "") -> str:
         (
             os.path.isdir(path),
             " is a folder, must be a program",
-            f"a folder with a {_MAIN_FILE} needs no --no-python",
+            "give the path of the program",
         ),
         (not os.path.exists(path), ": there is no such file", "check the path of the program"),
         (not begin, " is not a regular file", "check the path of the program"),

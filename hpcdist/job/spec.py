@@ -317,8 +317,7 @@ class ScriptJob(OwnCodeJob, frozen=True, kw_only=True):
 
     workload: Literal["script"] = "script"
     script: str
-    """Path of the script, or of a folder with a __main__.py; in a job file, relative
-    to that file."""
+    """Path of the script; in a job file, relative to that file."""
     args: list[str] = []
     """Arguments of the script."""
     accelerate: str | None = None

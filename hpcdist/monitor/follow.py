@@ -150,7 +150,7 @@ def _show_unseen(run: Run, verdict: Verdict, ranks: Collection[int], screen: Scr
                 screen.say(f"all {len(logs):,} logs are in {logs[0].parent}")
     elif verdict.first is not None:
         rank = verdict.first.rank
-        log = run.named_file(verdict.log) or run.log_file(rank)
+        log = run.log_file(rank, verdict.attempt)
         if rank not in ranks or verdict.victims:
             _show_tail(run, log, screen, f"rank {rank} failed first; ")
         screen.say(f"log of rank {rank}: {log}")

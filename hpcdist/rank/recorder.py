@@ -83,10 +83,6 @@ class StepRecorder:
         self._current[_PHASE_INDEX[phase]] += now - self._last_s
         self._last_s = now
 
-    def skip(self) -> None:
-        """Note that the time since the last mark belongs to the step, but to no phase."""
-        self._last_s = self._clock()
-
     def note_last_gradient(self, _parameter: Any = None) -> None:
         """Note that the last own gradient is ready, from within the backward pass."""
         self._last_gradient_s = self._clock()

@@ -59,9 +59,6 @@ class GpuTimer:
     def mark(self, phase: str) -> None:
         self._put(lambda: self._recorder.mark(phase))
 
-    def skip(self) -> None:
-        self._put(self._recorder.skip)
-
     def note_last_gradient(self, _parameter: Any = None) -> None:
         self._last_gradient = self._make_event()
         self._last_gradient.record()

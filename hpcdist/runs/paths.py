@@ -8,7 +8,6 @@ Files of ranks and nodes have their number in their names, and that of the attem
 
 from __future__ import annotations
 
-import os
 import re
 from contextlib import suppress
 from functools import partialmethod
@@ -17,18 +16,12 @@ from pathlib import Path
 from hpcdist.base import files
 
 _NUMBERED = r"-([0-9]{5,9})(?:\.attempt-([0-9]{1,9}))?"
-_IN_RUN = re.compile(rf"logs/rank{_NUMBERED}\.log")
 
 
 def name_of(stem: str, ending: str, number: int, attempt: int = 0) -> str:
     """Return the name of the file of a rank or node: `rank-00007.attempt-2.jsonl`."""
     of_attempt = f".attempt-{attempt}" if attempt else ""
     return f"{stem}-{number:05d}{of_attempt}{ending}"
-
-
-def log_place(rank: int, attempt: int) -> str:
-    """Return the log of one rank in one attempt, relative to the run directory."""
-    return f"logs/{name_of('rank', '.log', rank, attempt)}"
 
 
 class _Within:
@@ -80,9 +73,6 @@ class RunPaths:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.id = path.name
-
-    def __repr__(self) -> str:
-        return f"Run({str(self.path)!r})"
 
     def _numbered_file(
         self, folder: str, stem: str, ending: str, number: int, attempt: int = 0
@@ -141,13 +131,6 @@ class RunPaths:
         logs = _listed(self.submitit_folder, r"(?s)[^.].*\.(?:log|out|err)")
         own = [path for path in logs if not path.name.endswith(("_lsf.out", "_pbs.out"))]
         return own if any(path.exists() and path.stat().st_size for path in own) else logs
-
-    def named_file(self, name: str | None) -> Path | None:
-        """Return a rank's log that a verdict names; None where it, or a link, leads elsewhere."""
-        if not name or not _IN_RUN.fullmatch(name):
-            return None
-        path = os.path.realpath(self.path / name)
-        return Path(path) if path.startswith(f"{os.path.realpath(self.path)}/") else None
 
 
 def _listed(folder: Path, pattern: str) -> list[Path]:

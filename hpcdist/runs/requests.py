@@ -24,7 +24,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.polling import poll
-from hpcdist.base.text import listed, number_of
+from hpcdist.base.text import listed
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import UnixTime
 
@@ -212,7 +212,6 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     """An operation that some ranks of a group have begun, and that does not end."""
 
     group: str
-    num_members: int
     waiting: list[int]
     """Ranks that have begun it, as most of them did."""
     operation: Operation
@@ -259,7 +258,6 @@ def find_standstills(
         found.append(
             Standstill(
                 group=name,
-                num_members=len(members),
                 waiting=[rank for rank, one in waiting.items() if _fits(one, usual)],
                 operation=usual,
                 missing=[rank for rank in members if rank not in reached | mute],
@@ -316,7 +314,7 @@ def describe(standstills: Sequence[Standstill], lines: Mapping[int, str]) -> str
         each = ", and ".join(f"{who} in {what} {since}" for who, what, since in waits[:3])
         return f"the ranks use process groups in different orders: {each}"
     if not first.missing:
-        return f"all {number_of(first.num_members, 'rank')} have begun {what}, which does not end"
+        return f"all its ranks have begun {what}, which does not end"
     return f"{listed(first.missing)} never reached {what}, in which {who} {since}"
 
 

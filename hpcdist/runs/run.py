@@ -7,7 +7,7 @@ its folder, which has no spec.json, for a sweep is no run:
     <runs>/<sweep id>/
       sweep.json          its id: the runs have all else
       <job>/script.sh     what the scheduler was given for an array, and submitit/ with its files
-      summary.txt, .json  what --summary-after writes
+      summary.txt, .json  the summary of a comparison, which the command that waited wrote
     <runs>/<sweep id>-000/    the run of the first point, and so on: runs like all others
 """
 
@@ -22,9 +22,9 @@ import pickle
 import re
 import secrets
 import shlex
-import sys
 import time
 from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,6 @@ _FOLDERS = ("submitit", "launch", "attempts", "logs", "events", "errors", "check
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
 ID = re.compile(rf"(?P<submission>[^.].*-\d{{8}}-\d{{6}}-[{_ID_LETTERS}]{{4}})(?:-\d{{3,}})?")
 _MOST_COMPARED = 200
-_SPEC_KEYS = frozenset({"created_s", "job"})
-"""Keys of every spec.json of hpcdist; other programs write files of that name, too."""
 _ANOTHER = "name another folder with --runs or HPCDIST_RUNS"
 _ATTEMPT = re.compile(r"[0-9]{5,9}")
 _RESERVE_BYTES = 1 << 17
@@ -66,13 +64,11 @@ class RunAttempts(RunPaths):
 
     def claim_attempt(self) -> int:
         """Take the next attempt number; whoever holds the newest leads the run."""
-        attempt = self.newest_attempt() + 1
+        attempt = self.newest_attempt()
         while True:
-            try:
+            attempt += 1
+            with suppress(FileExistsError):
                 (self.attempts_folder / f"{attempt:05d}").mkdir(mode=files.PRIVATE_FOLDER)
-            except FileExistsError:
-                attempt += 1
-            else:
                 return attempt
 
     def attempts(self) -> list[int]:
@@ -288,24 +284,25 @@ def all_runs(runs: Path) -> list[Run]:
         raise RunDirectoryError(
             f"{runs}: the runs cannot be read: {error.strerror}", hint=_ANOTHER
         ) from None
-    by_age: list[tuple[tuple[int, str], Run]] = []
+    found = []
     for entry in filter(files.is_folder, entries):
         if entry.name.startswith("."):  # no run's name does, see `slug`
             continue
         run = Run(Path(entry.path))
         spec = run.spec
-        if (spec.job and spec.created_s) or is_run(run.path):
+        if is_run(run.path, spec):
             run.recorded_id = spec.id  # its file is read just once
-            by_age.append((created_ns(run, spec), run))
-    return [run for _, run in sorted(by_age, key=lambda each: each[0])]
+            found.append((created_ns(run, spec), run))
+    return [run for _, run in sorted(found, key=itemgetter(0))]
 
 
-def is_run(path: str | Path) -> bool:
-    """Return whether a folder is a run's: by its spec.json; by a folder where that is damaged."""
-    content = files.read_json(file := Path(path, "spec.json"))
-    if isinstance(content, dict) and content.keys() >= _SPEC_KEYS:
-        return True
-    return os.path.lexists(file) and os.path.isdir(os.path.join(path, "attempts"))
+def is_run(path: str | Path, spec: RunSpec | None = None) -> bool:
+    """Return whether a folder is a run's: by its spec.json, as other programs write files of that
+    name, too; by a folder where that is damaged."""
+    run = Run(Path(path))
+    spec = spec or run.spec
+    is_damaged_one = os.path.lexists(run.spec_file) and os.path.isdir(run.attempts_folder)
+    return bool(spec.job and spec.created_s) or is_damaged_one
 
 
 def find_run(runs: Path, name: str) -> Run:
@@ -498,15 +495,14 @@ def delete_folder(folder: Path) -> None:
 
 def write_outcome(run: Run, rank: int, attempt: int, kind: str, value: Any) -> None:
     """Keep what a submitted function `returned` or `raised` in this rank, as a private file. A
-    training does not fail for a result that cannot be pickled: the sentence that says so is kept as
-    `lost`. Raises OSError."""
+    training does not fail for a result that cannot be pickled: why it is `lost` is kept. Raises
+    OSError."""
     import cloudpickle
 
     try:
         data = cloudpickle.dumps((kind, value))
     except Exception as error:  # noqa: BLE001 - objects pickle themselves as they like
         sentence = f"a {type(value).__qualname__}, which cannot be pickled: {error}"
-        files.print_line(f"hpcdist: this rank {kind} {sentence}", sys.stderr)
         data = pickle.dumps(("lost", sentence))
     path = run.outcome_file(rank, attempt)
     path.parent.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
@@ -526,11 +522,11 @@ def returned_by(run: Run, rank: int, verdict: Verdict) -> Any:
         with files.open_private(run.outcome_file(rank, verdict.attempt)) as file:
             kind, value = pickle.load(file)  # noqa: S301 - written by the user's own ranks
     except Exception as error:  # noqa: BLE001 - as above
-        kind, unread = "lost", error
-        value = f"what cannot be read here: {type(error).__name__}: {error}"
+        kind, value, unread = "lost", f"{type(error).__name__}: {error}", error
     if not is_done:  # the verdict has the text and the traceback in any case
         raise RunFailedError(run.id, verdict) from (value if kind == "raised" else None)
     if kind == "lost":
         hint = "return plain values, such as numbers, lists, dicts, and tensors that are on the CPU"
-        raise HpcdistError(f"rank {rank} of run {run.id} returned {value}", hint=hint) from unread
+        message = f"rank {rank} of run {run.id} returned what cannot be read here: {value}"
+        raise HpcdistError(message, hint=hint) from unread
     return value

@@ -20,14 +20,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from io import FileIO
-from itertools import compress
 from pathlib import Path
 
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, UserError
 from hpcdist.base.ownership import is_own
 from hpcdist.base.progress import track
-from hpcdist.base.secrets import is_fixture, is_private_key, is_secret_file
+from hpcdist.base.secrets import is_secret_file
 from hpcdist.base.text import first_few, show_bytes
 from hpcdist.runs.run import ID, SWEEP_FILE, Run, cannot_write
 from hpcdist.runs.spec import RunSpec
@@ -37,8 +36,6 @@ RECEIVED = re.compile(r"\.tree-[0-9a-f]{8}")
 """Name of a folder with a work tree that a laptop has sent for one command."""
 DEFAULT_LIMIT_BYTES = 100e6
 
-_OF_RUNS = ("/spec.json", f"/{SWEEP_FILE}")
-_KEY_BYTES = 16_384
 _TICK_NS = 2_000_000_000
 """Two changes of a file within this time may have the same time of change."""
 _NUM_THREADS = 8  # on a shared file system each file is a wait, not work
@@ -66,15 +63,14 @@ class SnapshotPlan:
 
     def path_in(self, copy: Path, path: str) -> Path | None:
         """Return the place of a file or a folder in a copy of the work tree; None where it has
-        none. A path may go on within a file, which is a zip file then."""
+        none."""
         parent, name = os.path.split(os.path.abspath(path))
         # Links on the way are resolved, and it itself is not.
         relative = os.path.relpath(os.path.join(os.path.realpath(parent), name), self.root)
         for held, target in self.targets.items():
-            if target != os.path.join(self.source, held):  # what git ignores leads to the original
-                is_around = relative == "." or f"{held}/".startswith(f"{relative}/")
-                if is_around or relative.startswith(f"{held}/"):
-                    return copy / relative
+            is_copied = target != os.path.join(self.source, held)  # what git ignores is linked to
+            if is_copied and (relative == "." or f"{held}/".startswith(f"{relative}/")):
+                return copy / relative
         return None
 
     def python_path_in(self, copy: Path, entries: Sequence[str]) -> list[str]:
@@ -91,14 +87,16 @@ def plan_snapshot(
     """List the git work tree of `cwd`: tracked and untracked files, with changes not committed.
 
     What git ignores, such as data or a virtual environment, is not copied but linked to. Folders of
-    runs and bytecode are left out, and so are files that hold secrets, which a note names.
+    runs and bytecode are left out, and so are files that hold secrets by their names; a note names
+    these.
 
     Raises NoWorkTreeError, and UserError where the files have more than `limit_bytes`.
     """
     root = find_work_tree(str(cwd))
     listed = sorted(_list_files(root))
     # Runs of other days, too.
-    others = {os.path.dirname(path) for path in listed if path.endswith(_OF_RUNS)}
+    of_runs = ("/spec.json", f"/{SWEEP_FILE}")
+    others = {os.path.dirname(path) for path in listed if path.endswith(of_runs)}
     left_out = {folder for folder in others if ID.fullmatch(os.path.basename(folder))}
     left_out.add(os.path.relpath(os.path.realpath(runs), root))
     secret = {path for path in listed if is_secret_file(path) and not _is_out(path, left_out)}
@@ -117,13 +115,8 @@ def plan_snapshot(
             elif stat.S_ISREG(status.st_mode):
                 sizes[path] = status.st_size
     _check_size(root, sizes, limit_bytes)
-    from concurrent.futures import ThreadPoolExecutor  # many commands only ask what there is
-
-    with ThreadPoolExecutor(_NUM_THREADS) as pool:
-        are_keys = pool.map(lambda path: _is_key(root, path), sizes)
-        secret.update(compress(sizes, track(are_keys, "reading files", total=len(sizes))))
     left_out |= secret
-    targets = dict.fromkeys(sizes.keys() - secret, "")
+    targets = dict.fromkeys(sizes, "")
     targets |= {path: _target(root, path, left_out) for path in links}
     # git lists a folder whose files are all ignored by a pattern, and then its files as well.
     shapes = ("--others", "--ignored", "--exclude-standard", "--directory")
@@ -141,7 +134,7 @@ def plan_snapshot(
         source=root,
         cwd=os.path.realpath(cwd),
         targets=dict(sorted(targets.items())),
-        num_bytes=sum(sizes[path] for path in sizes.keys() - secret),
+        num_bytes=sum(sizes.values()),
         notes=[note] if secret else [],
     )
 
@@ -153,8 +146,8 @@ def _check_size(root: str, sizes: dict[str, int], limit_bytes: float) -> None:
         raise UserError(
             f"the work tree {root} has {show_bytes(total)} in {len(sizes):,} files, more than the "
             f"{show_bytes(limit_bytes)} that a snapshot may have; the largest: {listed}",
-            hint="list what the job does not change in .gitignore (it is then linked to), raise "
-            "the limit with HPCDIST_SNAPSHOT_LIMIT_MB, or use --no-snapshot",
+            hint="list what the job does not change in .gitignore (it is then linked to), or use "
+            "--no-snapshot",
         )
 
 
@@ -168,12 +161,6 @@ def find_received(cwd: Path) -> SnapshotPlan | None:
                 root=str(root), source=str(root.parent), cwd=str(here), targets=targets
             )
     return None
-
-
-def _is_key(root: str, path: str) -> bool:
-    """Return whether the content of a file is a private key."""
-    with _open_original(os.path.join(root, path)) as file:
-        return is_private_key(os.pread(file.fileno(), _KEY_BYTES, 0)) and not is_fixture(path)
 
 
 def _open_original(path: str) -> FileIO:

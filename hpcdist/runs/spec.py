@@ -5,7 +5,7 @@ A file whose keys have values of other types counts as damaged, see `hpcdist.bas
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
@@ -126,7 +126,6 @@ class JobOutline(JobSpec, frozen=True, kw_only=True, forbid_unknown_fields=False
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """spec.json: all that was decided about a run, and what it was decided with."""
 
-    version: Literal[1] = 1
     id: str | None = None
     created_s: UnixTime | None = None
     """Unix time."""

@@ -40,7 +40,6 @@ def summarize(
     accounting: Mapping[str, Accounting] | Ask[Accounting] | None = None,
     uses_kept: bool = False,
     goal: Goal | None = None,
-    compares_disturbed: bool = False,
 ) -> Summary:
     """Return runs in figures, in the order given; what is no run is skipped, and listed.
 
@@ -48,8 +47,7 @@ def summarize(
     `accounting` what it has on jobs; or they are asked for that, for the runs that may have it.
     With `uses_kept`, figures that are kept beside runs which have not changed since are taken, and
     those of the user's other runs are kept.
-    `goal` is the accuracy or loss that times are for; None is that of the jobs' `record.goal`. With
-    `compares_disturbed` runs are compared though something else used their CPUs.
+    `goal` is the accuracy or loss that times are for; None is that of the jobs' `record.goal`.
     """
     measured: list[MeasuredRun] = []
     runs, skipped = without_copies(runs)
@@ -75,8 +73,7 @@ def summarize(
             state, account = known.get(run.id), (accounting or {}).get(run.id)
             measured.append(place_run(measurement.run, run.path, state=state, accounting=account))
     digests = configurations([run.conditions for run in measured])
-    if not compares_disturbed:
-        measured = _set_disturbed_aside(measured, [digest.configuration for digest in digests])
+    measured = _set_disturbed_aside(measured, [digest.configuration for digest in digests])
     compared = compare_runs(measured)
     goals = _goals(measured) if goal is None else [goal] * len(measured)
     return Summary(
@@ -126,9 +123,8 @@ def _set_disturbed_aside(
     ]
     known = list(zip(kinds, figures, strict=True))
     calm = {kind for kind, own in known if own.disturbed is None and own.state == "done"}
-    why = "{} (--with-disturbed compares it all the same)"
     return [
-        msgspec.structs.replace(run, set_aside=why.format(own.disturbed))
+        msgspec.structs.replace(run, set_aside=own.disturbed)
         if own.disturbed is not None and kind in calm
         else run
         for run, (kind, own) in zip(measured, known, strict=True)

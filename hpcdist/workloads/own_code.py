@@ -17,7 +17,7 @@ from typing import Any
 
 from hpcdist.base.errors import JobError
 from hpcdist.base.files import read_bytes
-from hpcdist.job.files import MOST_SOURCE_BYTES, find_main
+from hpcdist.job.files import MOST_SOURCE_BYTES
 from hpcdist.job.function import load_call
 from hpcdist.job.preload import heavy_imports
 from hpcdist.job.spec import FunctionJob, ModuleJob, ProgramJob, ScriptJob
@@ -47,16 +47,13 @@ _KNOWS_LAUNCHERS = re.compile(
 
 
 class ScriptWorkload(Workload[ScriptJob]):
-    """A Python script, run as `python script.py args` would run it.
-
-    A folder with a `__main__.py` is a script too: `python folder args`.
-    """
+    """A Python script, run as `python script.py args` would run it."""
 
     def check(self) -> None:
         """Raise JobError for a program that starts its own ranks: these would wait forever."""
         if self.job.num_ranks == 1 or self.job.force:
             return
-        path, source = self._main_file(), b""
+        path, source = Path(self.job.script), b""
         with contextlib.suppress(OSError):  # it is read again where it runs
             source = read_bytes(path, most_bytes=MOST_SOURCE_BYTES)
         call = _STARTS_RANKS.search(source)
@@ -72,23 +69,14 @@ class ScriptWorkload(Workload[ScriptJob]):
         )
 
     def preload(self) -> list[str]:
-        """Return the heavy modules that the script imports; OSError for one in a zip file."""
-        return heavy_imports(self._main_file())
-
-    def _main_file(self) -> Path:
-        """Return the file that is run; of a folder, its main program."""
-        main = find_main(self.job.script)
-        return Path(self.job.script if main is None else main.origin or "")
+        """Return the heavy modules that the script imports."""
+        return heavy_imports(Path(self.job.script))
 
     def run(self, context: RankContext) -> None:  # noqa: ARG002
         """Run the script as `__main__`, with sys.argv and sys.path as python would give them."""
         path = str(Path(self.job.script))
         sys.argv = [path, *self.job.args]
         sys.orig_argv = [sys.executable, "-u", *sys.argv]  # programs execute it to start again
-        if find_main(path) is not None:
-            put_first(path)
-            run_program(_run_module, "__main__", alter_argv=False)
-            return
         if not getattr(sys.flags, "safe_path", False):  # python -P, PYTHONSAFEPATH
             put_first(os.path.dirname(os.path.realpath(path)))
         loader = SourceFileLoader("__main__", path)
@@ -103,10 +91,7 @@ class ModuleWorkload(ScriptWorkload):
     job: ModuleJob
 
     def preload(self) -> list[str]:
-        return heavy_imports(self._main_file(), Path.cwd())
-
-    def _main_file(self) -> Path:
-        return Path(self.job.script)
+        return heavy_imports(Path(self.job.script), Path.cwd())
 
     def run(self, context: RankContext) -> None:  # noqa: ARG002
         """Run the module as `__main__`; its packages are imported before."""

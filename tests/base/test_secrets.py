@@ -5,7 +5,6 @@ import pytest
 from hpcdist.base.secrets import (
     Stars,
     holds_secret,
-    is_private_key,
     is_secret_file,
     looks_secret,
     redact,
@@ -236,22 +235,3 @@ def test_files_that_hold_secrets_are_known_by_their_names(path):
 )
 def test_other_files_are_not_taken_for_secret(path):
     assert not is_secret_file(path)
-
-
-@pytest.mark.parametrize(
-    ("content", "is_key"),
-    [
-        (KEY, True),
-        ("\n-----BEGIN PRIVATE KEY-----\nabc", True),
-        ('{"type": "service_account", "private_key": "-----BEGIN PRIVATE KEY', True),
-        ("-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----\n" + KEY, True),
-        ("Bag Attributes\n  friendlyName: a\n" + KEY, True),
-        ("-----BEGIN PGP PRIVATE KEY BLOCK-----\nabc", True),
-        ("-----BEGIN PGP PUBLIC KEY BLOCK-----\nabc", False),
-        ("-----BEGIN CERTIFICATE-----\nabc", False),
-        ('HEADER = "-----BEGIN PRIVATE KEY-----"', False),
-        ("", False),
-    ],
-)
-def test_private_keys_are_known_by_their_content(content, is_key):
-    assert is_private_key(content.encode()) == is_key

@@ -6,8 +6,6 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
-
 import hpcdist as package
 from hpcdist.job.spec import ModuleJob, ScriptJob
 from hpcdist.workloads import load_workload
@@ -26,11 +24,6 @@ def make_script(user):
     return user.write("app/tell", TELL)
 
 
-def make_folder(user, beside=""):
-    user.write("app/beside.py", beside)
-    return user.write("app/__main__.py", TELL).parent
-
-
 def make_program(user, name="say", text=SAYS):
     path = user.write(name, text)
     path.chmod(0o755)
@@ -46,9 +39,8 @@ def snapshot_of(user):
     return Path(json.loads(spec.read_text())["snapshot"]["folder"])
 
 
-@pytest.mark.parametrize("make", [make_script, make_folder])
-def test_what_python_runs_by_its_path_runs_from_a_snapshot(hpcdist, make):
-    path = make(hpcdist)
+def test_a_script_without_suffix_runs_from_a_snapshot(hpcdist):
+    path = make_script(hpcdist)
     git_init(hpcdist)
     done = hpcdist("submit", path, "--local", "--snapshot")
     assert done.returncode == 0, done.stderr
@@ -60,11 +52,12 @@ def test_what_python_runs_by_its_path_runs_from_a_snapshot(hpcdist, make):
 def test_what_a_main_program_and_its_modules_import_is_imported_before_the_fork(
     hpcdist, monkeypatch
 ):
-    path = make_folder(hpcdist, "import torch.utils.data, PIL")
-    monkeypatch.chdir(hpcdist.folder / "app")
+    path = make_script(hpcdist)
+    hpcdist.write("app/beside.py", "import torch.utils.data, PIL")
+    monkeypatch.chdir(path.parent)
     script = ScriptJob(name="x", script=str(path))
     assert load_workload(script).preload() == ["torch.utils.data", "PIL"]
-    module = ModuleJob(name="x", module="tell", script=str(path / "__main__.py"))
+    module = ModuleJob(name="x", module="tell", script=str(path))
     assert "torch.utils.data" in load_workload(module).preload()
 
 

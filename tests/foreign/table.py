@@ -133,12 +133,6 @@ def _in_namespace(folder):
     _in_package(folder, initialized=False)
 
 
-def _folder_with_main(folder):
-    (folder / "program").mkdir()
-    shutil.copy(_PROGRAMS / "place.py", folder / "program" / "__main__.py")
-    _beside(folder / "program")
-
-
 def _console_entry(folder, program="place.py"):
     path = folder / "entry"
     path.write_text(f"#!/usr/bin/env python\n{(_PROGRAMS / program).read_text()}")
@@ -334,9 +328,6 @@ _FORMS = [
     Row(name="script without .py", program="program", prepare=_without_suffix, differs=_PATH),
     Row(name="script in a folder below", program="below/place.py", prepare=_below, differs=_PATH),
     Row(name="script that is a link", program="link.py", prepare=_link, differs=_PATH),
-    Row(
-        name="folder with __main__.py", program="program", prepare=_folder_with_main, differs=_PATH
-    ),
     Row(name="module", program="outer.part.program", how="module", prepare=_in_packages),
     Row(name="package", program="outer.part", how="module", prepare=_in_packages, is_slow=True),
     Row(

@@ -55,7 +55,7 @@ def test_in_a_job_file_a_path_is_relative_to_the_file_and_a_name_is_in_path(writ
         ("tool", "tool: there is no such program in PATH", "did you mean ./tool?"),
         ("", "there is no such program in PATH", "is looked for in PATH"),
         ("./gone", "./gone: there is no such file", "check the path"),
-        ("./folder", "./folder is a folder", "needs no --no-python"),
+        ("./folder", "./folder is a folder", "give the path"),
         ("./plain.py", "./plain.py is not executable", "chmod +x ./plain.py"),
         ("./no_line", "./no_line is a text that does not say what runs it", "#!/bin/bash"),
         ("./windows", "asks for '/bin/sh\\r', which is not there", "the end of the line"),

@@ -205,8 +205,6 @@ def test_the_exit_code_says_whether_it_became_slower(here, capsys):
         "Regression: ddp on 1 x 1, samples/s, is slower by 20.0 %; 5 % is allowed.\n"
     )
     assert "100.0 ± 5.0 (3)" in out
-    assert main(["summary", "runs/slow", "--against", "runs/before", "--threshold", "25%"]) == 0
-    capsys.readouterr()
     # Without names, runs are not compared with themselves.
     baseline = min(Path("runs/slow").iterdir())
     assert main(["summary", "--runs", "runs/slow", "--against", str(baseline), "--json"]) == 0
@@ -259,13 +257,6 @@ def test_what_is_no_baseline_is_refused(here, add, capsys, baseline, message):
     assert "hint: " in err
 
 
-@pytest.mark.parametrize("threshold", ["much", "-3%", "100%", "nan"])
-def test_a_threshold_is_a_percentage(here, capsys, threshold):
-    assert main(["summary", "--against", "runs/before", "--threshold", threshold]) == 2
-    assert "is not a percentage" in capsys.readouterr().err
-    assert main(["summary", "--threshold", "5%"]) == 2
-
-
 def test_runs_that_something_else_disturbed_are_left_out_and_named(add):
     load = "other processes took 1.5 of its 2 CPUs"
     before = summarize(add("a", *BEFORE), {}).runs
@@ -278,11 +269,9 @@ def test_runs_that_something_else_disturbed_are_left_out_and_named(add):
     file = io.StringIO()
     print_changes(make_console(file), result)
     assert "Left out, as something else used their CPUs" in " ".join(file.getvalue().split())
-    (change,) = compare_with(before, now, threshold=0.05, compares_disturbed=True).changes
-    assert len(change.now.runs) == 4
     # A baseline that was disturbed is none.
     before = [structs.replace(run, disturbed=load) for run in before]
     result = compare_with(before, now[:3], threshold=0.05)
     with pytest.raises(UserError, match="something else used the CPUs of") as error:
         check_comparison(result, before, now, name="old")
-    assert "--with-disturbed" in error.value.hint
+    assert "with nothing else on the machine" in error.value.hint

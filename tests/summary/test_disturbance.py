@@ -55,10 +55,7 @@ def test_a_host_that_was_busy_with_other_work_disturbs_only_where_its_cpus_were_
     assert [run.speedup is None for run in summary.runs] == [False, True, False, False]
     assert summary.runs[1].not_compared_because.startswith(load)
     text = told(capsys, summary)
-    assert "--with-disturbed compares it all the same" in text
-    compared = summarize([alone, busy], {}, compares_disturbed=True).runs
-    assert [run.speedup for run in compared] == pytest.approx([1.0, 2.0])
-    assert compared[1].disturbed == load
+    assert load in text
 
 
 def test_where_no_run_of_its_kind_was_undisturbed_it_is_compared_and_called_uncertain(

@@ -13,7 +13,7 @@ from rank_ends import rank_end
 from hpcdist.base.errors import UserError
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize, to_json
-from hpcdist.summary.report.csv import to_benchmarks_csv, to_csv
+from hpcdist.summary.report.csv import to_csv
 from hpcdist.summary.report.report import make_report
 from hpcdist.summary.report.text import to_markdown
 from hpcdist.summary.writing import write_output
@@ -130,50 +130,3 @@ def test_a_file_that_cannot_be_written_is_an_error_with_its_path(tmp_path, name)
         write_output(path, "a\n", what="the CSV")
     assert raised.value.hint
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_csv_of_benchmarks_has_a_line_per_cell_with_its_own_columns(make_run, events):
-    times = {"time_s": 0.0, "mean_time_s": 0.5}
-    tables = [
-        {"event": "table", "time_s": 0.0, "name": "all_reduce", "rate": "bus_bytes_per_s"},
-        {"event": "table", "time_s": 0.0, "name": "inference", "rate": "images_per_s"},
-    ]
-    size = {"event": "cell", "table": "all_reduce", "rate": 2048.0, **times}
-    cells = [
-        [
-            {**size, "keys": {"size_bytes": 1024}},
-            {**size, "keys": {"size_bytes": 4096}, "hosts": ["a", "b"]},
-        ],
-        [
-            {
-                "event": "cell",
-                "table": "inference",
-                "keys": {"strategy": "single", "batch_size": 8},
-                "parts_s": {"gather": 0.01},
-                **times,
-            }
-        ],
-    ]
-    runs = []
-    for job, table, measured in zip(("allreduce", "inf"), tables, cells, strict=True):
-        run = make_run(job, job=job, gpus=2)
-        events.write(run, 0, [events.start(0, world_size=2), table, *measured, events.end()])
-        runs.append(run)
-
-    first, second, inference = lines(to_benchmarks_csv(summarize(runs, {})))
-
-    assert (first["run"], first["table"], first["rate_unit"]) == (
-        *("allreduce", "all_reduce", "bus_bytes_per_s"),
-    )
-    assert (first["keys.size_bytes"], second["keys.size_bytes"]) == ("1024", "4096")
-    assert (float(first["mean_time_s"]), float(first["rate"])) == (0.5, 2048.0)
-    assert second["hosts"] == "a b"
-    assert (inference["keys.strategy"], inference["keys.batch_size"]) == ("single", "8")
-    assert float(inference["parts_s.gather"]) == 0.01
-    assert inference["keys.size_bytes"] == first["keys.strategy"] == ""
-
-
-def test_the_csv_of_benchmarks_has_its_columns_without_a_benchmark_too(summary):
-    (header,) = csv.reader(io.StringIO(to_benchmarks_csv(summary)))
-    assert {"run", "table", "mean_time_s", "rate", "rate_unit", "hosts", "note"} <= {*header}
-    assert len(header) == len({*header})

@@ -128,7 +128,7 @@ Where the time goes: lost against the ideal, in % of all the time
 2   1 x 2    90     1       -3       6       0      0      6   10
 3   2 x 2    80     2      -12      12       0      0     18   20
 exposed comm.: the time that ranks wait for communication that no computing
-hides (--explain)
+hides
 
 Time of one step, mean ± sd over all steps and ranks; what was learned; memory
      step time  median   p95            test  accuracy  peak mem.     re-

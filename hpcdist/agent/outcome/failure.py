@@ -18,7 +18,7 @@ from hpcdist.agent.outcome import words
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_DONE, EXIT_STOPPED
 from hpcdist.base.text import listed
-from hpcdist.runs.paths import log_place
+from hpcdist.runs.paths import name_of
 from hpcdist.runs.verdict import Kind, RankEnd, Verdict, cancelled_verdict
 
 _MEMORY_ERRORS = {"MemoryError", "_ArrayMemoryError", "OutOfMemoryError"}
@@ -191,7 +191,8 @@ def cancelled(signal_name: str, **fields: Any) -> Verdict:
 
 def numbered(verdict: Verdict, *, attempt: int, restarts: int = 0, time_s: float) -> Verdict:
     """Return a verdict with the numbers of its attempt, and `time_s` where it has no time yet."""
-    log = None if verdict.first is None else log_place(verdict.first.rank, attempt)
+    first = verdict.first
+    log = first and f"logs/{name_of('rank', '.log', first.rank, attempt)}"
     time_s = time_s if verdict.time_s is None else verdict.time_s
     return replace(verdict, attempt=attempt, restarts=restarts, time_s=time_s, log=log)
 

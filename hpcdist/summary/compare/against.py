@@ -85,11 +85,10 @@ def compare_with(
     runs: Sequence[RunSummary],
     *,
     threshold: float,
-    compares_disturbed: bool = False,
 ) -> Changes:
-    """Compare every quantity that both sides measured, job by job; of runs that were disturbed only
-    with `compares_disturbed`."""
-    left_out = [run.run for run in (*baseline, *runs) if run.disturbed and not compares_disturbed]
+    """Compare every quantity that both sides measured, job by job, but not of runs that were
+    disturbed."""
+    left_out = [run.run for run in (*baseline, *runs) if run.disturbed]
     is_left_out = {*left_out}
     baseline, runs = (
         [run for run in side if run.run not in is_left_out] for side in (baseline, runs)
@@ -237,7 +236,7 @@ def check_comparison(
         message = (
             f"there is nothing to compare with {name}: something else used the CPUs of {whose}"
         )
-        hint = "run them again with nothing else on the machine, or use --with-disturbed"
+        hint = "run them again with nothing else on the machine"
     elif any(run.state == "done" for run in baseline):
         theirs, mine = (
             first_few([f"{run.job} on {run.nodes} x {run.gpus_per_node}" for run in side])

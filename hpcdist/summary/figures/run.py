@@ -205,7 +205,7 @@ def measure_run(
             lost_s=lost_s,
             num_gpus=num_nodes * gpus if has_gpus else None,
             num_cpus=usage.num_cpus() or num_cpus,
-            price_per_hour=(record.spec.cluster.profile.node_price or 0.0) * num_nodes or None,
+            price_per_hour=(record.spec.cluster.profile.price_per_hour or 0.0) * num_nodes or None,
         ),
     )
     learned = list_learned(attempts)

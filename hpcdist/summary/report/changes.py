@@ -100,9 +100,7 @@ def _remarks(comparison: Changes) -> list[str]:
         "The settings of the baseline differ from those of": [
             run for change in changes if not change.same_settings for run in change.now.runs
         ],
-        "Left out, as something else used their CPUs (--with-disturbed compares them):": (
-            comparison.disturbed
-        ),
+        "Left out, as something else used their CPUs:": (comparison.disturbed),
         "Only in the baseline:": comparison.only_before,
         "Not counted, as they did not end well:": comparison.failed_now,
         "Not in the baseline, or not done yet:": others,

@@ -1,30 +1,26 @@
-"""The summary as CSV, for spreadsheets and data frames: a line per run, or per measurement.
+"""The summary as CSV, for spreadsheets and data frames: a line per run.
 
 Columns are called as the keys of the JSON, with dots between keys within keys: so units stand in
-the headers, and numbers are not rounded. Lists have no column, and benchmarks have lines of their
-own.
+the headers, and numbers are not rounded. Lists have no column.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from types import UnionType
-from typing import Any, get_args, get_origin
+from typing import get_args, get_origin
 
 import msgspec
 from msgspec import Struct
 
 from hpcdist.base import table
 from hpcdist.base.table import Column, Table
-from hpcdist.bench.cells import TimedCell
 from hpcdist.runs.events import PHASES
 from hpcdist.summary.figures.run import flatten
 from hpcdist.summary.figures.shares import SHARES
 from hpcdist.summary.figures.timing import OTHER
-from hpcdist.summary.values import SCHEMA, RunSummary, Summary, to_json
-
-_OF_RUN = ("run", "job", "state", "gpus_per_node", "world_size")
+from hpcdist.summary.values import RunSummary, Summary, to_json
 
 
 def to_csv(summary: Summary) -> str:
@@ -37,27 +33,8 @@ def to_csv(summary: Summary) -> str:
         "phase_s": [*PHASES, *sorted(recorded - {*PHASES, OTHER}), OTHER],
     }
     names = [name for name in _fields(RunSummary, keys) if not name.startswith("benchmark.")]
-    return _to_csv([flatten(run) for run in runs], ["schema", *names])
-
-
-def to_benchmarks_csv(summary: Summary) -> str:
-    """Return a header and one line per measurement of a benchmark, run by run; `table` says what
-    was measured, and other columns are empty."""
-    rows = []
-    for run in summary.runs:
-        head = {"schema": SCHEMA, **{name: getattr(run, name) for name in _OF_RUN}}
-        for kind in run.benchmark.tables if run.benchmark else []:
-            for cell in kind.cells:
-                row = head | flatten(msgspec.to_builtins(cell))
-                rows.append(row | {"rate_unit": kind.rate, "hosts": " ".join(cell.hosts)})
-    fields = ["hosts", "rate_unit", *_fields(TimedCell, {})]
-    of_dicts = sorted({name for row in rows for name in row if "." in name})
-    return _to_csv(rows, ["schema", *_OF_RUN, *fields, *of_dicts])
-
-
-def _to_csv(rows: Sequence[dict[str, Any]], names: Iterable[str]) -> str:
-    columns = [Column(name, operator.methodcaller("get", name)) for name in names]
-    return table.to_csv(Table("", columns, rows))
+    columns = [Column(name, operator.methodcaller("get", name)) for name in ["schema", *names]]
+    return table.to_csv(Table("", columns, [flatten(run) for run in runs]))
 
 
 def _fields(

@@ -42,10 +42,4 @@ def footnote(word: str) -> str:
     """Return the short name of a word, and what it means, for below a table."""
     *_, short = names_of(word)
     meaning = WORDS[word].partition(".")[0]
-    return f"{short}: {meaning[0].lower()}{meaning[1:]} (--explain)"
-
-
-def explain() -> str:
-    """Return all words with their meanings, a line or two each."""
-    lines = [f"{word}: {meaning}" for word, meaning in WORDS.items()]
-    return "\n".join([*lines, "docs/figures.md defines every figure."])
+    return f"{short}: {meaning[0].lower()}{meaning[1:]}"
