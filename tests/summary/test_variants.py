@@ -16,7 +16,6 @@ from hpcdist.summary.figures.shares import SHARES as PARTS
 from hpcdist.summary.report.pictures.speed import draw_bars
 from hpcdist.summary.report.text import make_console
 from hpcdist.summary.values import Group
-from hpcdist.summary.writing import write_comparisons
 
 COMPARISON = "compare-20261121-100000-abcd"
 BATCH = 32
@@ -259,27 +258,6 @@ def test_without_its_baseline_a_comparison_says_nothing_of_what_was_lost(add_run
     text = " ".join(printed(runs).split())
     assert "There is nothing to compare with" in text
     assert "lost against the ideal" not in text
-
-
-def test_of_variants_that_are_not_done_a_picture_is_written_too(add_run, tmp_path):
-    runs = [add_run("one", ALONE), add_run("two", ALONE, ALONE)]
-    for run in runs:
-        run.verdict_file.unlink()
-    (tmp_path / "runs" / COMPARISON).mkdir()
-    (picture,) = write_comparisons(summarize(runs, {}), tmp_path / "runs")
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_picture_and_the_figures_are_written_beside_the_runs(add_run, tmp_path):
-    folder = tmp_path / "runs" / COMPARISON
-    slow = ALONE | {"exposed_communication": 0.1}
-    runs = [add_run("one", ALONE), add_run("two", slow, slow)]
-    summary = summarize(runs, {})
-    assert write_comparisons(summary, folder.parent) == []
-    folder.mkdir()
-    (picture,) = write_comparisons(summary, folder.parent)
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert files.read_json(folder / "compare.json")["cells"][1]["ideal"] == 2
 
 
 def test_the_picture_of_a_comparison_draws_what_its_table_says_and_gains_left_of_zero(add_run):
