@@ -22,21 +22,20 @@ On a login node:
 
     hpcdist cluster detect                 # look at it
     hpcdist cluster detect --write         # ./hpcdist.yaml, for this project
-    hpcdist cluster detect --out ~/.config/hpcdist/hpcdist.yaml      # for all projects
+    hpcdist cluster detect > ~/.config/hpcdist/hpcdist.yaml          # for all projects
 
 The command asks the scheduler and writes one profile for every partition with GPUs and one for the default partition. It
-overwrites a file only with `--force`. Add yourself what the scheduler does not know, such as modules.
+overwrites no file. Add yourself what the scheduler does not know, such as modules.
 
 hpcdist ships a commented file for some clusters:
 
     hpcdist cluster copy                   # lists these clusters
     hpcdist cluster copy dtu               # look at it
-    hpcdist cluster copy dtu --write       # ./hpcdist.yaml; --out FILE and --force as above
+    hpcdist cluster copy dtu --write       # ./hpcdist.yaml
 
 These commands show your profiles and what a job would request:
 
-    hpcdist cluster list                   # the profiles; * is the one used without --cluster
-    hpcdist cluster show [NAME]            # every value, and where it comes from
+    hpcdist cluster show [NAME]            # every value, and where it comes from; all names
     hpcdist explain ddp --nodes 2 --gpus 2     # the script: what each line does, and its key or flag
 
 ## Where profiles are, and which one applies
@@ -45,12 +44,10 @@ These commands show your profiles and what a job would request:
   root of the git repository.
 - The user's file: `$XDG_CONFIG_HOME/hpcdist/hpcdist.yaml`, by default `~/.config/hpcdist/hpcdist.yaml`.
 
-If both files describe a cluster, they are merged key by key. The project's value wins, and its `null` removes the user's
-value. Lists, `environment`, `container`, `lsf` and `azure` are each replaced as one value. `--partition`, `--account` and `--qos`
-override both files.
+One file counts: the user's, if the project has none. `--partition`, `--account` and `--qos` override it.
 
-The first of these that is given selects the cluster: `--cluster NAME`, the variable `HPCDIST_CLUSTER`, `default` in the project's
-file, `default` in the user's file, the only cluster there is. Otherwise jobs are submitted without a profile, and so they are
+The first of these that is given selects the cluster: `--cluster NAME`, the variable `HPCDIST_CLUSTER`, `default` in the file, the
+only cluster there is. Otherwise jobs are submitted without a profile, and so they are
 with `--local` and `--scheduler local`. `--scheduler` overrides the profile's `scheduler`.
 
 The job's own values win over the profile. `--time` is short for `--set resources.time_limit_min`. It takes minutes, `H:MM:SS` or
@@ -74,8 +71,7 @@ clusters:
 _NOTES = """
 - `setup`: each item is bash code of one or more lines. A single text is a list of one item.
 - `environment`: values are text. Put numbers, true and false in quotes.
-- `python`: `~` is expanded. A path is relative to the file; a bare name is looked up on the machine that runs the job. A folder
-  stands for `bin/python` in it, or in its `.venv`; `.` is the file's own.
+- `python`: `~` is expanded. A path is relative to the file; a bare name is looked up on the machine that runs the job.
 - `container`: has the keys of [a job's section `container`](job-keys.md#container), and counts for jobs that name no image. A path
   of an image is relative to the file. See [containers.md](containers.md).
 - `host`: `hpc` or `me@login.site.org:/work/me`. The keys beside it, and paths in them, are for that host: see
@@ -217,7 +213,7 @@ clusters:
       workspace: ml-course
       compute: gpu-cluster
       environment: AzureML-acpt-pytorch-2.8-cuda12.6@latest
-      price_per_hour: 3.06
+    price_per_hour: 3.06
 ```
 
 An older LSF site, with GPUs as a resource, memory per host in the site's unit, ssh instead of blaunch, and a bsub that

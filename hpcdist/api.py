@@ -197,7 +197,7 @@ def submit(
             profile says if there are none.
         max_restarts: how often the ranks are started again after a failure.
         set: values of keys of the job, such as {"train.lr": 0.01}.
-        after: runs that must have ended well before; by name any:RUN or notok:RUN for other ends.
+        after: runs that must have ended well before; by name any:RUN for any end.
             Locally they are waited for here.
         runs: folder of the runs; HPCDIST_RUNS or ./runs if None.
         snapshot: run from a copy of the git work tree; on clusters, not locally, if None.
@@ -241,7 +241,6 @@ def sweep(
     set: Mapping[str, Any] | None = None,  # noqa: A002 - as the option --set
     args: Sequence[str] = (),
     after: _After = (),
-    summary_after: bool = False,
     runs: str | os.PathLike[str] | None = None,
     snapshot: bool | None = None,
     is_module: bool = False,
@@ -253,12 +252,10 @@ def sweep(
     ended. The runs are in the order of the points: the first key of `over` varies slowest.
 
     `over` has the values by key, such as {"nodes": [1, 2], "train.lr": [0.1, 0.01]}; nodes, gpus,
-    time and max_restarts stand for their keys, and cluster for the profile. Each point is run
-    `repeat` times, with a train.seed of its own each time unless `same_seed`, and so many runs at
-    one time as `max_parallel` says, of each scheduler: locally
-    1, else no limit if None. `set` has the values of keys that are the same at all points.
-    `summary_after` writes summary.txt and summary.json into the sweep's folder at the end. The
-    other arguments are those of `submit`, but `job` is no function.
+    time and max_restarts stand for their keys. Each point is run `repeat` times, with a train.seed
+    of its own each time unless `same_seed`, and so many runs at one time as `max_parallel` says:
+    locally 1, else no limit if None. `set` has the values of keys that are the same at all points.
+    The other arguments are those of `submit`, but `job` is no function.
 
     Raises:
         UserError: a value given here is wrong, at any point; nothing was submitted.
@@ -269,12 +266,7 @@ def sweep(
     """
     from hpcdist.job import load_job
     from hpcdist.submission.plan import plan_points
-    from hpcdist.submission.points import (
-        CLUSTER,
-        axes_from_values,
-        check_given_once,
-        make_points,
-    )
+    from hpcdist.submission.points import axes_from_values, check_given_once, make_points
 
     if callable(job):
         raise JobError(
@@ -286,21 +278,19 @@ def sweep(
     axes = axes_from_values(over)
     flags = _flags({}, set or {})
     check_given_once(axes, {key: flag.name for key, flag in flags.items()})
-    if cluster is not None:
-        check_given_once(axes, {CLUSTER: f"cluster={cluster!r}"})
     of_profile = {"partition": partition, "account": account, "qos": qos}
+    chosen, profile = _cluster(scheduler, cluster, of_profile, notify)
     planned = plan_points(
         make_points(axes, num_repeats=repeat),
-        load=lambda point: load_job(
-            job, flags=flags | point.job_flags, script_args=args, kind=kind
-        ),
-        choose=lambda name: _cluster(scheduler, name or cluster, of_profile, notify),
+        load=lambda point: load_job(job, flags=flags | point.flags, script_args=args, kind=kind),
+        scheduler=chosen,
+        cluster=profile,
         snapshot=snapshot,
         runs=folder,
         max_parallel=max_parallel,
         same_seed=same_seed,
     )
-    return _submit(planned, folder, after, summary_after=summary_after)
+    return _submit(planned, folder, after)
 
 
 def load(run: str, *, runs: str | os.PathLike[str] | None = None) -> SubmittedRun:
@@ -377,31 +367,32 @@ def _cluster(
     return chosen, with_channels(loaded, notify)
 
 
-def _submit(
-    planned: PlannedSubmission, folder: Path, after: _After, *, summary_after: bool = False
-) -> list[SubmittedRun]:
+def _submit(planned: PlannedSubmission, folder: Path, after: _After) -> list[SubmittedRun]:
     """Hand the runs over to their scheduler; run the points of a sweep that are for this machine,
     one after the other."""
-    from hpcdist.submission.dependencies import find_afters, settle
-    from hpcdist.submission.submit import LocalSweep, Submission, submit
-    from hpcdist.summary.writing import write_summary
+    from hpcdist.submission.dependencies import find_after, settle
+    from hpcdist.submission.submit import Submission, start_points, submit
 
     listed = [after] if isinstance(after, str | SubmittedRun) else list(after)
     names = [str(item.path) if isinstance(item, SubmittedRun) else item for item in listed]
-    dependencies = settle(find_afters(folder, names), planned.scheduler)
+    dependencies = settle([find_after(folder, name) for name in names], planned.scheduler)
     planned = planned.now() if listed else planned
     planned.prepare()
     if not planned.points_here():
-        submission = submit(
-            planned, runs=folder, dependencies=dependencies, summary_after=summary_after
-        )
+        submission = submit(planned, runs=folder, dependencies=dependencies)
         return [SubmittedRun(run) for run in submission.runs]
     submission = Submission(planned, folder)
-    for end in LocalSweep(submission).run_points():
-        if end.error is not None:
-            label = submission.planned.points[end.index].label
-            raise HpcdistError(f"the run for {label} could not be started: {end.error}")
-    begun = [run for run in submission.runs if run.path.exists()]
-    if summary_after:
-        write_summary(begun, submission.path)
-    return [SubmittedRun(run) for run in begun]
+    errors = []
+    for index, run in start_points(submission):
+        if isinstance(run, Run):
+            try:
+                SubmittedRun(run).wait()
+            except BaseException:
+                planned.scheduler.cancel([run])
+                raise
+        else:
+            label = submission.planned.points[index].label
+            errors.append(f"the run for {label} could not be started: {run.message}")
+    if errors:
+        raise HpcdistError(errors[0])
+    return [SubmittedRun(run) for run in submission.runs if run.path.exists()]

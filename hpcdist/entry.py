@@ -26,11 +26,6 @@ def main(*, is_local: bool = False) -> None:
     0."""
     folder = Path(sys.argv[1])
     task = read_task(folder)
-    if not isinstance(task, AgentTask):
-        from hpcdist.summary.writing import write_summary
-
-        write_summary([Run(Path(path)) for path in task.run_paths], Path(task.folder))
-        return
     own_id = load_scheduler(task.scheduler).own_job_id()
     if own_id is not None:
         end_unless_adopted(folder, own_place(), own_id)
@@ -52,7 +47,7 @@ def main_of_node(run_path: str, scheduler: str) -> None:
 
 def _be_agent(task: AgentTask) -> tuple[Run, int, int]:
     """Return the run, the node's rank, and the run's exit code as far as this node knows it."""
-    from hpcdist.agent.agent import run_agent  # the job of a summary has no use for it
+    from hpcdist.agent.agent import run_agent
 
     run, place = Run(Path(task.run_path)), load_scheduler(task.scheduler).place()
     return run, place.node_rank, run_agent(run.path, place)

@@ -115,7 +115,6 @@ NAMES_SCHEDULERS = {
     "agent.beside": "drops variables of the job's step, as for a step beside it",
     "agent.launcher_end": "is called by Slurm's script, after srun",
     "base.secrets": "names of variables that are no secrets, and of keys that are",
-    "cli.course": "the course's exercise on Azure",
     "cli.main": "says in its help what there is",
     "cli.options": "says in its help what there is",
     "cli.submit": "says in its help what there is",

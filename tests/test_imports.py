@@ -33,7 +33,7 @@ VERBS = [
     ["logs", "nope"],
     ["summary"],
     ["submit", "nope", "--local"],
-    ["cluster", "list"],
+    ["cluster", "show"],
     ["cluster", "show"],
     ["cluster", "copy", "dtu"],
     ["explain", "ddp", "--scheduler", "slurm"],

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).parent.parent
-SHIPPED = ("hpcdist", "course", "docs/terms", "examples", "jobs", "templates")
+SHIPPED = ("hpcdist", "course", "docs/course", "docs/terms", "examples", "jobs", "templates")
 IN_SDIST = ("setup.cfg", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "MANIFEST.in")
 
 
@@ -56,7 +56,9 @@ def requirements():
 
 def sources_that_ship():
     paths = [path for name in SHIPPED for path in (REPOSITORY / name).rglob("*") if path.is_file()]
-    relative = [path.relative_to(REPOSITORY) for path in paths if path.suffix != ".pyc"]
+    relative = [
+        path.relative_to(REPOSITORY) for path in paths if path.suffix not in {".pyc", ".png"}
+    ]
     return {str(path) for path in relative}
 
 
@@ -97,7 +99,7 @@ def is_folder(archive, name):
 
 def test_the_wheel_holds_every_source_that_ships_and_no_more(wheel):
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    moved = r"^(course|docs/terms|examples|jobs|templates)/"
+    moved = r"^(course|docs/course|docs/terms|examples|jobs|templates)/"
     inside = {re.sub(moved, r"hpcdist/\1/", name) for name in sources_that_ship()}
     assert names == inside
 

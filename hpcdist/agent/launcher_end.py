@@ -26,7 +26,7 @@ from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers import load_requeuer
 from hpcdist.schedulers.base import Scheduler
 from hpcdist.schedulers.slurm.nodes import srun_errors
-from hpcdist.schedulers.tasks import AgentTask, end_unless_adopted, own_place, read_task
+from hpcdist.schedulers.tasks import end_unless_adopted, own_place, read_task
 
 _ON_ITS_WAY_S = 5.0
 """Time in which a verdict that another node wrote is seen here, on a shared file system."""
@@ -53,8 +53,6 @@ def main() -> None:
     had before."""
     folder, code, begin = sys.argv[1:]
     task = read_task(Path(folder))
-    if not isinstance(task, AgentTask):
-        return
     run = Run(Path(task.run_path))
     if (requeuer := load_requeuer(task.scheduler)) is not None:
         end_unless_adopted(Path(folder), own_place(), str(requeuer.own_job_id()))

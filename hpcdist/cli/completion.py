@@ -58,12 +58,6 @@ def _clusters(_ctx: click.Context, _typed: str) -> Iterable[str]:
     return all_profiles()[1]
 
 
-def _hosts(_ctx: click.Context, _typed: str) -> list[str]:
-    from hpcdist.runs.remote import known_hosts
-
-    return known_hosts()
-
-
 def _keys(_ctx: click.Context, typed: str) -> list[str]:
     """Return sections, or the keys of a section with their defaults: always more than one where
     there are more, so that no shell puts a space behind half of it."""
@@ -88,17 +82,11 @@ def _explained(ctx: click.Context, typed: str) -> list[str]:
     return [*_jobs(ctx, typed), *known_names(), *_runs(ctx, typed)]
 
 
-def _files_and_runs(ctx: click.Context, typed: str) -> list[str]:
-    return [_FILE, *_runs(ctx, typed)]
-
-
 _COMPLETERS: dict[str, _Completer] = {
     "job_name": _jobs,
     "script_args": lambda _ctx, _typed: [_FILE],
-    **dict.fromkeys(("run_name", "run_names", "first", "second", "after"), _runs),
-    **dict.fromkeys(("against", "summary run_names"), _files_and_runs),
+    **dict.fromkeys(("run_name", "run_names", "first", "second", "after", "against"), _runs),
     **dict.fromkeys(("cluster", "show name"), _clusters),
-    "host": _hosts,
     "overrides": _keys,
     "explain job_name": _explained,
 }
@@ -136,18 +124,16 @@ def answer(command: click.Command) -> int:
 
 
 @click.command
-@click.argument("shell", type=Choice(["bash", "zsh", "fish"]), required=False)
-def completion(*, shell: str | None) -> None:
-    """Print what makes a shell complete jobs, runs, clusters, keys and files; without SHELL, for
-    the one that $SHELL names.
+@click.argument("shell", type=Choice(["bash", "zsh", "fish"]))
+def completion(*, shell: str) -> None:
+    """Print what makes a shell complete jobs, runs, clusters, keys and files.
 
     \b
     hpcdist completion bash >> ~/.bashrc
     hpcdist completion zsh >> ~/.zshrc      below the line with compinit
     hpcdist completion fish > ~/.config/fish/completions/hpcdist.fish
     """
-    chosen = get_completion_class(shell or os.path.basename(os.environ.get("SHELL", "")))
-    if chosen is None:
-        raise click.UsageError("name the shell: bash, zsh, fish")
+    chosen = get_completion_class(shell)
+    assert chosen is not None
     command = click.get_current_context().find_root().command
     sys.stdout.write(chosen(command, {}, "hpcdist", VARIABLE).source())

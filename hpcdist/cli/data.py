@@ -26,7 +26,7 @@ data_set_options = with_options(
 
 
 def chosen_data(name: str, flags: Mapping[str, str | None]) -> Data:
-    """Return the section `data` of a job with these flags; --size is data.size, and so on. Say what
+    """Return the section `data` of a job with these flags; --root is data.root. Say what
     is made first, which takes a while.
 
     JobError for what no job takes. Relative folders are those of the shell.
@@ -65,12 +65,11 @@ def data() -> None:
 @click.option("--make", "folder", metavar="DIR", required=True, help="Make them in a new folder.")
 @click.option("--people", type=click.IntRange(1, 100_000), default=400, show_default=True)
 @click.option("--images", type=click.IntRange(2, 10_000_000), default=2000, show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-def faces(*, folder: str, people: int, images: int, seed: int) -> None:
+def faces(*, folder: str, people: int, images: int) -> None:
     """Make photographs in the layout of LFW (Labeled Faces in the Wild), and print their folder.
 
     They are crops of two photographs, mirrored and in other colours: 250 x 250 JPEG of the size of
-    LFW's files, a few people with many images and many with one or two. The same numbers and seed
+    LFW's files, a few people with many images and many with one or two. The same numbers
     make the same files.
     """
     from hpcdist.data.images.faces import Plan, make_faces, make_whole
@@ -79,7 +78,7 @@ def faces(*, folder: str, people: int, images: int, seed: int) -> None:
         raise UserError(
             f"--images is {images:,}, for {people:,} people", hint="each has one image or more"
         )
-    place, plan = Path(folder), Plan(people=people, images=images, seed=seed)
+    place, plan = Path(folder), Plan(people=people, images=images)
     with writing(place, hint="name a folder that you may write"):
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
             raise UserError(
@@ -120,13 +119,7 @@ def check(*, name: str, root: str | None, as_json: bool) -> int:
         "classes": len(parts.train.classes),
         "train": len(parts.train),
         "test": len(parts.test),
-        "images": report.sizes.total(),
-        "bytes": report.num_bytes,
-        "formats": dict(report.formats.most_common()),
-        "sizes": [
-            {"width": width, "height": height, "images": count}
-            for (width, height), count in report.sizes.most_common()
-        ],
+        "images": report.num_images,
         "problems": report.problems,
     }
     (print_json if as_json else _print)(described)
@@ -134,23 +127,12 @@ def check(*, name: str, root: str | None, as_json: bool) -> int:
 
 
 def _print(checked: Mapping[str, Any]) -> None:
-    from hpcdist.base.text import show_bytes
-
     for path, problem in checked["problems"].items():
         print(f"{one_line(path)} {one_line(problem)}")
     print(
         f"{checked['name']}: {checked['images']:,} images of {checked['classes']:,} classes, "
         f"{checked['train']:,} files for training, {checked['test']:,} for testing"
     )
-    if checked["sizes"]:
-        by_area = sorted(checked["sizes"], key=lambda size: size["width"] * size["height"])
-        least, most, usual = (
-            f"{size['width']:,} x {size['height']:,}"
-            for size in (by_area[0], by_area[-1], checked["sizes"][0])
-        )
-        pixels = usual if len(by_area) == 1 else f"{least} to {most}, most often {usual}"
-        formats = ", ".join(f"{name} {count:,}" for name, count in checked["formats"].items())
-        print(f"pixels: {pixels}; format: {formats}; {show_bytes(checked['bytes'])}")
     if number := len(checked["problems"]):
         what = "1 file is not an image" if number == 1 else f"{number:,} files are not images"
         note(f"{what}; jobs skip such files, or fail if data.bad_files is refuse")
@@ -163,26 +145,12 @@ def _print(checked: Mapping[str, Any]) -> None:
     metavar="T",
     help="As in data.transform of a job: none, light, heavy, or a list of transforms in YAML.",
 )
-@click.option("--size", metavar="PIXELS", help="Size of the images, as in data.size of a job.")
 @click.option("--out", metavar="FILE", help="Write the picture here, as PNG. [default: NAME.png]")
-@click.option(
-    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, help="Seed, as in train.seed of a job."
-)
-@click.option("--number", type=click.IntRange(1, 1024), default=16, help="Number of images.")
-def show(
-    *,
-    name: str,
-    root: str | None,
-    transform: str | None,
-    size: str | None,
-    out: str | None,
-    seed: int,
-    number: int,
-) -> None:
+def show(*, name: str, root: str | None, transform: str | None, out: str | None) -> None:
     """Draw the first batch of a training: each image as it was read, and as the model sees it.
 
-    These are the images that a job with this seed begins with, transformed as in its first epoch,
-    before their values are normalised.
+    These are the 16 images that a job with train.seed=0 begins with, transformed as in its first
+    epoch, before their values are normalised.
 
     \b
     hpcdist data show faces --transform heavy --out batch.png
@@ -200,16 +168,15 @@ def show(
         raise UserError(
             f"--out {path}: must be a .png in a folder that is there", hint="such as batch.png"
         )
-    flags = {"--root": root, "--transform": transform, "--size": size}
-    wanted = chosen_data(name, flags)
-    if out is None and path.exists():
-        raise UserError(f"{path} is already there", hint="name the file to write with --out")
+    wanted = chosen_data(name, {"--root": root, "--transform": transform})
+    if path.exists():
+        raise UserError(f"{path} is already there", hint="name another with --out")
     note(*notes_on_transform(wanted.transform))
     if find_data_set(wanted).images is None:
         check_data(wanted)  # JobError where files are missing, before torchvision looks for them
-    samples = load_preview(wanted, seed=seed, number=number)
+    samples = load_preview(wanted, seed=0, number=16)
     note(*(sample.problem for sample in samples if sample.problem))
-    title, of = f"{wanted.name}, seed {seed}", wanted.transform
+    title, of = wanted.name, wanted.transform
     if is_changed := of != "none":
         words = of if isinstance(of, str) else in_words(of)
         title = f"left as read, right as the model sees it: {title}, transform {words}"

@@ -41,16 +41,8 @@ _FOLDER = ".drills"
     show_default=True,
     help="About how long the drill takes, without the time in queues.",
 )
-@click.option("--keep", is_flag=True, help="Keep the runs of a drill in which all is well.")
 @json_option
-def drill(
-    *,
-    options: JobOptions,
-    names: tuple[str, ...],
-    budget_s: float,
-    keep: bool,
-    as_json: bool,
-) -> int:
+def drill(*, options: JobOptions, names: tuple[str, ...], budget_s: float, as_json: bool) -> int:
     """Run a job for two minutes while things go wrong, and say what it would have lost.
 
     \b
@@ -60,7 +52,7 @@ def drill(
 
     kill-rank, time-limit, kill-agent, full-disk and damage (of the newest checkpoint) happen one
     after the other. A script runs in a copy of the working directory. Ends with 1 if the job would
-    have lost work.
+    have lost work; the runs of the drill are then kept.
     """
     from hpcdist.job.spec import OwnCodeJob
     from hpcdist.runs.run import make_runs_folder, make_unique_folder, slug
@@ -98,29 +90,27 @@ def drill(
         say=say,
         check=interrupts.check,
     )
-    is_kept = True
+    costs: list[Cost] = []
     try:
         with interrupts.handled():
             interrupts.defer()
-            costs, runs = conduct(request)
-        is_kept = keep or any(cost.advice for cost in costs)
+            costs = conduct(request)
     except Interrupted:
-        is_kept = False
+        shutil.rmtree(folder, ignore_errors=True)
         raise
     finally:
-        if not is_kept:
+        is_well = costs and not any(cost.advice for cost in costs)
+        if is_well:
             shutil.rmtree(folder, ignore_errors=True)
         for each in (folder, folder.parent):
             with suppress(OSError):  # it is gone, or not empty
                 each.rmdir()
     code = EXIT_FAILED if any(cost.is_work_lost for cost in costs) else EXIT_DONE
     if as_json:
-        paths = [run.path if is_kept else None for run in runs]
-        told = {"exit_code": code, "undisturbed": paths[0], "disturbed": paths[1]}
-        print_json(told | {"disturbances": costs})
-        return code
-    _print(costs)
-    if is_kept:
+        print_json({"exit_code": code, "disturbances": costs})
+    else:
+        _print(costs)
+    if not is_well:
         say(f"its runs are in {folder}")
     return code
 

@@ -7,7 +7,6 @@ import functools
 import itertools
 import os
 import signal
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from hpcdist.base.files import shipped_folder
 from hpcdist.base.text import one_line
 from hpcdist.cli.host import JobCommand
 from hpcdist.cli.options import JOB_OPTIONS, JobOptions, job_options, json_option
-from hpcdist.cli.printing import note, print_fact, print_json, print_wrapped
+from hpcdist.cli.printing import note, print_fact, print_json
 
 _INDENT = "    "
 _TERMS = "docs/terms/exit-codes.md"
@@ -34,7 +33,6 @@ class Meaning(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     """What it is: a key, a verdict, a word."""
     text: list[str]
-    facts: dict[str, str] = {}
 
 
 class _ExplainCommand(JobCommand):
@@ -65,8 +63,14 @@ def explain(*, options: JobOptions, as_json: bool) -> None:
     hpcdist explain exposed communication
     """
     if _is_job(options.job_name, options.is_module, options.is_program):
-        described = _explain_job(options)
-        (print_json if as_json else _print_scripts)(described)
+        lines = _explain_job(options)
+        if as_json:
+            print_json(lines)
+            return
+        for explained in lines:
+            print(one_line(explained["line"]))
+            if text := " ".join([explained["why"], *(f"[{key}]" for key in explained["keys"])]):
+                print_fact(_INDENT, text)
         return
     word = " ".join([options.job_name, *options.script_args])
     found = _meanings(word) or [_of_run(word, options.runs)]
@@ -78,9 +82,6 @@ def explain(*, options: JobOptions, as_json: bool) -> None:
         for text in one.text:
             bullet = "- " if text.startswith("- ") else ""
             print_fact(f"{_INDENT}{bullet}", text.removeprefix(bullet))
-        width = max(map(len, one.facts), default=0) + 2
-        for name, value in one.facts.items():
-            print_fact(f"{_INDENT}{name.ljust(width)}", value)
 
 
 def _is_job(name: str, is_module: bool, is_program: bool) -> bool:
@@ -131,8 +132,7 @@ def _terms() -> dict[str, Meaning]:
         texts = [table[name] for table in (verdicts, states) if name in table]
         texts += [f"- {line}" for line in advice(name)] if name in verdicts else []
         kind = "a kind of verdict" if name in verdicts else "a state of runs"
-        see = "docs/hangs.md" if name == "hang" else _TERMS
-        terms.append(Meaning(name=name, kind=kind, text=texts, facts={"see": see}))
+        terms.append(Meaning(name=name, kind=kind, text=texts))
     for name, text in meanings("word").items():
         terms.append(Meaning(name=name, kind="a word of hpcdist", text=[text]))
     found = {term.name.lower(): term for term in terms}
@@ -157,17 +157,16 @@ def _of_keys(word: str) -> list[Meaning]:
     whole = [key for key in keys if key.path == word]
     found = []
     for key in whole or [key for key in keys if key.path.endswith(f".{word}")]:
-        facts = {"value": key.value, "default": key.default}
-        if key.value == "section":
+        is_section = key.value == "section"
+        page = "docs/job-keys.md" if key.workloads else "docs/cluster-profiles.md"
+        values = f"{key.value}{f' ({key.unit})' if key.unit else ''}, default: {key.default}"
+        if is_section:
             inside = [each.path for each in keys if each.path.startswith(f"{key.path}.")]
-            facts = {"keys": ", ".join(dict.fromkeys(inside))}
-        facts |= {"unit": key.unit} if key.unit else {}
-        if key.workloads:
-            facts["workloads"] = ", ".join(key.workloads)
-        facts["see"] = "docs/job-keys.md" if key.workloads else "docs/cluster-profiles.md"
-        kind = f"a {'section' if key.value == 'section' else 'key'} of "
+            values = f"keys: {', '.join(dict.fromkeys(inside))}"
+        values = f"{values}; see {page}"
+        kind = f"a {'section' if is_section else 'key'} of "
         kind += "a job file" if key.workloads else "hpcdist.yaml"
-        found.append(Meaning(name=key.path, kind=kind, text=[key.meaning], facts=facts))
+        found.append(Meaning(name=key.path, kind=kind, text=[key.meaning, values]))
     return found
 
 
@@ -175,7 +174,7 @@ def _of_run(word: str, runs: Path) -> Meaning:
     """Explain the verdict of a run; of a sweep, that of its first run that failed. Raises UserError
     for a name that means nothing."""
     from hpcdist.job.files import named_jobs
-    from hpcdist.monitor.states import OPEN_STATES, continuation, end_verdict, run_conditions
+    from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions
     from hpcdist.runs.run import find_runs, name_to_type
 
     try:
@@ -190,30 +189,21 @@ def _of_run(word: str, runs: Path) -> Meaning:
         ) from None
     conditions = run_conditions(found, warn=note)
     run = next((run for run in found if conditions[run.id].state == "failed"), found[-1])
-    condition, verdict = conditions[run.id], run.read_verdict()
-    facts = {"state": f"{condition.state}: {meanings('state')[condition.state]}"}
-    if verdict is None and condition.state in OPEN_STATES:
-        facts |= {"reason": condition.reason} if condition.reason else {}
-        return Meaning(name=run.id, kind="a run", text=[], facts=facts)
-    if verdict is None and (damage := run.describe_damage()):
-        return Meaning(name=run.id, kind="a run", text=[f"the run's {damage}"], facts=facts)
+    condition, verdict, damage = conditions[run.id], run.read_verdict(), run.describe_damage()
+    if verdict is None and (damage or condition.state in OPEN_STATES):
+        state = f"{condition.state}: {meanings('state')[condition.state]}"
+        why = f"the run's {damage}" if damage else condition.reason
+        return Meaning(name=run.id, kind="a run", text=[state, *filter(None, [why])])
     verdict = verdict or end_verdict(run, condition)
-    code = verdict.exit_code_of_run
-    facts["verdict"] = f"{verdict.kind}: {meanings('kind')[verdict.kind]}"
-    facts["exit code"] = f"{code}: {exit_code_in_words(code) or 'of the program'}"
-    facts |= {"log": str(run.path / verdict.log)} if verdict.log is not None else {}
-    facts |= {"go on with": command} if (command := continuation(run, verdict)) else {}
     helps = [f"- {line}".replace("RUN", name_to_type(run.path)) for line in advice(verdict.kind)]
-    return Meaning(name=run.id, kind="a run", text=[verdict.message, *helps], facts=facts)
-
-
-# Scripts.
+    kind = f"{verdict.kind}: {meanings('kind')[verdict.kind]}"
+    return Meaning(name=run.id, kind="a run", text=[verdict.message, kind, *helps])
 
 
 def _explain_job(options: JobOptions) -> list[dict[str, Any]]:
-    """Explain the scripts of a job, once for runs whose scripts are alike."""
+    """Explain the lines of a job's script; of a sweep, of the script of its first run."""
     from hpcdist.cli.submit import plan, settle_afters
-    from hpcdist.submission.plan import planned_scripts, shape_of
+    from hpcdist.submission.plan import planned_scripts
 
     try:
         planned = plan(options)
@@ -221,31 +211,7 @@ def _explain_job(options: JobOptions) -> list[dict[str, Any]]:
         note(f"{error.message}: this is what --local does")
         planned = plan(replace(options, local=True, scheduler=None))
     dependencies = settle_afters(options, planned) if planned.has_queue else []
-    jobs = planned_scripts(planned, options.runs, dependencies)
-    scripts = {index: script for script, points in jobs for index in points}
-    alike: dict[str, list[int]] = {}
-    for index, run in enumerate(planned.plans):
-        job = run.loaded.job
-        key = f"{planned.points[index].cluster} {shape_of(job)} {job.container}"
-        alike.setdefault(key, []).append(index)
-    return [
-        {
-            "runs": list(dict.fromkeys(planned.points[index].label for index in same)),
-            "num_runs": len(same),
-            "lines": planned.plans[same[0]].explain(scripts[same[0]], options.runs),
-        }
-        for same in alike.values()
-    ]
-
-
-def _print_scripts(described: Iterable[dict[str, Any]]) -> None:
-    total = sum(each["num_runs"] for each in described)
-    for number, each in enumerate(described):
-        if number:
-            print()
-        if total > 1:
-            print_wrapped(f"{each['num_runs']} of {total} runs: {', '.join(each['runs'])}")
-        for explained in each["lines"]:
-            print(one_line(explained["line"]))
-            if text := " ".join([explained["why"], *(f"[{key}]" for key in explained["keys"])]):
-                print_fact(_INDENT, text)
+    script, points = planned_scripts(planned, options.runs, dependencies)[0]
+    if len(planned.plans) > 1:
+        note(f"this is the script of the first run: {planned.points[points[0]].label}")
+    return planned.plans[points[0]].explain(script, options.runs)

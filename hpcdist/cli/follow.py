@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -20,13 +19,12 @@ from hpcdist.runs.run import Run, name_to_type
 
 if TYPE_CHECKING:
     from hpcdist.runs.verdict import Verdict
-    from hpcdist.submission.submit import PointEnd, Submission
+    from hpcdist.submission.submit import Submission
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HURRY_S = 0.5
 """Time after which another Ctrl-C is meant as one: some programs pass on what their terminal sends
 to this one, too."""
-_TELL_S = 1.0
 
 
 class Interrupted(KeyboardInterrupt):
@@ -85,17 +83,9 @@ class Interrupts:
         from hpcdist.monitor.follow import end_sentence
         from hpcdist.schedulers import load_scheduler
 
-        tell_s = time.monotonic() + _TELL_S
-
-        def is_urgent() -> bool:
-            nonlocal tell_s
-            if time.monotonic() > tell_s:
-                tell_s = math.inf
-                say("the ranks have some time to save (launch.grace_s); Ctrl-C ends them at once")
-            return self.is_urgent
-
+        say("the ranks have some time to save (launch.grace_s); Ctrl-C ends them at once")
         scheduler = load_scheduler(runs[0].read_scheduler() or LOCAL)
-        scheduler.cancel(runs, number=number, is_urgent=is_urgent)
+        scheduler.cancel(runs, number=number, is_urgent=lambda: self.is_urgent)
         for run in runs:
             verdict = run.read_verdict()
             if verdict is not None and verdict.state == "cancelled":
@@ -108,7 +98,6 @@ def follow_run(
     *,
     as_json: bool,
     owned: bool,
-    with_summary: bool = False,
     first_attempt: int = 0,
 ) -> int:
     """Follow a run to its end and return its exit code; an `owned` run must not outlive this.
@@ -136,10 +125,8 @@ def follow_run(
         else:
             screen.say(end_sentence(run, verdict))
             code = verdict.exit_code_of_run
-            if verdict.state == "done" and not (with_summary or as_json):
+            if verdict.state == "done" and not as_json:
                 name_summary(run.path)
-    if with_summary and verdict is not None:
-        print_summary([run], run.path, as_json=as_json)
     if as_json:
         print_json(describe_end(run, code))
     return code
@@ -187,50 +174,38 @@ def wait_for_sweep(runs: Sequence[Run], path: Path, interrupts: Interrupts) -> i
 
 
 def run_points(submission: Submission, interrupts: Interrupts, *, as_json: bool) -> int:
-    """Run the points of a sweep that are for this machine, and return the exit code.
-
-    A run at a time is shown as `submit --local` shows it; of several at once only beginnings and
-    ends, as nobody could read their logs.
-    """
+    """Run the points of a sweep that are for this machine, each as `submit --local` shows it, and
+    return the exit code."""
     from hpcdist.monitor.follow import end_sentence, follow
     from hpcdist.monitor.logs import Screen
     from hpcdist.monitor.states import exit_code_of_all
-    from hpcdist.submission.submit import LocalSweep
+    from hpcdist.submission.submit import start_points
 
     points, name = submission.planned.points, submission.id
-    is_one_by_one = (submission.planned.max_parallel or 1) == 1
-
-    class Shown(LocalSweep):
-        def end(self, running: Sequence[Run], why: BaseException) -> None:
-            interrupts.end(running, getattr(why, "signal", signal.SIGTERM))
-
-        def started(self, index: int, run: Run) -> None:
-            began = "" if is_one_by_one else " began"
-            say(f"run {run.id} ({index + 1} of {len(points)}){began}: {points[index].label}")
-
-        def ended(self, end: PointEnd) -> None:
-            if end.run is not None and end.verdict is not None:
-                say(end_sentence(end.run, end.verdict))
-            else:
-                say(f"the run for {points[end.index].label} could not be started: {end.error}")
-
-        def wait(self, running: Mapping[int, Run]) -> dict[int, Verdict]:
-            if not is_one_by_one:
-                return super().wait(running)
-            ((index, run),) = running.items()
+    verdicts: list[Verdict | None] = []
+    for index, run in start_points(submission):
+        label = points[index].label
+        if not isinstance(run, Run):
+            say(f"the run for {label} could not be started: {run.message}")
+            verdicts.append(None)
+            continue
+        say(f"run {run.id} ({index + 1} of {len(points)}): {label}")
+        try:
             with closing(Screen(log=sys.stderr if as_json else sys.stdout)) as screen:
-                return {index: follow(run, screen, check=interrupts.check)}
-
-    try:
-        ends = Shown(submission, interrupts.check).run_points()
-    except Interrupted:
-        say(f"sweep {name} interrupted; its runs here are cancelled or were not started")
+                verdict = follow(run, screen, check=interrupts.check)
+        except BaseException as error:
+            interrupts.end([run], getattr(error, "signal", signal.SIGTERM))
+            if not isinstance(error, Interrupted):
+                raise
+            say(f"sweep {name} interrupted; its runs here are cancelled or were not started")
+            return EXIT_INTERRUPTED
+        say(end_sentence(run, verdict))
+        verdicts.append(verdict)
+    if not verdicts:
         return EXIT_INTERRUPTED
-    if not ends:
-        return EXIT_INTERRUPTED
-    states = [end.verdict.state if end.verdict else "not started" for end in ends]
+    states = [verdict.state if verdict else "not started" for verdict in verdicts]
     say(f"sweep {name}: {states_in_words(states)}")
-    return exit_code_of_all(end.verdict for end in ends)
+    return exit_code_of_all(verdicts)
 
 
 def name_summary(path: Path) -> None:

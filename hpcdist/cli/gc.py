@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,23 +32,12 @@ _REMOVABLE = "- (would be removed)"
     metavar="DAYS",
     help="Only runs that ended so many days ago. [default: 30; 0 for runs that are named]",
 )
-@click.option(
-    "--keep-last",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="N",
-    help="Keep the newest N runs whole.",
-)
-@click.option("--checkpoints", "only", flag_value="checkpoints", help="Only checkpoints.")
-@click.option("--code", "only", flag_value="code", help="Only copies of code.")
 @click.option("--yes", is_flag=True, help="Remove without asking.")
 @about_runs
 def gc(
     *,
     run_names: tuple[str, ...],
     older_than: float | None,
-    keep_last: int,
-    only: str | None,
     yes: bool,
     runs: Path,
     as_json: bool,
@@ -63,7 +51,7 @@ def gc(
 
     \b
     hpcdist gc                          what ended 30 days ago or before
-    hpcdist gc --older-than 7 --checkpoints
+    hpcdist gc --older-than 7
     hpcdist gc ddp-20261121-092337-tfva --yes
     """
     from hpcdist.monitor.garbage import find_garbage, remove
@@ -71,15 +59,13 @@ def gc(
 
     default_days = 0.0 if run_names else 30.0
     everything = all_runs(runs)
-    found = find_garbage(
+    candidates = find_garbage(
         runs,
         everything,
         run_states(everything, warn=note),
         older_than_s=(default_days if older_than is None else older_than) * _DAY_S,
-        keep_last=keep_last,
         named=_named(runs, run_names) if run_names else None,
     )
-    candidates = [candidate for candidate in found if only in {None, candidate.what}]
     free = [candidate for candidate in candidates if candidate.kept_because is None]
     is_removed = bool(free) and yes
     if not as_json:
@@ -96,17 +82,12 @@ def gc(
     freed = sum(each.tree.num_bytes for each in free if each.tree.path not in problems)
     if as_json:
         reasons = {each.tree.path: each.kept_because for each in candidates} | problems
-        items = [
-            {
-                "what": each.what,
-                "name": each.name,
-                "path": each.tree.path,
-                "bytes": each.tree.num_bytes,
-                "removed": is_removed and reasons[each.tree.path] is None,
-                "kept_because": reasons[each.tree.path],
-            }
-            for each in candidates
-        ]
+        items = []
+        for each in candidates:
+            why = reasons[each.tree.path]
+            told = {"what": each.what, "name": each.name, "path": each.tree.path}
+            told |= {"bytes": each.tree.num_bytes, "removed": is_removed and why is None}
+            items.append(told | {"kept_because": why})
         print_json({"removed": is_removed, "bytes_free_to_remove": freed, "items": items})
     elif is_removed:
         say(f"freed {show_bytes(freed)}")
@@ -115,18 +96,13 @@ def gc(
 
 def _named(runs: Path, names: Sequence[str]) -> frozenset[Path]:
     """Return the run directories of these names; only those among the runs can be judged."""
-
-    def place(path: Path) -> Path:  # a run that is a link is not its target
-        return Path(os.path.realpath(path.parent), path.name)
-
-    here = {place(run.path): run.path for run in all_runs(runs)}
-    paths = [place(run.path) for run in named_runs(runs, names)]
-    if others := [path for path in paths if path not in here]:
+    paths = [run.path for run in named_runs(runs, names)]
+    if others := [path for path in paths if path.parent.resolve() != runs.resolve()]:
         raise RunNotFoundError(
             f"{others[0]} is not among the runs in {runs}",
             hint=f"name their folder: --runs {others[0].parent}",
         )
-    return frozenset(here[path] for path in paths)
+    return frozenset(runs / path.name for path in paths)
 
 
 def _show(candidates: Sequence[Candidate], free: Sequence[Candidate]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
@@ -18,18 +17,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdist.base import served
-from hpcdist.base.errors import HpcdistError, JobError, ProfileError, RunNotFoundError, UserError
-from hpcdist.base.text import yaml_scalar
+from hpcdist.base.errors import ProfileError, RunNotFoundError, UserError
 from hpcdist.cli.options import HOST, named_runs, write_in_groups
 from hpcdist.cli.printing import note
-from hpcdist.runs.run import all_runs, runs_folder, slug
+from hpcdist.runs.run import runs_folder, slug
 
 if TYPE_CHECKING:
     from hpcdist.cluster.profile import Host
     from hpcdist.remote.ssh import Connection, Where
     from hpcdist.runs.snapshot import SnapshotPlan
 
-_ARGS = "hpcdist.args"
 _HERE_ONLY = ("local", "here")
 """Options of jobs that run on this machine."""
 _READ_HERE = ("summary", "runs", "diff")
@@ -38,18 +35,6 @@ _READ_HERE = ("summary", "runs", "diff")
 
 class HostCommand(click.Command):
     """A verb that may run at a host."""
-
-    def make_context(
-        self,
-        info_name: str | None,
-        args: list[str],
-        parent: click.Context | None = None,
-        **extra: Any,
-    ) -> click.Context:
-        given = list(args)
-        ctx = super().make_context(info_name, args, parent, **extra)
-        ctx.meta[_ARGS] = given
-        return ctx
 
     def invoke(self, ctx: click.Context) -> Any:
         if served.is_served():
@@ -65,23 +50,15 @@ class HostCommand(click.Command):
             from hpcdist.remote.ssh import Connection
 
             with Connection(there.host) as connection:
-                bring(connection, there, ctx.params["runs"], with_events=True, note=note)
+                bring(connection, there, ctx.params["runs"], with_events=True)
             return super().invoke(ctx)
         given = [ctx.params.get(key) or () for key in ("run_name", "run_names", "first", "second")]
         names = list(chain.from_iterable([one] if isinstance(one, str) else one for one in given))
-        groups = _places(ctx, names)
-        if len(groups) > 1 and (ctx.params.get("as_json") or _verb(ctx) == "watch"):
-            raise click.UsageError("these runs are at several places: name the runs of one place")
-        codes = []
-        for where, ids in groups.items():
-            if where is not None:
-                args = [word for word in _typed(ctx)[0] if word not in names]
-                codes.append(_run_at(ctx, where, [*args, *ids]))
-                continue
-            if len(groups) > 1 and names:
-                ctx.params["run_names"] = tuple(ids)
-            codes.append(super().invoke(ctx) or 0)
-        return max(codes)
+        where, ids = _place(ctx, names)
+        if where is None:
+            return super().invoke(ctx)
+        args = [word for word in _typed(ctx)[0] if word not in names]
+        return _run_at(ctx, where, [*args, *ids])
 
 
 class JobCommand(HostCommand):
@@ -91,49 +68,40 @@ class JobCommand(HostCommand):
         write_in_groups(ctx, self, formatter)
 
 
-def _places(ctx: click.Context, names: Sequence[str]) -> dict[Where | None, list[str]]:
-    """Return where a verb goes, None being here, and the runs that it is about there; what is shown
-    here of runs at hosts is brought."""
-    from hpcdist.runs.remote import FILE, forget_ends, is_remote
+def _place(ctx: click.Context, names: Sequence[str]) -> tuple[Where | None, list[str]]:
+    """Return where a verb goes, None being here, and the ids of its runs there; what is shown here
+    of runs at hosts is brought."""
+    from hpcdist.runs.remote import FILE, forget_ends
     from hpcdist.runs.run import find_runs
 
-    verb, runs = _verb(ctx), ctx.params["runs"]
-    here: dict[Where | None, list[str]] = {None: list(names)}
-    if not any(runs.glob(f"*/{FILE}")):
-        return here
+    verb, runs = _verb(ctx), ctx.params.get("runs")
+    if runs is None or not any(runs.glob(f"*/{FILE}")):
+        return None, []
     from hpcdist.remote.bring import by_place, refresh
 
-    groups: dict[Where | None, list[str]] = {}
     try:
-        if verb in _READ_HERE:
-            refresh(named_runs(runs, names), with_events=verb != "runs", note=note)
-            return here
-        for name in names:
-            found = find_runs(runs, name)
-            (where,) = by_place(found[:1])  # a sweep is at one place
-            sweep = found[0].spec.sweep if len(found) > 1 else None
-            id_ = found[0].id if sweep is None else str(sweep.id)
-            groups.setdefault(where, []).append(name if where is None else id_)
-            if verb == "resume":
-                forget_ends(found)
+        if verb in _READ_HERE or not names:
+            with_events = verb in ("summary", "diff")
+            refresh(named_runs(runs, names), with_events=with_events, note=note)
+            return None, []
+        found = [find_runs(runs, name) for name in names]
     except RunNotFoundError:  # the verb itself says what is wrong with a name
-        return here
-    if not names and verb in ("status", "watch"):
-        listed = all_runs(runs)
-        going_on = [run for run in listed if is_remote(run) and run.read_verdict() is None]
-        if not all(map(is_remote, listed)):
-            groups[None] = []
-        elif not going_on:
-            going_on = listed[-1:]
-        for where, theirs in by_place(going_on).items():
-            groups[where] = [run.id for run in theirs]
-    return groups or here
+        return None, []
+    everything = list(chain.from_iterable(found))
+    where, *others = by_place(everything)
+    if others:
+        raise click.UsageError("these runs are at several places: name the runs of one place")
+    if where is not None and verb == "resume":
+        forget_ends(everything)
+    sweeps = [part[0].spec.sweep if len(part) > 1 else None for part in found]
+    pairs = zip(found, sweeps, strict=True)
+    return where, [part[0].id if sweep is None else str(sweep.id) for part, sweep in pairs]
 
 
 def _run_at(ctx: click.Context, where: Where, args: list[str]) -> int:
     from hpcdist.remote.command import Verb
 
-    return Verb(where=where, argv=[*_verb(ctx).split(), *args]).run(note)[0]
+    return Verb(where=where, argv=[*_verb(ctx).split(), *args]).run()
 
 
 # Jobs.
@@ -144,9 +112,7 @@ def _host_of_job(ctx: click.Context) -> Host | None:
 
     Raises ProfileError for a host that others may have chosen.
     """
-    from hpcdist.submission.points import CLUSTER, parse_sweeps
-
-    params, clusters = ctx.params, [ctx.params.get("cluster")]
+    params = ctx.params
     given = [f"--{name}" for name in _HERE_ONLY if params.get(name)]
     given += ["--scheduler local"] if params.get("scheduler") == "local" else []
     if (text := ctx.meta.get(HOST)) is not None:
@@ -158,18 +124,7 @@ def _host_of_job(ctx: click.Context) -> Host | None:
         return _parsed(text)
     if given:
         return None
-    with suppress(JobError):  # it is told later
-        axes = parse_sweeps(params.get("sweeps") or ())
-        swept = [step[CLUSTER] for axis in axes if CLUSTER in axis[0] for step in axis]
-        clusters = [str(flag.text or flag.value) for flag in swept] or clusters
-    hosts = {name: _host_of_cluster(name) for name in clusters}
-    if len({*hosts.values()}) > 1:
-        places = "; ".join(f"{name} is at {text or 'this machine'}" for name, text in hosts.items())
-        raise click.UsageError(
-            "--sweep cluster: its runs are for several places; submit to each of them "
-            f"separately: {places}"
-        )
-    text = hosts[clusters[0]]
+    text = _host_of_cluster(params.get("cluster"))
     return None if text is None else _parsed(text, "host")
 
 
@@ -219,13 +174,13 @@ def _run_job(ctx: click.Context, host: Host) -> int:
     where = _where(host, ctx)
     verb = Verb(where=where, argv=[*_verb(ctx).split(), *args], tree=tree, profiles=profiles)
     if _verb(ctx) != "submit":
-        return verb.run(note)[0]
+        return verb.run()
 
     def record(connection: Connection, out: str) -> None:
         """Make records of the runs that were submitted, by which their names are known here."""
         said = json.loads(out) if out.startswith("{") else {"run": out.partition("\n")[0]}
         if wanted := {str(said[key]) for key in ("run", "sweep") if said.get(key)}:
-            bring(connection, where, runs_folder(), wanted, with_events=False, note=note)
+            bring(connection, where, runs_folder(), wanted, with_events=False)
 
     return submit_at(verb, note, record)
 
@@ -233,13 +188,12 @@ def _run_job(ctx: click.Context, host: Host) -> int:
 def _work_tree(ctx: click.Context, job: str) -> SnapshotPlan | None:
     """Return the work tree that goes along; None where there is none, or is not to be taken."""
     from hpcdist.runs.snapshot import NoWorkTreeError, plan_snapshot
-    from hpcdist.submission.workspace import snapshot_limit_bytes
 
     wanted = ctx.params["snapshot"]
     if wanted is False:
         return None
     try:
-        plan = plan_snapshot(Path.cwd(), runs=runs_folder(), limit_bytes=snapshot_limit_bytes())
+        plan = plan_snapshot(Path.cwd(), runs=runs_folder())
     except NoWorkTreeError as error:
         if wanted or os.path.exists(job):
             raise UserError(
@@ -255,39 +209,6 @@ def _work_tree(ctx: click.Context, job: str) -> SnapshotPlan | None:
         )
     note(*plan.notes)
     return plan
-
-
-def detect_there(ctx: click.Context) -> str | None:
-    """Return the profiles that `cluster detect` makes at a host, with its name in them; None where
-    it is to be done here.
-
-    Raises HpcdistError where one would be for another place: it says what is run there.
-    """
-    from hpcdist.job.yaml_text import parse_keys
-    from hpcdist.remote.command import Verb
-
-    if served.is_served() or (host := _host_of_job(ctx)) is None:
-        return None
-    given = [f"--{name}={ctx.params[name]}" for name in ("name", "scheduler") if ctx.params[name]]
-    verb = Verb(where=_where(host, ctx), argv=[*_verb(ctx).split(), *given])
-    code, out = verb.run(note, is_captured=True)
-    if code:
-        ctx.exit(code)
-    line = f"host: {yaml_scalar(str(host))}"
-    text = re.sub(
-        r"(?m)^( +)scheduler:.*$",
-        lambda found: f"{found[0]}\n{found[1]}{line}",
-        out.decode(errors="replace"),
-    )
-    keys = parse_keys(text.encode(), f"what {host.name} sent", hint="look at it there") or {}
-    clusters = keys.get("clusters") or {}
-    profiles = clusters.values() if isinstance(clusters, dict) else [None]
-    if not all(isinstance(one, dict) and one.get("host") == str(host) for one in profiles):
-        raise HpcdistError(
-            f"what {host.name} sent has a profile that is not for it",
-            hint="run hpcdist cluster detect there, and look at what it prints",
-        )
-    return text
 
 
 # Places and words.
@@ -312,7 +233,7 @@ def _typed(ctx: click.Context) -> tuple[list[str], str | None]:
     """Return the words behind the verb without --host and --runs, and what --runs says."""
     kept: list[str] = []
     runs = None
-    words = iter(ctx.meta.get(_ARGS, ()))
+    words = iter(ctx.obj[len(_verb(ctx).split()) :])
     for word in words:
         option, equals, value = word.partition("=")
         if word == "--":

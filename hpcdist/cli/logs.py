@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 
 from hpcdist.base.errors import UserError
+from hpcdist.base.text import listed
 from hpcdist.cli.host import HostCommand
-from hpcdist.cli.options import about_runs, run_argument
+from hpcdist.cli.options import about_runs, parse_ranks, run_argument
 from hpcdist.cli.printing import note, print_json
 from hpcdist.runs.run import Run, find_run
 
@@ -20,19 +21,22 @@ _MOST_RANKS = 100
 
 @click.command(cls=HostCommand)
 @run_argument
-@click.option("--rank", metavar="R", type=click.IntRange(min=0), help="Only this rank.")
 @click.option(
-    "--all", "shows_all", is_flag=True, help=f"Every rank, even of more than {_MOST_RANKS}."
+    "--rank",
+    "ranks",
+    metavar="R[,R...]",
+    callback=parse_ranks,
+    help="Only these ranks, such as 3 or 0,8-11.",
 )
 @click.option("--follow", "-f", is_flag=True, help="Keep printing until the run has ended.")
 @about_runs
 def logs(
-    *, run_name: str, rank: int | None, shows_all: bool, follow: bool, runs: Path, as_json: bool
+    *, run_name: str, ranks: list[int] | None, follow: bool, runs: Path, as_json: bool
 ) -> None:
     """Print what the ranks of a run printed, each line with its rank if there are several.
 
     For a run on more than 100 ranks, only the logs of rank 0 and of the rank that failed first are
-    printed; --all prints every one. --json prints the names of the files, which have every byte.
+    printed. --json prints the names of the files, which have every byte.
 
     Lines are printed as a terminal would finally show them, with their colours. Other controls of
     a terminal, such as those of its title or the clipboard, are left out.
@@ -46,30 +50,27 @@ def logs(
 
     if follow and as_json:
         raise click.UsageError("--follow and --json contradict each other")
-    if shows_all and rank is not None:
-        raise click.UsageError("--all and --rank contradict each other")
     run = find_run(runs, run_name)
     if not follow:
         bring_home(run, warn=note)
     everything = range(run.spec.outline.num_ranks)
-    ranks = everything if shows_all or as_json else _shown_ranks(run, everything)
-    ranks = ranks if rank is None else [rank]
+    shown = ranks or (everything if as_json else _shown_ranks(run, everything))
     if follow:
         from hpcdist.monitor.follow import end_sentence
         from hpcdist.monitor.follow import follow as follow_run
 
-        with closing(Screen(prefixed=len(ranks) > 1)) as screen:
-            verdict = follow_run(run, screen, ranks)
+        with closing(Screen(prefixed=len(shown) > 1)) as screen:
+            verdict = follow_run(run, screen, shown)
             screen.say(end_sentence(run, verdict))
         return
     found = run.log_files()
-    files = [one for one in found if one[0] in ranks or ranks is everything]
+    files = [one for one in found if one[0] in shown or shown is everything]
     if as_json:
         fields = ("rank", "attempt", "path")
         print_json([dict(zip(fields, one, strict=True)) for one in files])
-    elif not files and found and rank is not None:
+    elif not files and found and ranks is not None:
         raise UserError(
-            f"run {run.id} has no log of rank {rank}",
+            f"run {run.id} has no log of {listed(ranks, 'rank')}",
             hint=f"its ranks are {found[0][0]} to {found[-1][0]}",
         )
     elif not files:
@@ -87,10 +88,8 @@ def _shown_ranks(run: Run, everything: range) -> Sequence[int]:
     if len(everything) <= _MOST_RANKS:
         return everything
     verdict = run.read_verdict()
-    failed = verdict.first.rank if verdict is not None and verdict.first is not None else None
+    failed = verdict.first.rank if verdict is not None and verdict.first is not None else 0
     of_failed = f", and of rank {failed}, which failed first" if failed else ""
-    note(
-        f"this is the log of rank 0 of {len(everything):,}{of_failed}; --rank R prints "
-        "another, and --all prints every one"
-    )
-    return [0, failed] if failed else [0]
+    last = everything[-1]
+    note(f"of ranks 0 to {last:,}, this is the log of rank 0{of_failed}; --rank 0-{last}: of all")
+    return sorted({0, failed})

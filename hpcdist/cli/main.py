@@ -24,7 +24,7 @@ from hpcdist.base.version import __version__
 
 VERBS = {
     "submit": "Submit a job: to Slurm, LSF, PBS or Azure, or on this machine.",
-    "init": "Make a first script or job file.",
+    "init": "Make a first script.",
     "jobs": "List the jobs that can be submitted.",
     "runs": "List the runs that were submitted.",
     "status": "Show the state of runs, and how far they have come.",
@@ -37,7 +37,6 @@ VERBS = {
     "resume": "Continue a run that ended too soon, from its checkpoint.",
     "summary": "Compare runs: throughput, speed-up, where the time went.",
     "diff": "Name the first step at which two runs part, and what differs.",
-    "fetch": "Download what runs elsewhere have published: events, logs, verdicts.",
     "course": "List the exercises of a course on distributed training, or start one.",
     "data": "Make, check and show data sets.",
     "drill": "Try a job for two minutes while things go wrong, before a long run.",
@@ -51,21 +50,6 @@ VERBS = {
 """Verb -> its line in the help; hpcdist/cli/<verb>.py has a command of the same name."""
 _COMPLETE = "_HPCDIST_COMPLETE"
 """Set where a shell asks what it may offer."""
-_OTHER_WORDS = {
-    "list": "runs, or jobs",
-    "ls": "runs, or jobs",
-    "run": "submit",
-    "start": "submit",
-    "stop": "cancel",
-    "kill": "cancel",
-    "compare": "diff, or summary",
-    "plot": "summary",
-    "report": "summary",
-    "tail": "logs",
-    "queue": "status",
-    "clean": "gc",
-}
-"""Verbs of other programs -> those that do the same here."""
 
 
 class LazyGroup(click.Group):
@@ -95,7 +79,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
-            near = _OTHER_WORDS.get(name) or nearest(name, VERBS)
+            near = nearest(name, VERBS)
             suggestion = f"; did you mean {near}?" if near else ""
             raise click.UsageError(f"there is no command {name!r}{suggestion}")
         return super().resolve_command(ctx, args)
@@ -147,10 +131,18 @@ def main(args: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if args is None else list(args)
     as_json = "--json" in given[: given.index("--") if "--" in given else None]
     try:
-        code = _called(given)
+        if _COMPLETE in os.environ:
+            from hpcdist.cli.completion import answer
+
+            code = answer(hpcdist)
+        else:
+            code = hpcdist.main(given, "hpcdist", standalone_mode=False, obj=given)
         sys.stdout.flush()
     except HpcdistError as error:
         return _report(error.message, error.hint, error.exit_code, as_json=as_json)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return EXIT_USER
     except click.UsageError as error:
         return _report(*_usage(error, given), EXIT_USER, as_json=as_json)
     except (click.Abort, KeyboardInterrupt):
@@ -164,19 +156,6 @@ def main(args: Sequence[str] | None = None) -> int:
             _report(f"the output cannot be written: {error.strerror}", "", EXIT_FAILED)
         return EXIT_FAILED
     return code if isinstance(code, int) else 0
-
-
-def _called(given: list[str]) -> object:
-    """Call the verb, or answer a shell whose user has pressed TAB."""
-    if _COMPLETE in os.environ:
-        from hpcdist.cli.completion import answer
-
-        return answer(hpcdist)
-    try:
-        return hpcdist.main(args=given, prog_name="hpcdist", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
-        return EXIT_USER
 
 
 def _usage(error: click.UsageError, given: Sequence[str]) -> tuple[str, str]:

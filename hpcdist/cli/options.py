@@ -131,7 +131,6 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
     same_seed: bool = False
     max_parallel: int | None = None
     after: tuple[str, ...] = ()
-    summary_after: bool = False
     notify: tuple[str, ...] = ()
     snapshot: bool | None = None
     runs: Path
@@ -199,7 +198,7 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
             return load_job(point.job, flags=point.flags, script_args=self.script_args)
         return load_job(
             self.job_name,
-            flags=self.job_flags | (point.job_flags if point else {}),
+            flags=self.job_flags | (point.flags if point else {}),
             overrides=self.overrides,
             script_args=self.script_args,
             defaults=defaults,
@@ -216,19 +215,12 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
         comparison, axes = self.comparison, points.parse_sweeps(self.sweeps)
         if comparison is None:
             names = {key: flag.name for key, flag in given.items()}
-            if self.cluster is not None:
-                names[points.CLUSTER] = f"--cluster {self.cluster}"
             points.check_given_once(axes, names)
             return points.make_points(axes, num_repeats=self.repeat or 1)
-        if axes and not comparison.axes:
+        if axes and (not comparison.axes or any(len(axis[0]) > 1 for axis in axes)):
             raise click.UsageError(
-                f"{comparison.name} compares jobs already: submit it without --sweep, or "
-                "sweep one of them"
-            )
-        if joined := [":".join(axis[0]) for axis in axes if len(axis[0]) > 1]:
-            raise click.UsageError(
-                f"--sweep {joined[0]}: keys that change together are for plain jobs; "
-                f"{comparison.name} sweeps each key by itself"
+                f"{comparison.name} compares jobs already: submit it without --sweep, or sweep one "
+                "of them"
             )
         if axes:
             values = {key: [step[key].value for step in axis] for axis in axes for key in axis[0]}
@@ -236,9 +228,8 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
         repeats = self.repeat or comparison.repeat
         return points.variant_points(comparison, given, num_repeats=repeats)
 
-    def choose_cluster(self, name: str | None = None) -> tuple[str, LoadedProfile]:
-        """Return the scheduler, or `auto`, and the profile, of another name than the option's where
-        `name` is given."""
+    def choose_cluster(self) -> tuple[str, LoadedProfile]:
+        """Return the scheduler, or `auto`, and the profile."""
         from hpcdist.cluster.load import choose_cluster, with_channels
         from hpcdist.job import Flag
 
@@ -251,24 +242,18 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
             option: Flag(name=f"--{option}", value=text, text=text)
             for option, text in self._typed(*_PROFILE_FLAGS).items()
         }
-        chosen, loaded = choose_cluster(scheduler, name or self.cluster, flags)
+        chosen, loaded = choose_cluster(scheduler, self.cluster, flags)
         return chosen, with_channels(loaded, self.notify)
 
     def cluster_here(self) -> LoadedProfile:
-        """Return the profile for a step in this shell's allocation, whose partition is given.
-
-        Raises UsageError for an option that the allocation has decided already.
-        """
+        """Return the profile for one run in this shell's allocation; UsageError for an option that
+        the allocation has decided already, or that is for several runs."""
         from hpcdist.cluster.load import load_profile, with_channels
-        from hpcdist.schedulers import load_scheduler
 
-        given = ["--local"] if self.local else []
-        given += [f"--{name}" for name in self._typed(*_PROFILE_FLAGS)]
-        if self.scheduler not in {None, "auto"}:
-            has_steps = load_scheduler(self.scheduler).allocation_variable is not None
-            given += [] if has_steps else [f"--scheduler {self.scheduler}"]
-        if given:
-            raise click.UsageError(f"--here and {given[0]} contradict each other")
+        names = ("local", *_PROFILE_FLAGS, "repeat", "max_parallel", "after")
+        given = [name.replace("_", "-") for name in names if getattr(self, name)]
+        if given := ["sweep"] * self.is_sweep + given:
+            raise click.UsageError(f"--here and --{given[0]} contradict each other")
         return with_channels(load_profile(self.cluster), self.notify)
 
 
@@ -335,8 +320,7 @@ _OPTIONS: dict[str, tuple[_Decorator, ...]] = {
         _flag(
             "--after",
             "[KIND:]RUN",
-            "Start only after RUN, or a sweep, has ended: ok (with success, the default), any, or "
-            "notok (without success).",
+            "Start only after RUN, or a sweep, has ended: ok (with success, the default) or any.",
             multiple=True,
         ),
         _flag("--max-restarts", "R", "Restarts after a failure."),
@@ -352,7 +336,6 @@ _OPTIONS: dict[str, tuple[_Decorator, ...]] = {
             "apprise:env:VARIABLE or apprise:file:PATH; none: nobody.",
             multiple=True,
         ),
-        _switch("--summary-after", "Write the summary when all runs have ended, in a small job."),
     ),
 }
 """Group in the help -> its options, the common ones first."""

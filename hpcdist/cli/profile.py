@@ -31,11 +31,12 @@ if TYPE_CHECKING:
     from hpcdist.runs.requests import StepReport
 
 _RANKS_UNASKED = 8
+_WAIT_S = 120.0
+"""Time for the steps."""
 _EXTRA_S = 60.0
 """Time for a trace to be written."""
 _NAME_WIDTH = 46
 _SHOWN_ROWS = 15
-_SHOWN_FILES = 8
 _LEAST_SHARE = 0.0005
 """Of a step, of a row that is no operation."""
 
@@ -51,18 +52,9 @@ _LEAST_SHARE = 0.0005
     callback=parse_ranks,
     help=f"Only these, such as 0,3 or 0-7. [default: all, of more than {_RANKS_UNASKED} the first]",
 )
-@click.option(
-    "--wait",
-    "wait_s",
-    metavar="SECONDS",
-    type=click.FloatRange(1, 3000),
-    default=120.0,
-    show_default=True,
-    help="How long to wait for the steps.",
-)
 @about_runs
 def profile(
-    *, run_name: str, steps: int, ranks: list[int] | None, wait_s: float, runs: Path, as_json: bool
+    *, run_name: str, steps: int, ranks: list[int] | None, runs: Path, as_json: bool
 ) -> int:
     """Show what takes the time in the next steps of a living run, and write traces of them.
 
@@ -74,19 +66,15 @@ def profile(
     %          of the time of a step; all rows together are the step
     """
     from hpcdist.monitor.living import ask
-    from hpcdist.monitor.progress import RunningRun
     from hpcdist.runs.requests import NodeProfiles, Request
-    from hpcdist.schedulers.base import Condition
 
     run = find_run(runs, run_name)
     num_ranks = run.spec.outline.num_ranks
     if ranks is None and num_ranks > _RANKS_UNASKED:
         ranks = list(range(_RANKS_UNASKED))
         note(f"the first {_RANKS_UNASKED} of {num_ranks} ranks are profiled; --ranks names others")
-    now = RunningRun(run).look(Condition(state="running"))
-    if now is None or now.step is None:
-        note("no step is recorded yet; a script that never calls record.step cannot be profiled")
-    request = Request(limit_s=wait_s + _EXTRA_S, ranks=ranks, profiled_steps=steps, wait_s=wait_s)
+    limit_s = _WAIT_S + _EXTRA_S
+    request = Request(limit_s=limit_s, ranks=ranks, profiled_steps=steps, wait_s=_WAIT_S)
     with StatusLine() as line:
         what = f"waiting for {number_of(steps, 'step')} of the ranks"
         answer = ask(run, request, on_wait=line.show_wait(what))
@@ -138,7 +126,5 @@ def _print(run: Run, reports: Mapping[int, StepReport]) -> None:
     print_columns(["OPERATION", "CALLS", "MS", "%"], rows, right=slice(1, None))
     traces = [one.trace for one in reports.values() if one.trace]
     print(f"\n{number_of(len(traces), 'file')} for ui.perfetto.dev:")
-    for name in traces[:_SHOWN_FILES]:
+    for name in traces:
         print(f"  {one_line(shlex.quote(str(run.path / name)))}")
-    if len(traces) > _SHOWN_FILES:
-        print(f"  ... and {len(traces) - _SHOWN_FILES} more")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from hpcdist.cli.fetch import fetch_run
+from hpcdist.base import files
+from hpcdist.base.errors import SchedulerError
 from hpcdist.cli.follow import Interrupts, follow_run
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import (
@@ -55,6 +56,8 @@ def resume(
     """
     from hpcdist.schedulers import load_scheduler, runs_here
     from hpcdist.submission import resume as resuming
+    from hpcdist.submission.plan import PlannedSubmission
+    from hpcdist.submission.submit import submit
 
     run = find_run(runs, run_name)
     flags = flags_of(time_limit, overrides)
@@ -78,13 +81,16 @@ def resume(
             note(*said)
         else:
             # Bring home what it saved elsewhere, and start another run from it.
-            fetch_run(run, is_named=True, with_checkpoints=True)
+            try:
+                scheduler.fetch(run, with_checkpoints=True)
+            except OSError as error:
+                message = f"run {run.id} cannot be downloaded: {files.reason(error)}"
+                raise SchedulerError(message, hint="type it again: it goes on there") from None
             ended = resuming.look_at(run)
-            start = resuming.starting_from(ended, run)
-            planned = resuming.plan_resume(run, start, flags, partition=partition)
+            planned = resuming.plan_resume(run, ended, flags, partition=partition)
             note(*planned.notes)
             interrupts.defer()
-            submitted = resuming.submit_from(run, ended, planned)
+            submitted = submit(PlannedSubmission.of_run(planned), runs=run.path.parent)
             say(f"{resuming.sentence(run, ended)}: as run {submitted.id}")
             note(*submitted.messages)
             run, begin = submitted.runs[0], 0

@@ -17,7 +17,6 @@ from hpcdist.monitor.states import (
     OPEN_STATES,
     continuation,
     end_verdict,
-    run_accounting,
     run_conditions,
 )
 from hpcdist.runs.remote import host_of_run
@@ -29,51 +28,42 @@ _PLACE_KEYS = ("id", "index", "num_points", "point", "repeat", "label", "compari
 
 
 @click.command(name="runs", cls=HostCommand)
-@click.option("--all", "every", is_flag=True, help="Print a line for every run of a sweep.")
 @about_runs
-@click.option("--accounting", is_flag=True, hidden=True)
-def runs(*, runs: Path, every: bool, as_json: bool, accounting: bool) -> None:
+def runs(*, runs: Path, as_json: bool) -> None:
     """List all runs, the oldest first, with their states; a sweep is one line."""
     listed = all_runs(runs)
     conditions = run_conditions(listed, warn=note)
     described = [describe_run(run, conditions[run.id]) for run in listed]
-    if accounting:  # for a laptop that brings them home
-        books = run_accounting(listed, warn=note)
-        for run in described:
-            run["accounting"] = books.get(run["run"])
     if as_json:
         print_json(described)
         return
     if not listed:
         note(f"there are no runs in {runs}; submit one with: hpcdist submit ddp --local")
         return
-    has_clusters = len({run["cluster"] for run in described}) > 1
-    header = ["RUN", "STATE", "SCHEDULER", "CLUSTER", "NODES x GPUs", "SUBMITTED", "JOB"]
     rows = []
-    for part in [[run] for run in described] if every else by_sweep(described):
+    for part in by_sweep(described):
         first, count = part[0], len(part)
         sweep, job = first["sweep"], first["job"] or "-"
-        sizes = list(dict.fromkeys(map(size, part)))
-        states = {run["state"]: None for run in part}
+        sizes = dict.fromkeys(map(size, part))
+        states = dict.fromkeys(run["state"] for run in part)
+        places = {run["cluster"] or run["scheduler"] or "-": None for run in part}
         if count > 1:
             kind = "comparison" if sweep["comparison"] else "sweep"
             job = f"{sweep['comparison'] or job}, {kind} of {count} runs"
         else:
             job += f": {sweep['label']}" if sweep else ""
             job += f" ({first['damage']})" if first["damage"] else ""
-        row = [
-            sweep["id"] if count > 1 else first["run"],
-            *(states if len(states) == 1 else [states_in_words(run["state"] for run in part)]),
-            *(
-                ", ".join({run[key] or "-": None for run in part})
-                for key in ("scheduler", "cluster")
-            ),
-            sizes[0] if len(sizes) == 1 else f"{len(sizes)} sizes",
-            local_time(first["created_s"]),
-            job,
-        ]
-        rows.append(row if has_clusters else row[:3] + row[4:])
-    print_columns(header if has_clusters else header[:3] + header[4:], rows)
+        rows.append(
+            (
+                sweep["id"] if count > 1 else first["run"],
+                *(states if len(states) == 1 else [states_in_words(run["state"] for run in part)]),
+                ", ".join(places),
+                *(sizes if len(sizes) == 1 else [f"{len(sizes)} sizes"]),
+                local_time(first["created_s"]),
+                job,
+            )
+        )
+    print_columns(("RUN", "STATE", "CLUSTER", "NODES x GPUs", "SUBMITTED", "JOB"), rows)
 
 
 def describe_run(run: Run, condition: Condition) -> dict[str, Any]:
@@ -83,18 +73,14 @@ def describe_run(run: Run, condition: Condition) -> dict[str, Any]:
     spec = run.spec
     job = spec.outline
     verdict = run.read_verdict()
-    attempt = last_attempt = None
-    if verdict is None:
+    last_attempt = None
+    if verdict is None and condition.state in OPEN_STATES:  # another attempt is to follow
         with suppress(OSError):  # the folder is damaged
             attempt = run.read_attempt_verdict(run.newest_attempt())
-    if attempt is not None:
-        if condition.state in OPEN_STATES:  # another attempt is to follow
-            last_attempt = again_sentence(attempt, most_restarts=job.launch.max_restarts)
-        else:
-            verdict = end_verdict(run, condition)
-    end = verdict
-    if end is None and condition.state not in OPEN_STATES:  # its host is gone, say
-        end = end_verdict(run, condition)
+            most = job.launch.max_restarts
+            last_attempt = attempt and again_sentence(attempt, most_restarts=most)
+    elif verdict is None:  # its host is gone, say
+        verdict = end_verdict(run, condition)
     return {
         "run": run.id,
         "job": job.name or None,
@@ -109,7 +95,7 @@ def describe_run(run: Run, condition: Condition) -> dict[str, Any]:
         "path": str(run.path),
         "message": None if verdict is None else verdict.message,
         "last_attempt": last_attempt,
-        "continue_with": None if end is None else continuation(run, end),
+        "continue_with": None if verdict is None else continuation(run, verdict),
         "reason": condition.reason,
         "sweep": spec.sweep and {key: getattr(spec.sweep, key) for key in _PLACE_KEYS},
         "exit_code": None if verdict is None else verdict.exit_code_of_run,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,14 +85,11 @@ def _print(name: str, view: StacksView) -> None:
         if len(group.frames) > most:
             print(f"    ... and {len(group.frames) - most} more")
     if view.ranks:
-        # A line for each rank; of many, for those whose stacks are printed first.
-        order = {rank: place for place, rank in enumerate(chain(*(g.ranks for g in view.groups)))}
-        is_short = len(view.ranks) <= _SHOWN_ROWS
-        ranks = sorted(view.ranks, key=lambda one: one.of.rank if is_short else order[one.of.rank])
+        ranks = sorted(view.ranks, key=lambda one: one.of.rank)
         header = ("RANK", "NODE", "STEP", "STATE", "RSS (GB)", "NEWEST COLLECTIVE")
         print()
         print_columns(header, [_row(rank, view) for rank in ranks[:_SHOWN_ROWS]], right=slice(-1))
-        if not is_short:
+        if len(ranks) > _SHOWN_ROWS:
             print(f"... and {len(ranks) - _SHOWN_ROWS} more: --rank R shows others, --json each")
     if view.absent:
         print()

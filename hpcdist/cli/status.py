@@ -111,7 +111,6 @@ def _print(
     if described["job_id"] and not runs_here(whose):  # by the name that its commands take
         whose += f" job {described['job_id']}"
     has_ended, is_running = state not in OPEN_STATES, state == "running"
-    explains_end = has_ended and not described["message"]
     nodes, reached = ([], None) if state == "pending" else describe_nodes(run)
     num_nodes = run.spec.outline.resources.nodes or 1
     problem = setup_problem(run) if is_running else None
@@ -127,7 +126,7 @@ def _print(
         "verdict": described["message"],
         "go on": described["continue_with"],
         # Of one that runs it is what keeps it from running on, such as a suspension.
-        "reason": described["reason"] if state in _REASONED or explains_end else None,
+        "reason": described["reason"] if state in _REASONED else None,
         "hang": hang and hang.message,
         "notify": read_last(run),
         "job left": _job_left(run, left) if left and left.state == "pending" else None,

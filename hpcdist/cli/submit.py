@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_INTERRUPTED, SchedulerError
-from hpcdist.base.text import number_of, one_line
+from hpcdist.base.text import number_of
 from hpcdist.cli import follow
 from hpcdist.cli.follow import Interrupts, follow_run
 from hpcdist.cli.host import JobCommand
 from hpcdist.cli.options import JOB_OPTIONS, JobOptions, how_to_follow, job_options, json_option
-from hpcdist.cli.printing import note, print_columns, print_json, say
+from hpcdist.cli.printing import note, print_json, say
 from hpcdist.runs.run import Run, name_to_type
 from hpcdist.submission.once import submitted_before
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from hpcdist.schedulers.base import Dependency
     from hpcdist.submission.plan import PlannedSubmission
     from hpcdist.submission.submit import Submission
-
-_LISTED_POINTS = 40
-"""A longer table would push what comes before it off the screen."""
 
 
 @click.command(cls=JobCommand)
@@ -62,6 +59,9 @@ def submit(*, options: JobOptions, wait: bool, detach: bool, here: bool, as_json
     Ctrl-C ends a run that was started with --local or --here; with --detach it goes on by itself.
     A run on a cluster continues; `hpcdist cancel` ends it.
     """
+    from hpcdist.submission.submit import Submission
+    from hpcdist.submission.submit import submit as hand_over
+
     interrupts = Interrupts()
     if (earlier := submitted_before(options.runs)) is not None:
         with interrupts.handled():
@@ -71,36 +71,30 @@ def submit(*, options: JobOptions, wait: bool, detach: bool, here: bool, as_json
     owned = here or (options.local and not detach)
     with interrupts.handled():
         planned = _plan_here(options) if here else plan(options)
-        if options.summary_after and not (planned.has_queue or planned.is_sweep or owned or wait):
-            raise click.UsageError("--summary-after on this machine needs --local or --wait")
         dependencies = settle_afters(options, planned)
         if options.after:
             planned = planned.now()  # this machine may look otherwise after the waiting
         planned.prepare()  # may be interrupted
         interrupts.defer()  # from here on the runs are to be known, and can be ended
-        submission = _begin(planned, options, dependencies)
+        if planned.points_here():  # they wait here
+            submission = Submission(planned, options.runs)
+        else:
+            submission = hand_over(planned, runs=options.runs, dependencies=dependencies)
+            note(*submission.messages)
         if planned.is_sweep:
-            return _see_sweep(submission, options, interrupts, wait=wait, as_json=as_json)
+            return _see_sweep(submission, interrupts, wait=wait, as_json=as_json)
         (run,) = submission.runs
         if owned or wait:
-            with_summary = options.summary_after
-            return follow_run(
-                run, interrupts, as_json=as_json, owned=owned, with_summary=with_summary
-            )
+            return follow_run(run, interrupts, as_json=as_json, owned=owned)
         report_run(run, as_json=as_json)
         interrupts.check()
         return EXIT_DONE
 
 
 def _check_options(options: JobOptions, *, wait: bool, detach: bool, here: bool) -> None:
-    others = (options.is_sweep, options.max_parallel, options.after, options.summary_after, detach)
-    if here and any(others):
-        raise click.UsageError(
-            "--here runs one job at once, without --sweep, --repeat, --max-parallel, --after, "
-            "--summary-after and --detach"
-        )
-    if detach and wait:
-        raise click.UsageError("--detach and --wait contradict each other")
+    if detach and (wait or here):
+        other = "--wait" if wait else "--here"
+        raise click.UsageError(f"--detach and {other} contradict each other")
     if detach and options.is_sweep and options.local:
         raise click.UsageError("--detach is for one run: this command starts the runs of a sweep")
     if options.max_parallel and not options.is_sweep:
@@ -111,11 +105,13 @@ def plan(options: JobOptions) -> PlannedSubmission:
     """Check and plan every run that the options describe, and print the notes on them."""
     from hpcdist.submission.plan import plan_points
 
-    comparison = options.comparison
+    comparison, points = options.comparison, options.points()
+    scheduler, cluster = options.choose_cluster()
     planned = plan_points(
-        options.points(),
+        points,
         load=options.load,
-        choose=options.choose_cluster,
+        scheduler=scheduler,
+        cluster=cluster,
         snapshot=options.snapshot,
         runs=options.runs,
         max_parallel=options.max_parallel,
@@ -134,6 +130,8 @@ def _plan_here(options: JobOptions) -> PlannedSubmission:
 
     cluster = options.cluster_here()
     scheduler, allocation = find_allocation(os.environ)
+    if options.scheduler not in {None, "auto", scheduler.name}:
+        raise click.UsageError(f"--here is in a job of {scheduler.title}")
     run = plan_run(
         options.load(defaults={"resources.nodes": allocation.num_nodes}),
         scheduler=scheduler.name,
@@ -150,39 +148,13 @@ def settle_afters(options: JobOptions, planned: PlannedSubmission) -> list[Depen
     """Return what the scheduler has to wait for; on this machine, wait."""
     if not options.after:
         return []
-    from hpcdist.submission.dependencies import find_afters, settle
+    from hpcdist.submission.dependencies import find_after, settle
 
-    return settle(find_afters(options.runs, options.after), planned.scheduler, note=note)
-
-
-def _begin(
-    planned: PlannedSubmission, options: JobOptions, dependencies: Sequence[Dependency]
-) -> Submission:
-    """Hand the runs over to their scheduler; the points of a sweep on this machine wait here."""
-    from hpcdist.submission.submit import Submission, submit
-
-    if planned.points_here():
-        return Submission(planned, options.runs)
-    submission = submit(
-        planned,
-        runs=options.runs,
-        dependencies=dependencies,
-        summary_after=options.summary_after,
-    )
-    note(*submission.messages)
-    if (job_id := submission.summary_job_id) is not None:
-        note(f"job {job_id} will write {submission.path / 'summary.txt'}")
-    return submission
+    afters = [find_after(options.runs, text) for text in options.after]
+    return settle(afters, planned.scheduler, note=note)
 
 
-def _see_sweep(
-    submission: Submission,
-    options: JobOptions,
-    interrupts: Interrupts,
-    *,
-    wait: bool,
-    as_json: bool,
-) -> int:
+def _see_sweep(submission: Submission, interrupts: Interrupts, *, wait: bool, as_json: bool) -> int:
     """Run the points that are for this machine, or wait for a scheduler where the user wants to;
     report what there is then."""
     planned, path = submission.planned, submission.path
@@ -190,7 +162,9 @@ def _see_sweep(
     if not as_json:
         print(submission.id, flush=True)
         if not is_here:
-            _print_sweep(submission)
+            jobs = f"{number_of(len(submission.jobs), 'job')}: {', '.join(submission.job_ids)}"
+            say(f"{len(submission.runs)} runs submitted to {planned.scheduler.name}, as {jobs}")
+            _name_verbs(path, "status", "summary", "cancel")
     code: int | None = None
     if is_here:
         code = follow.run_points(submission, interrupts, as_json=as_json)
@@ -198,7 +172,7 @@ def _see_sweep(
         code = follow.wait_for_sweep(submission.runs, path, interrupts)
     begun = [run for run in submission.runs if run.path.exists()]
     has_ended = begun and (is_here or code not in (None, EXIT_INTERRUPTED))
-    if has_ended and (planned.comparison or options.summary_after):
+    if has_ended and planned.comparison:
         follow.print_summary(begun, path, as_json=as_json)
     elif has_ended and code == EXIT_DONE and not as_json:
         follow.name_summary(path)
@@ -225,28 +199,7 @@ def _describe_sweep(submission: Submission) -> dict[str, Any]:
         "scheduler": planned.scheduler.name,
         "runs": described,
         "jobs": [{"name": job.target.name, "job_id": job_id} for job, job_id in jobs],
-        "summary_job_id": submission.summary_job_id,
     }
-
-
-def _print_sweep(submission: Submission) -> None:
-    planned, num_jobs = submission.planned, len(submission.jobs)
-    pairs = list(zip(submission.runs, planned.points, strict=True))
-    jobs = number_of(num_jobs, "job")
-    say(f"{len(pairs)} runs submitted to {planned.scheduler.name}, as {jobs}:")
-    rows = [
-        (run.id, str(run.read_job_id()), one_line(point.label))
-        for run, point in pairs[:_LISTED_POINTS]
-    ]
-    print_columns(("RUN", "JOB ID", "POINT"), rows, is_error=True)
-    if len(pairs) > _LISTED_POINTS:
-        say(f"... and {len(pairs) - _LISTED_POINTS} more")
-    if planned.max_parallel is not None and planned.max_parallel < num_jobs:
-        note(
-            f"--max-parallel {planned.max_parallel}: jobs of different sizes wait for "
-            "each other, because the limit applies to all of them together"
-        )
-    _name_verbs(submission.path, "status", "summary", "cancel")
 
 
 def _report_earlier(

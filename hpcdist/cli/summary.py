@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,45 +22,20 @@ if TYPE_CHECKING:
     from hpcdist.summary import Summary
     from hpcdist.summary.values import RunSummary
 
-_NAMES = {
-    "csv": "the CSV",
-    "markdown": "the Markdown",
-    "html": "the page",
-}
+_NAMES = {"csv": "the CSV", "markdown": "the Markdown", "html": "the page"}
+_THRESHOLD = 0.05
+"""Slow-down that --against allows."""
 _PICTURES = (".png", ".svg", ".pdf", ".jpg")
 
 
-def _by(parse: Callable[[str], Any]) -> Callable[..., Any]:
-    """Return the callback of an option whose value `parse` reads, or refuses with ValueError."""
-
-    def callback(_context: click.Context, _option: click.Parameter, value: str | None) -> Any:
-        try:
-            return None if value is None else parse(value)
-        except ValueError as error:
-            raise click.BadParameter(f"{value!r} {error}") from None
-
-    return callback
-
-
-def _share(text: str) -> float:
-    """Return `5%`, or `5`, as 0.05."""
-    match = re.fullmatch(r"\s*(\d{1,2}(?:\.\d*)?)\s*%?\s*", text)
-    if match is None:
-        raise ValueError("is not a percentage from 0 to 100, such as 5%")
-    return float(match[1]) / 100
-
-
-def _goal(text: str) -> Goal:
+def _goal(_context: click.Context, _option: click.Parameter, text: str | None) -> Goal | None:
     """Return `loss=0.5`, or `accuracy=97%`, as a goal."""
     from hpcdist.job.goal import parse_goal
 
-    return parse_goal(text)
-
-
-def _folder(text: str) -> str:
-    if Path(text).suffix in _PICTURES and not Path(text).is_dir():
-        raise ValueError("is the name of a picture: name a folder for them all")
-    return text
+    try:
+        return None if text is None else parse_goal(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} {error}") from None
 
 
 @click.command(cls=HostCommand)
@@ -70,27 +44,18 @@ def _folder(text: str) -> str:
 @click.option("--csv", metavar="FILE", help="Write one line per run to this CSV file; - is stdout.")
 @click.option("--markdown", metavar="FILE", help="Write the tables as Markdown; - is stdout.")
 @click.option("--html", metavar="FILE", help="Write one HTML page, to send to others.")
-@click.option(
-    "--plot", metavar="DIR", callback=_by(_folder), help="Draw pictures into this folder: PNG, SVG."
-)
+@click.option("--plot", metavar="DIR", help="Draw pictures into this folder: PNG, SVG.")
 @click.option(
     "--goal",
     metavar="KEY=VALUE",
-    callback=_by(_goal),
+    callback=_goal,
     help="Show the time and samples to loss=0.5 or accuracy=97% (test data), or train_loss=0.5. "
     "[default: the jobs' record.goal]",
 )
-@click.option("--no-cache", is_flag=True, help="Read all events again instead of kept figures.")
 @click.option(
     "--against",
     metavar="BASELINE",
     help="Only compare the runs with this run, sweep, folder, or saved --json.",
-)
-@click.option(
-    "--threshold",
-    metavar="PERCENT",
-    callback=_by(_share),
-    help="Slow-down that --against allows. [default: 5%]",
 )
 def summary(
     *,
@@ -99,9 +64,7 @@ def summary(
     as_json: bool,
     plot: str | None,
     goal: Goal | None,
-    no_cache: bool,
     against: str | None,
-    threshold: float | None,
     **files_by_form: Any,
 ) -> int:
     """Compare runs: throughput, speed-up, efficiency, and where the time went.
@@ -113,8 +76,8 @@ def summary(
     Figures of runs that have ended are kept beside them (figures.msgpack) until their
     files change.
 
-    With --against, the exit code is 1 if a figure is slower by more than the threshold and this is
-    not chance, or if the runs for it failed.
+    With --against, the exit code is 1 if a figure is slower by more than 5 % and this is not
+    chance, or if the runs for it failed.
     """
     from hpcdist.monitor.states import run_accounting, run_states
     from hpcdist.summary import print_summary, summarize
@@ -125,27 +88,17 @@ def summary(
             search_named(runs, names),
             functools.partial(run_states, warn=note),
             accounting=functools.partial(run_accounting, warn=note) if asks_accounting else None,
-            uses_kept=not no_cache,
+            uses_kept=True,
             goal=goal,
         )
 
+    if plot is not None and Path(plot).suffix in _PICTURES and not Path(plot).is_dir():
+        raise click.UsageError(f"--plot {plot} names a picture: name a folder for them all")
     wanted = {form: file for form in _NAMES if (file := files_by_form[form]) is not None}
     if against is not None:
-        others = {**wanted, "plot": plot, "goal": goal}
-        if given := [name.replace("_", "-") for name, value in others.items() if value]:
-            raise click.UsageError(
-                f"--{given[0]} and --against contradict each other: --against has no other form "
-                "than --json"
-            )
-        return _compare(
-            run_names,
-            read,
-            against=against,
-            threshold=0.05 if threshold is None else threshold,
-            as_json=as_json,
-        )
-    if threshold is not None:
-        raise click.UsageError("--threshold needs --against")
+        if wanted or plot or goal:
+            raise click.UsageError("--against has no goal, and no other form than --json")
+        return _compare(run_names, read, against=against, as_json=as_json)
     on_stdout = [f"--{form} -" for form, file in wanted.items() if file == "-"]
     on_stdout += ["--json"] if as_json else []
     if len(on_stdout) > 1:
@@ -154,9 +107,8 @@ def summary(
         )
     result = read(run_names, asks_accounting=True)
     _write(result, wanted | ({"json": "-"} if as_json else {}), plot)
-    if on_stdout:
-        return EXIT_DONE
-    print_summary(result)
+    if not on_stdout:
+        print_summary(result)
     return EXIT_DONE
 
 
@@ -201,7 +153,6 @@ def _compare(
     read: Callable[[tuple[str, ...]], Summary],
     *,
     against: str,
-    threshold: float,
     as_json: bool,
 ) -> int:
     """Print how runs compare with a baseline; return the exit code.
@@ -226,7 +177,7 @@ def _compare(
             raise UserError(message, hint=hint) from None
     ids = {run.run for run in baseline}
     now = [run for run in summaries(names) if names or run.run not in ids]
-    comparison = comparing.compare_with(baseline, now, threshold=threshold)
+    comparison = comparing.compare_with(baseline, now, threshold=_THRESHOLD)
     comparing.check_comparison(comparison, baseline, now, name=against)
     if as_json:
         print_json(comparison)

@@ -1,8 +1,8 @@
 """The channels by which a user is told of the end of runs: `notify` of a profile, and --notify.
 
 A channel is one text: `mail:ADDRESS`, by the scheduler; `command:PROGRAM ARGUMENTS`; or `apprise:`
-with `env:VARIABLE` or `file:PATH`, which hold the address of a service. In hpcdist.yaml it may be
-`mail: ADDRESS`. Whoever has a service's address can write there, so it stands in no run directory.
+with `env:VARIABLE` or `file:PATH`, which hold the address of a service. Whoever has a service's
+address can write there, so it stands in no run directory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hpcdist.base import files
 from hpcdist.base.errors import UserError
@@ -32,16 +31,6 @@ _FORMS = {
 }
 """Kind -> the text that must follow it, and how to write it."""
 _MOST_BYTES = 4_096
-
-
-def as_texts(value: Any) -> Any:
-    """Return the value of `notify` with `kind: rest`, which YAML reads as a section, as one text;
-    what else it may hold is for others to refuse."""
-    value = [value] if isinstance(value, dict | str) else value
-    if not isinstance(value, list):
-        return value
-    pairs = ((item, isinstance(item, dict) and len(item) == 1) for item in value)
-    return [":".join(map(str, *item.items())) if is_pair else item for item, is_pair in pairs]
 
 
 def parse_channel(text: str) -> tuple[str, str]:

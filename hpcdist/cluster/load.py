@@ -1,19 +1,17 @@
 """Load a cluster profile: from hpcdist.yaml, and flags, to one checked value.
 
-The project's hpcdist.yaml is the one in the current directory, else in the nearest folder above it,
-up to the root of the git repository. The user's is $XDG_CONFIG_HOME/hpcdist/hpcdist.yaml, by
-default ~/.config/hpcdist/hpcdist.yaml.
+One file counts: the project's hpcdist.yaml, which is in the current directory or in the nearest
+folder above it, up to the root of the git repository; else the user's, which is
+$XDG_CONFIG_HOME/hpcdist/hpcdist.yaml, by default ~/.config/hpcdist/hpcdist.yaml.
 
-The profile is the one that the user names, else HPCDIST_CLUSTER, else `default` of the project's
-file, else of the user's, else the only one there is, else none: an empty profile. A cluster that
-both files describe is merged key by key; the project's file wins, and flags win over both.
+The profile is the one that the user names, else HPCDIST_CLUSTER, else `default` of the file, else
+the only one there is, else none: an empty profile. Flags win over the file.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +24,7 @@ from hpcdist.base.files import read_bytes, shipped_folder
 from hpcdist.base.ownership import doors, owner_of
 from hpcdist.base.secrets import holds_secret, looks_secret
 from hpcdist.base.text import nearest, nearest_first
-from hpcdist.cluster.channels import NONE, as_texts, parse_channel
+from hpcdist.cluster.channels import NONE, parse_channel
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.job import Flag
@@ -54,13 +52,13 @@ class _Contents(Section, frozen=True, kw_only=True):
 
 
 class _ProfileFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One hpcdist.yaml: its profiles as plain values, unchecked."""
+    """The hpcdist.yaml: its profiles as plain values, unchecked."""
 
     path: Path
     shown: str
     """Its name in messages."""
-    default: str | None
-    clusters: dict[str, dict[str, Any]]
+    default: str | None = None
+    clusters: dict[str, dict[str, Any]] = {}
 
 
 class LoadedProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,12 +69,8 @@ class LoadedProfile(msgspec.Struct, frozen=True, kw_only=True):
     profile: ClusterProfile
     origins: dict[str, str]
     """Every key of the profile -> the file or flag that its value came from, or "default"."""
-    files: list[str] = []
-    """The files that were read, the project's first."""
-    known: list[str] = []
-    """The names of all profiles in them."""
     notes: list[str] = []
-    """Notes for the user on who can change the files."""
+    """Notes for the user: who can change the file, or that no profile of it counts."""
 
 
 NO_PROFILE = LoadedProfile(
@@ -87,19 +81,18 @@ NO_PROFILE = LoadedProfile(
 """The profile of a run on this machine, whatever the files say."""
 
 
-# The files.
+# The file.
 
 
-def _profile_files() -> list[_ProfileFile]:
-    """Return the hpcdist.yaml files that count, the project's before the user's."""
+def _profile_file() -> _ProfileFile:
+    """Return the hpcdist.yaml that counts; one without profiles where there is none."""
     if only := os.environ.get(PROFILES_VARIABLE):
-        return [_read(Path(only).absolute())]
+        return _read(Path(only).absolute())
     try:
         here = Path.cwd()
     except FileNotFoundError:
         hint = "go to one that exists"
         raise ProfileError("the current directory does not exist any more", hint=hint) from None
-    paths = []
     for folder in (here, *here.parents):
         path = folder / FILE_NAME
         if os.path.lexists(path):
@@ -112,11 +105,11 @@ def _profile_files() -> list[_ProfileFile]:
                     hint=f"have your own {FILE_NAME} in the folder of the project; a copy, if you "
                     "trust it",
                 )
-            paths.append(path)
-        if paths or os.path.lexists(folder / ".git"):
+            return _read(path)
+        if os.path.lexists(folder / ".git"):
             break
-    paths.append(user_file())
-    return [_read(path) for path in dict.fromkeys(paths) if os.path.lexists(path)]
+    path = user_file()
+    return _read(path) if os.path.lexists(path) else _ProfileFile(path=path, shown="")
 
 
 def user_file() -> Path:
@@ -156,13 +149,9 @@ def _read(path: Path) -> _ProfileFile:
 
 
 def all_profiles() -> tuple[str | None, dict[str, dict[str, Any]]]:
-    """Return the default's name, and the keys of all profiles as they stand in the files, merged:
-    paths in them are as they are written."""
-    files = _profile_files()
-    clusters: dict[str, dict[str, Any]] = {}
-    for name, values in (item for file in reversed(files) for item in file.clusters.items()):
-        clusters[name] = clusters.get(name, {}) | values
-    return _choose(None, files), clusters
+    """Return the default's name, and the keys of all profiles as they stand in the file."""
+    file = _profile_file()
+    return _choose(None, file), file.clusters
 
 
 def shipped_files() -> dict[str, str]:
@@ -188,24 +177,12 @@ def shipped_file(name: str) -> str:
 def load_profile(
     name: str | None = None, *, flags: Mapping[str, Flag] | None = None
 ) -> LoadedProfile:
-    """Find, merge and check a profile; every mistake in it is a ProfileError.
+    """Find and check a profile; every mistake in it is a ProfileError.
 
     `flags` maps keys of the profile to flags.
     """
-    files = _profile_files()
-    return _loaded(_choose(name, files), files, flags or {})
-
-
-def list_profiles() -> tuple[str | None, dict[str, LoadedProfile | ProfileError]]:
-    """Return the name of the default one, and every profile, or what is wrong with it, by name."""
-    files = _profile_files()
-    profiles: dict[str, LoadedProfile | ProfileError] = {}
-    for name in _profile_names(files):
-        try:
-            profiles[name] = _loaded(name, files, {})
-        except ProfileError as error:
-            profiles[name] = error
-    return _choose(None, files), profiles
+    file = _profile_file()
+    return _loaded(_choose(name, file), file, flags or {})
 
 
 def with_channels(loaded: LoadedProfile, notify: Sequence[str]) -> LoadedProfile:
@@ -224,26 +201,24 @@ def with_channels(loaded: LoadedProfile, notify: Sequence[str]) -> LoadedProfile
     )
 
 
-def _loaded(
-    name: str | None, files: Sequence[_ProfileFile], flags: Mapping[str, Flag]
-) -> LoadedProfile:
+def _loaded(name: str | None, file: _ProfileFile, flags: Mapping[str, Flag]) -> LoadedProfile:
     values: dict[str, Any] = {}
-    origins = dict.fromkeys(ClusterProfile.__struct_fields__, DEFAULT_ORIGIN)
     notes: list[str] = []
-    for file in reversed(files):  # the project's file comes last, and wins
-        if name is not None and name in file.clusters:
-            found = _profile_values(file, name)
-            notes += _notes_on_writers(file, found)
-            values |= found
-            origins |= dict.fromkeys(found, file.shown)
+    if name is not None:
+        values = _profile_values(file, name)
+        notes = _notes_on_writers(file, values)
+    elif file.clusters:
+        listed = ", ".join(file.clusters)
+        said = f"no cluster profile is used: {file.shown} has {listed} and no default"
+        notes = [f"{said}; choose one with --cluster"]
     given = {key: flag.value for key, flag in flags.items()}
     _check(given, lambda key: flags[key].name)
+    origins = dict.fromkeys(ClusterProfile.__struct_fields__, DEFAULT_ORIGIN)
+    origins |= dict.fromkeys(values, file.shown)
     return LoadedProfile(
         name=name,
         profile=msgspec.convert(values | given, ClusterProfile),
         origins=origins | {key: flag.name for key, flag in flags.items()},
-        files=[file.shown for file in files],
-        known=_profile_names(files),
         notes=notes,
     )
 
@@ -252,7 +227,7 @@ def require_trusted_host(loaded: LoadedProfile, *, is_named: bool) -> None:
     """Raise ProfileError for a host of a profile that this user may not have chosen: one from a
     file that others can write, and one that came with a project and `is_named` by nothing else."""
     origin, host = loaded.origins["host"], loaded.profile.host
-    if origin not in loaded.files:
+    if origin == DEFAULT_ORIGIN or origin.startswith("--"):
         return
     path = Path(origin).expanduser().absolute()
     said = f"{origin}: clusters.{loaded.name}.host is {host}"
@@ -303,8 +278,6 @@ def _profile_values(file: _ProfileFile, name: str) -> dict[str, Any]:
     for key, usual in msgspec.structs.asdict(ClusterProfile()).items():
         if key in values and values[key] is None and isinstance(usual, list | dict | Section):
             values[key] = [] if isinstance(usual, list) else {}
-    if "notify" in values:
-        values["notify"] = as_texts(values["notify"])
     if isinstance(values.get("setup"), str):
         values["setup"] = [values["setup"]]
     _check(values, lambda _: shown)
@@ -312,27 +285,15 @@ def _profile_values(file: _ProfileFile, name: str) -> dict[str, Any]:
     if python := values.get("python"):
         values["python"] = python = os.path.expanduser(python)
         if "/" in python or python in {".", ".."}:
-            path = os.path.abspath(file.path.parent / python)
-            values["python"] = _interpreter(path, f"{shown}: python")
+            values["python"] = path = os.path.abspath(file.path.parent / python)
+            if os.path.isdir(path):  # other files may be there on the nodes, or at a host, only
+                hint = f"name the interpreter in it, such as {python}/bin/python"
+                raise ProfileError(f"{shown}: python is {path}, which is a folder", hint=hint)
     image = (values.get("container") or {}).get("image")
     if image and image.startswith((".", "~")):
         path = os.path.abspath(file.path.parent / os.path.expanduser(image))
         values["container"] = {**values["container"], "image": path}
     return values
-
-
-def _interpreter(path: str, shown: str) -> str:
-    """Return the interpreter that a path means: itself, or that of an environment's folder, or of a
-    project that uv, or venv, has made one in. ProfileError for a folder without any."""
-    if not os.path.isdir(path):
-        return path  # a file, or one that only the nodes or a host have
-    for folder in (path, os.path.join(path, ".venv")):
-        if os.access(interpreter := os.path.join(folder, "bin", "python"), os.X_OK):
-            return interpreter
-    hint = "name an interpreter, an environment's folder, or a project with a .venv"
-    if os.path.exists(os.path.join(path, "uv.lock")):
-        hint = f"make it: cd {shlex.quote(path)} && uv sync --frozen"
-    raise ProfileError(f"{shown} is the folder {path}, which has no environment", hint=hint)
 
 
 def _check(values: Mapping[str, Any], origin: Callable[[str], str]) -> None:
@@ -383,32 +344,26 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(item)
 
 
-def _choose(name: str | None, files: Sequence[_ProfileFile]) -> str | None:
-    names = _profile_names(files)
-    choices = [
+def _choose(name: str | None, file: _ProfileFile) -> str | None:
+    for origin, wanted in (
         ("", name),
         (f"{CLUSTER_VARIABLE}: ", os.environ.get(CLUSTER_VARIABLE) or None),
-        *((f"{file.shown}: default: ", file.default) for file in files),
-    ]
-    for origin, wanted in choices:
-        if wanted in names:
+        (f"{file.shown}: default: ", file.default),
+    ):
+        if wanted in file.clusters:
             return wanted
         if wanted is not None:
-            near = nearest(wanted, names)
+            near = nearest(wanted, file.clusters)
             hint = f"did you mean {near}? " if near else ""
-            where = " and ".join(file.shown for file in files) or "no hpcdist.yaml"
-            hint += f"clusters are {', '.join(nearest_first(wanted, names)) or 'none'}, in {where}"
+            listed = ", ".join(nearest_first(wanted, file.clusters)) or "none"
+            hint += f"clusters are {listed}, in {file.shown or 'no hpcdist.yaml'}"
             if wanted in shipped_files():
                 hint += f"; `hpcdist cluster copy {wanted} --write` makes one of the shipped file"
-            elif not files:
-                hint += f" here, above, or at {shown_path(user_file())}; "
+            elif not file.shown:
+                hint += f" here, above, or at {shown_path(file.path)}; "
                 hint += "`hpcdist cluster detect --write` makes one"
             raise ProfileError(f"{origin}there is no cluster called {wanted!r}", hint=hint)
-    return names[0] if len(names) == 1 else None
-
-
-def _profile_names(files: Sequence[_ProfileFile]) -> list[str]:
-    return list(dict.fromkeys(name for file in files for name in file.clusters))
+    return next(iter(file.clusters)) if len(file.clusters) == 1 else None
 
 
 def choose_cluster(
@@ -430,8 +385,6 @@ def choose_cluster(
                 hint="leave out one of the two",
             )
         return scheduler, NO_PROFILE
-    if cluster == LOCAL and LOCAL not in _profile_names(_profile_files()):
-        return choose_cluster(LOCAL, None, flags)
     loaded = load_profile(cluster, flags=flags)
     wanted = loaded.profile.scheduler
     if scheduler in {None, "auto", wanted}:

@@ -114,8 +114,6 @@ class AzureOptions(Section, frozen=True, kw_only=True):
     """Datastore of the workspace that keeps the run directories, in the folder hpcdist."""
     shm_gb: Count = 8
     """Shared memory (/dev/shm) per node in GiB, which the workers of data loaders need."""
-    price_per_hour: Positive | None = None
-    """Price of one node for an hour, in whatever currency."""
 
 
 class ClusterProfile(Section, frozen=True, kw_only=True):
@@ -160,24 +158,17 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     container: Container = Container()
     """The image of every job that names none: keys as in the section container of a job."""
     python: Annotated[str, _LINE] | None = None
-    """Interpreter that runs the job, or the folder of its environment (venv, uv), or of a project
-    with one in .venv; unset: the one that submits."""
+    """Interpreter that runs the job, such as .venv/bin/python; unset: the one that submits."""
     host: Annotated[str, _HOST] | None = None
     """Login node that jobs are submitted from by ssh, HOST or HOST:FOLDER, with the folder that
     holds the projects (hpcdist in the home, if unset). Not used where the scheduler's own commands
     are at hand."""
     price_per_hour: Positive | None = None
-    """Price of one node for an hour, in any currency; azure.price_per_hour comes before it."""
-
+    """Price of one node for an hour, in any currency."""
     notify: list[str] = []  # noqa: RUF012 - msgspec gives every struct its own
     """Channels by which you are told of the end of each run: mail:ADDRESS (by the scheduler),
     apprise:env:VARIABLE or apprise:file:PATH (with the address of a service), command:PROGRAM
     ARGUMENTS."""
-
-    @property
-    def node_price(self) -> float | None:
-        """Price of one node for an hour; None where the profile has none."""
-        return self.azure.price_per_hour or self.price_per_hour
 
 
 def profile_keys() -> list[DottedKey]:

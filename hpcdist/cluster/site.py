@@ -78,11 +78,10 @@ _CONTAINER = """    # Here is {runtimes}; docs/containers.md says what an image 
     #   mounts: [/scratch]"""
 
 
-def first_file(site: Site, *, name: str | None = None, runtimes: Sequence[str] = ()) -> str:
+def first_file(site: Site, *, runtimes: Sequence[str] = ()) -> str:
     """Return the text of the file: a profile for every partition with GPUs, and the default one.
 
-    `name` is what the default profile is called, in place of its partition's name; `runtimes` are
-    the container runtimes of this machine.
+    `runtimes` are the container runtimes of this machine.
 
     Raises SchedulerError where the site has no partition that is up.
     """
@@ -103,7 +102,7 @@ def first_file(site: Site, *, name: str | None = None, runtimes: Sequence[str] =
     worth = [one for one in ranked if one.gpus or one.is_default] or ranked[:1]
     worth = worth[:1] if site.partitions_share_nodes else worth
     blocks = [list(_profile(site, one, yaml_scalar(one.name))) for one in worth]
-    default = yaml_scalar(name or worth[0].name)
+    default = yaml_scalar(worth[0].name)
     blocks[0] = [*_profile(site, worth[0], default), _FURTHER]
     if runtimes:
         blocks[0].append(_CONTAINER.format(runtimes=" and ".join(runtimes), first=runtimes[0]))

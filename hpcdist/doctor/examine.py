@@ -22,15 +22,7 @@ from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.base import Finding, failed, passed, skipped, warned
 from hpcdist.submission.plan import PlannedSubmission, plan_run, planned_scripts
 
-_LOCAL_KINDS = frozenset(
-    ("tmpfs", "ramfs", "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "overlay", "f2fs")
-)
-"""File systems that one machine has for itself, as a rule."""
-_TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108 - these are what is warned of
-"""Folders that every machine has for itself."""
 _LEAST_BYTES = 100e6
-_FEW_BYTES = 5e9
-_SHARED = "name a folder on the shared file system, such as your home, with --runs or HPCDIST_RUNS"
 
 
 def examine(request: Request) -> Iterator[Finding]:
@@ -41,17 +33,10 @@ def examine(request: Request) -> Iterator[Finding]:
         has_failed |= finding.state == "FAIL"
         yield finding
     yield _profile(request.cluster)
-    was_there = request.runs.exists()
-    is_shared = not scheduler.runs_here and scheduler.shares_files
-    folder = examine_folder(request.runs, is_shared=is_shared)
+    folder = examine_folder(request.runs)
     yield folder
-    try:
-        if not has_failed:
-            yield from _with_job(request, has_failed=folder.state == "FAIL")
-    finally:
-        if not was_there:
-            with suppress(OSError):  # a run is kept in it
-                request.runs.rmdir()
+    if not has_failed:
+        yield from _with_job(request, has_failed=folder.state == "FAIL")
 
 
 def _with_job(request: Request, *, has_failed: bool) -> Iterator[Finding]:
@@ -88,10 +73,9 @@ def _with_job(request: Request, *, has_failed: bool) -> Iterator[Finding]:
 
 
 def _profile(cluster: LoadedProfile) -> Finding:
-    if cluster.name is None and cluster.known:
-        files, known = " and ".join(cluster.files), ", ".join(cluster.known)
-        said = f"none: {files} has {known} and no default"
-        return warned("profile", said, "choose one with --cluster")
+    if cluster.name is None and cluster.notes:
+        said, _, advice = cluster.notes[0].partition("; ")
+        return warned("profile", said, advice)
     if cluster.notes:
         advice = "use it if you trust them, or have your own hpcdist.yaml"
         return warned("profile", f"{cluster.name}: {'; '.join(cluster.notes)}", advice)
@@ -100,12 +84,9 @@ def _profile(cluster: LoadedProfile) -> Finding:
     return passed("profile", f"{name}: {', '.join(own) or 'the defaults of the site'}")
 
 
-# The folder of the runs, as far as this machine can tell.
-
-
-def examine_folder(runs: Path, *, is_shared: bool) -> Finding:
-    """Find out whether runs can be made there, privately, and with room; `is_shared` where other
-    machines must see it. A folder that is not there is made."""
+def examine_folder(runs: Path) -> Finding:
+    """Find out whether runs can be made there, privately, and with room. A folder that is not there
+    is made."""
     name = "runs folder"
     if refused := refused_doors(runs):
         listed = "; ".join(map(str, refused))
@@ -119,33 +100,13 @@ def examine_folder(runs: Path, *, is_shared: bool) -> Finding:
     except OSError as error:
         advice = "name a folder that you can write, with --runs or HPCDIST_RUNS"
         return failed(name, f"{runs}: {error.strerror}", advice)
-    return _judge_folder(runs, mode, free, is_shared=is_shared)
-
-
-def _judge_folder(runs: Path, mode: int, free: int, *, is_shared: bool) -> Finding:
-    name, (kind, mount) = "runs folder", file_system(runs)
-    where = f"{runs}, on {kind} at {mount}, {free / 1e9:,.1f} GB free"
+    where = f"{runs}, {free / 1e9:,.1f} GB free"
     if mode & 0o077:
         said = f"{where}: others can read what is private there (mode {mode:o})"
-        return failed(name, said, _SHARED)
+        return failed(name, said, "name a folder on another file system, with --runs")
     if free < _LEAST_BYTES:
         return failed(name, f"{where}: too little", "free some space, or name another")
-    is_temporary = os.path.realpath(runs).startswith(_TEMPORARY)
-    if is_shared and (is_temporary or kind in _LOCAL_KINDS):
-        return warned(name, f"{where}: other machines may not see it", _SHARED)
-    if free < _FEW_BYTES:
-        return warned(name, where, "checkpoints need more; `hpcdist runs` lists old runs")
     if open_to := "; ".join(map(str, doors(runs))):
         advice = "jobs run nothing that is not yours; a folder that only you can write is better"
         return warned(name, f"{where}; a run could be exchanged there: {open_to}", advice)
     return passed(name, f"{where}, writable and private")
-
-
-def file_system(path: Path, mounts: str | None = None) -> tuple[str, str]:
-    """Return the kind and mount point of the file system with a path, from /proc/mounts."""
-    place = Path(os.path.realpath(path))
-    lines = (Path("/proc/mounts").read_text() if mounts is None else mounts).splitlines()
-    entries = [words for line in lines if len(words := line.split()) > 2]
-    kinds = {Path(words[1].replace("\\040", " ")): words[2] for words in entries}
-    found = ((kinds[at], str(at)) for at in (place, *place.parents) if at in kinds)
-    return next(found, ("unknown", "/"))

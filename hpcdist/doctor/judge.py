@@ -126,23 +126,14 @@ def _setup(evidence: Evidence, cluster: ClusterProfile) -> Finding | None:
 
 
 def _container(evidence: Evidence) -> Finding | None:
-    """Judge the image by what ranks wrote inside, and by torch's CUDA beside the driver's."""
+    """Judge the image by what ranks wrote inside."""
     name, used = "container", evidence.container
     if used is None:
         return skipped(name, "the job is in no image")
     if len(evidence.places) < evidence.num_ranks:
         return failed(name, evidence.reason, "see docs/containers.md for what an image must have")
-    cudas = [place["cuda"] for place in evidence.places if "cuda" in place]
-    torch, driver = (cudas[0]["torch"], cudas[0]["driver"]) if cudas else (None, None)
-    if torch and driver and int(torch.partition(".")[0]) > int(driver.partition(".")[0]):
-        return failed(
-            name,
-            f"torch in {used.image} is for CUDA {torch}, and the nodes' driver supports {driver}",
-            "take an image with an older CUDA, or ask for a newer driver",
-        )
-    runs_on = f", torch for CUDA {torch}, driver for {driver}" if torch and driver else ""
     done = f"starts on {evidence.all_nodes}, writes the run directory"
-    return passed(name, f"{used.described} by {used.runtime}: {done}{runs_on}")
+    return passed(name, f"{used.described} by {used.runtime}: {done}")
 
 
 def _interpreter(evidence: Evidence) -> Finding | None:
@@ -193,11 +184,9 @@ def _gpus(evidence: Evidence, *, asks_for_gpus: bool) -> Finding | None:
     if len(devices) < evidence.num_nodes:
         return None
     if without := [seen.host for seen in devices if seen.device != "cuda"]:
-        variables = (place["environment"].get("CUDA_VISIBLE_DEVICES") for place in evidence.places)
         return failed(
             name,
-            f"{per_node} per node were asked for, and NVML shows none on {', '.join(without)} "
-            f"(CUDA_VISIBLE_DEVICES is {next(variables, None)})",
+            f"{per_node} per node were asked for, and NVML shows none on {', '.join(without)}",
             "see the node's driver with nvidia-smi; the keys gpu_request and gpu_type say how GPUs "
             "are asked for; --set launch.device=cpu checks without them",
         )

@@ -116,8 +116,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     advice: str | None = None
 
 
-def conduct(request: Request) -> tuple[list[Cost], list[Run]]:
-    """Run the job undisturbed, and then disturbed; return the costs, and the two runs.
+def conduct(request: Request) -> list[Cost]:
+    """Run the job undisturbed, and then disturbed; return the costs.
 
     Raises HpcdistError where the job has nothing to lose, or fails by itself.
     """
@@ -154,8 +154,7 @@ def conduct(request: Request) -> tuple[list[Cost], list[Run]]:
         disturbed.records_steps = undisturbed.first_step is not None
         disturbed.shows_work = disturbed.records_steps or has_saved
         with disturbed.ended():
-            costs = [_try(request.job, disturbed, name, undisturbed) for name in request.names]
-    return costs, [reference.run, disturbed.run]
+            return [_try(request.job, disturbed, name, undisturbed) for name in request.names]
 
 
 def read_course(run: Run, attempt: int) -> Course:

@@ -179,13 +179,6 @@ def memory_of(library: Any, handle: Any) -> Any:
     return library.nvmlDeviceGetMemoryInfo(handle, version=library.nvmlMemory_v2)
 
 
-def driver_cuda_version() -> str | None:
-    """Return the newest CUDA that this host's driver knows, such as 12.4; None without a driver."""
-    with nvml() as library:
-        version = int(library.nvmlSystemGetCudaDriverVersion()) if library else 0
-    return f"{version // 1000}.{version % 1000 // 10}" if version else None
-
-
 def visible_uuids() -> list[str]:
     """Return the UUIDs of the GPUs, or parts of GPUs (MIG), that CUDA would show, in its order."""
     words = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]

@@ -49,21 +49,18 @@ def find_garbage(
     states: Mapping[str, State],
     *,
     older_than_s: float,
-    keep_last: int = 0,
     named: Collection[Path] | None = None,
 ) -> list[Candidate]:
     """Return all checkpoints and copies of code, each with the reason where it is kept.
 
-    Runs are kept that ended less than `older_than_s` seconds ago, the newest `keep_last`, and those
-    whose directory is not `named`, unless that is None. `states` has the state of every run.
+    Runs are kept that ended less than `older_than_s` seconds ago, and those whose directory is not
+    `named`, unless that is None. `states` has the state of every run.
     """
     kept = {
         run.path: why
         for run in all_of_them
         if (why := _why_kept(run, states[run.id], older_than_s, named)) is not None
     }
-    for run in sorted(all_of_them, key=created_ns, reverse=True)[:keep_last]:
-        kept.setdefault(run.path, f"is one of the newest {keep_last}")
     # Runs that are kept may start from the checkpoints of others.
     needed = {
         os.path.realpath(resume): f"run {run.id}, which starts from them, {kept[run.path]}"

@@ -114,10 +114,6 @@ def run_accounting(runs: Sequence[Run], *, warn: Warn = lambda _: None) -> dict[
     """Return what schedulers' accounting has on runs, by run id, where they keep books and answer;
     else `warn` is told why. Each scheduler is asked once."""
     accounting: dict[str, Accounting] = {}
-    for run in runs:
-        if (remote := read_remote(run)) is not None and remote.accounting is not None:
-            with suppress(msgspec.ValidationError):
-                accounting[run.id] = msgspec.convert(remote.accounting, Accounting)
     for name, theirs in _by_queue(runs).items():
         try:
             accounting |= load_scheduler(name).accounting(theirs)
@@ -190,7 +186,7 @@ def continuation(run: Run, verdict: Verdict) -> str | None:
         return None
     job = run.spec.job
     if "checkpoint" not in job and not load_scheduler(name).shares_files:  # code of the user's own
-        return f"hpcdist fetch {name_to_type(run.path)} --checkpoints"
+        return None
     return f"hpcdist resume {name_to_type(run.path)}"
 
 

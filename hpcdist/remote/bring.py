@@ -3,9 +3,7 @@ events."""
 
 from __future__ import annotations
 
-import math
 import os
-import time
 from collections import defaultdict
 from collections.abc import Container, Sequence
 from contextlib import suppress
@@ -25,8 +23,6 @@ from hpcdist.runs.run import ID, SWEEP_FILE, Run, make_runs_folder
 _SMALL = ("spec.json", "submission.json", "verdict.json", SWEEP_FILE)
 _OF_ATTEMPTS = ("attempts/", "attempts/*/", "attempts/*/begin.json", "attempts/*/verdict.json")
 _OF_EVENTS = ("events/", "events/*.jsonl")
-_SETTLED_S = 600.0
-"""So long after its end a job that no accounting has will not get into it."""
 
 
 class _Listed(msgspec.Struct, frozen=True):
@@ -37,7 +33,6 @@ class _Listed(msgspec.Struct, frozen=True):
     state: str
     reason: str | None = None
     sweep: dict[str, Any] | None = None
-    accounting: dict[str, Any] | None = None
 
 
 def by_place(runs: Sequence[Run]) -> dict[Where | None, list[Run]]:
@@ -54,19 +49,19 @@ def refresh(runs: Sequence[Run], *, with_events: bool, note: Note) -> None:
 
     Runs at a host that does not answer stay as they are, and `note` says so.
     """
-    groups: dict[Where, list[Run]] = defaultdict(list)
-    for run in runs:
-        if (remote := read_remote(run)) is not None and not remote.is_whole:
-            try:
-                groups[Where.of(run, remote)].append(run)
-            except UserError as error:
-                note(error.message)
+    pending = [run for run in runs if (it := read_remote(run)) is not None and not it.is_whole]
+    try:
+        groups = by_place(pending)
+    except UserError as error:
+        note(error.message)
+        return
     for where, theirs in groups.items():
+        assert where is not None
         try:
             wanted = {run.id for run in theirs}
             folder = theirs[0].path.parent
             with Connection(where.host) as connection:
-                bring(connection, where, folder, wanted, with_events=with_events, note=note)
+                bring(connection, where, folder, wanted, with_events=with_events)
         except HpcdistError as error:
             listed = number_of(len(theirs), "run")
             note(f"{listed} shown as last known here: {error.message}")
@@ -79,15 +74,13 @@ def bring(
     wanted: Container[str] | None = None,
     *,
     with_events: bool,
-    note: Note,
 ) -> None:
     """Write what has changed of the runs at a host into the folder of the runs here; those of this
     machine with such a name stay as they are. Without events, their states are enough.
 
     `wanted` are names of runs and sweeps; None: all.
     """
-    argv = ["runs", "--json", *(["--accounting"] if with_events else [])]
-    script = Verb(where=where, argv=argv).script(connection, note)
+    script = Verb(where=where, argv=["runs", "--json"]).script(connection)
     code, out = connection.call(script, is_captured=True)
     if code:
         raise SchedulerError(f"{where.host.name} cannot list its runs: exit code {code}")
@@ -117,17 +110,13 @@ def bring(
         given="".join(f"{rule}\n" for rule in rules).encode(),
     )
     for one in brought:
-        verdict = Run(runs / one.run).read_verdict()
-        ended_s = (verdict and verdict.time_s) or math.inf
-        is_settled = bool(verdict and one.accounting) or time.time() - ended_s > _SETTLED_S
         remote = Remote(
             host=where.host.name,
             folder=where.host.folder,
             project=where.project,
             runs=folder,
             condition={"state": one.state, "reason": one.reason},
-            accounting=one.accounting,
-            is_whole=with_events and is_settled,
+            is_whole=with_events and Run(runs / one.run).read_verdict() is not None,
         )
         write_remote(runs / one.run, remote)
 

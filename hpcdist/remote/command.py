@@ -20,7 +20,6 @@ from msgspec import Struct, structs
 
 from hpcdist.base import files, served
 from hpcdist.base.errors import SchedulerError
-from hpcdist.base.text import show_bytes
 from hpcdist.base.version import __version__
 from hpcdist.cluster.load import PROFILES_VARIABLE
 from hpcdist.remote.ssh import NONE_THERE, Connection, ConnectionLostError, Where
@@ -32,7 +31,6 @@ Note = Callable[[str], None]
 
 START_FILE = ".local/share/hpcdist/start"
 """A script in the home there that starts hpcdist, for one that is not on PATH."""
-_LARGE_BYTES = 1_000_000
 _UNCLEAR_S = 86400.0
 """So long the same command is taken for the one whose connection broke."""
 _MOST_LINKS = 1000
@@ -61,12 +59,12 @@ class Verb(Struct, frozen=True, kw_only=True):
     profiles: str | None = None
     """An hpcdist.yaml that counts in place of the host's."""
 
-    def run(self, note: Note, *, is_captured: bool = False) -> tuple[int, bytes]:
-        """Run it; return its exit code, and what it printed where that is captured."""
+    def run(self) -> int:
+        """Run it; return its exit code."""
         with Connection(self.where.host) as connection:
-            return connection.call(self.script(connection, note), is_captured=is_captured)
+            return connection.call(self.script(connection))[0]
 
-    def script(self, connection: Connection, note: Note, submission: str = "") -> str:
+    def script(self, connection: Connection, submission: str = "") -> str:
         """Send the work tree; return the script of bash that runs the verb in it."""
         project = quoted(f"{self.where.host.folder}/{self.where.project}")
         runs = quoted(self.where.runs) if self.where.runs else '"${HPCDIST_RUNS:-runs}"'
@@ -84,7 +82,7 @@ class Verb(Struct, frozen=True, kw_only=True):
             ]
         if self.tree is not None:
             within = shlex.quote(os.path.relpath(self.tree.cwd, self.tree.root))
-            name, ignored = self._send(connection, self.tree, note)
+            name, ignored = self._send(connection, self.tree)
             lines += [
                 f'{SUBMIT_DIR_VARIABLE}="$PWD"/{within}',
                 _ARRIVE.format(tree=name, ignored=shlex.join(ignored), within=within),
@@ -96,15 +94,10 @@ class Verb(Struct, frozen=True, kw_only=True):
         ]
         return "\n".join(lines)
 
-    def _send(
-        self, connection: Connection, plan: SnapshotPlan, note: Note
-    ) -> tuple[str, list[str]]:
+    def _send(self, connection: Connection, plan: SnapshotPlan) -> tuple[str, list[str]]:
         """Copy a work tree into the project's folder; return the name of the folder there, and the
         paths that git ignores, which are not sent."""
         host = self.where.host
-        if plan.num_bytes > _LARGE_BYTES:  # it may take a while
-            size = show_bytes(plan.num_bytes)
-            note(f"the work tree ({size}) goes to {host.name}, but for what is there already")
         name = f".tree-{secrets.token_hex(4)}"
         # What git ignores is a link to the original.
         ignored = [
@@ -138,7 +131,7 @@ def submit_at(verb: Verb, note: Note, record: Callable[[Connection, str], None])
     with Connection(verb.where.host) as connection:
         name, file = _name_of([verb.where.host.name, os.getcwd(), *verb.argv], note)
         try:
-            script = structs.replace(verb, argv=argv).script(connection, note, name)
+            script = structs.replace(verb, argv=argv).script(connection, name)
             if file is not None:  # from here on the host may have heard of it
                 file.write_text(name)
             code, out = connection.call(script, is_captured=True)
@@ -155,7 +148,7 @@ def submit_at(verb: Verb, note: Note, record: Callable[[Connection, str], None])
             sys.stdout.flush()
         record(connection, out.decode(errors="replace"))
         if follows:  # by the name, what was submitted is found
-            script = structs.replace(verb, tree=None).script(connection, note, name)
+            script = structs.replace(verb, tree=None).script(connection, name)
             code, _ = connection.call(script)
         return code
 

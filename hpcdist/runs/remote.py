@@ -34,7 +34,6 @@ class Remote(Struct, frozen=True, kw_only=True):
     """The folder of the run there; None: the project's."""
     condition: dict[str, Any] | None = None
     """Its state; None before it was asked for."""
-    accounting: dict[str, Any] | None = None
     is_whole: bool = False
     """It had ended, and all that summaries need of it is here."""
 

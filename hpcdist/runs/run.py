@@ -7,7 +7,7 @@ its folder, which has no spec.json, for a sweep is no run:
     <runs>/<sweep id>/
       sweep.json          its id: the runs have all else
       <job>/script.sh     what the scheduler was given for an array, and submitit/ with its files
-      summary.txt, .json  what --summary-after writes
+      summary.txt, .json  the summary of a comparison, which the command that waited wrote
     <runs>/<sweep id>-000/    the run of the first point, and so on: runs like all others
 """
 

@@ -146,8 +146,8 @@ def _check_size(root: str, sizes: dict[str, int], limit_bytes: float) -> None:
         raise UserError(
             f"the work tree {root} has {show_bytes(total)} in {len(sizes):,} files, more than the "
             f"{show_bytes(limit_bytes)} that a snapshot may have; the largest: {listed}",
-            hint="list what the job does not change in .gitignore (it is then linked to), raise "
-            "the limit with HPCDIST_SNAPSHOT_LIMIT_MB, or use --no-snapshot",
+            hint="list what the job does not change in .gitignore (it is then linked to), or use "
+            "--no-snapshot",
         )
 
 

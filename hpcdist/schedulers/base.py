@@ -14,9 +14,9 @@ import shlex
 import signal
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 from msgspec import Struct
 
@@ -72,7 +72,7 @@ class Allocation(Struct, frozen=True, kw_only=True):
 class Dependency(Struct, frozen=True, kw_only=True):
     """Jobs that must have ended before a job may start."""
 
-    kind: Literal["afterok", "afterany", "afternotok"]
+    kind: Literal["afterok", "afterany"]
     """Ended well, ended in whatever way, or failed."""
     job_ids: list[str]
 
@@ -222,15 +222,6 @@ def former_lives() -> int:
     return int(os.environ.get(FORMER_LIVES_VARIABLE) or 0)
 
 
-class Fetched(NamedTuple):
-    """The outcome of `Scheduler.fetch`: files that were written, and checkpoints and other large
-    files that are still where they were published."""
-
-    num_files: int
-    num_left: int
-    left_bytes: int
-
-
 class Scheduler(ABC):
     """One place where runs can go, and all that other rooms ask of it."""
 
@@ -272,12 +263,9 @@ class Scheduler(ABC):
     # From a job to its submission.
 
     @abstractmethod
-    def plan(
-        self, job: JobSpec, cluster: ClusterProfile, *, busy_gpus: Collection[str] = ()
-    ) -> Plan:
+    def plan(self, job: JobSpec, cluster: ClusterProfile) -> Plan:
         """Check a job, and lay its ranks out.
 
-        `busy_gpus` are UUIDs of GPUs of this machine that are given away, and may not look so yet.
         Raises JobError, ProfileError or SchedulerError where the job cannot run there.
         """
 
@@ -337,13 +325,13 @@ class Scheduler(ABC):
             hint=f"where the site allows it, ssh {host} -t {shlex.quote(shlex.join(command))}",
         )
 
-    def fetch(self, run: Run, *, with_checkpoints: bool = False) -> Fetched | None:
+    def fetch(self, run: Run, *, with_checkpoints: bool = False) -> None:
         """Bring home what the run's nodes have published, for a scheduler whose nodes have no file
-        system in common with this machine; None: the run directory is where they write.
+        system in common with this machine.
 
         Raises SchedulerError and OSError.
         """
-        return None
+        return
 
     # Schedulers with a queue.
 
@@ -354,15 +342,6 @@ class Scheduler(ABC):
     def dependency_id(self, job_id: str) -> str:
         """Return the id by which others can wait for a job, and for all of its array."""
         return tasks.array_of(job_id)
-
-    def submit_task(
-        self, job: JobSpec, target: Target, task: tasks.Task, script: str
-    ) -> tuple[str, list[str]]:
-        """Submit a job that is not a run: `task` is called on its one node.
-
-        Returns the job's id, and what the scheduler had to say.
-        """
-        raise NotImplementedError
 
     # Schedulers with steps.
 

@@ -51,7 +51,7 @@ from hpcdist.schedulers.base import (
     passed,
 )
 from hpcdist.schedulers.request import Nodes, check_fit, lay_out, render, time_limit_min
-from hpcdist.schedulers.tasks import Task, agents_of, owner_of, place_of
+from hpcdist.schedulers.tasks import agents_of, owner_of, place_of
 
 _TIMEOUT_S = 30.0
 _STARTING_S = 120.0
@@ -181,9 +181,7 @@ class Batch(Scheduler):
 
     # Before and at the submission.
 
-    def plan(
-        self, job: JobSpec, cluster: ClusterProfile, *, busy_gpus: Collection[str] = ()
-    ) -> Plan:
+    def plan(self, job: JobSpec, cluster: ClusterProfile) -> Plan:
         self.check(job, cluster)
         return self._plan(job, cluster, time_limit_min(job, cluster))
 
@@ -259,15 +257,6 @@ class Batch(Scheduler):
             sent.take_back(job_ids)
             raise
         return sent.said
-
-    def submit_task(
-        self, job: JobSpec, target: Target, task: Task, script: str
-    ) -> tuple[str, list[str]]:
-        from hpcdist.schedulers.submitting import Handover
-
-        sent = Handover(self, target, script)
-        (job_id,) = sent.submit_all([task])
-        return job_id, sent.said
 
     # What became of it.
 

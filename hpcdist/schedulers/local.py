@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 
@@ -63,10 +63,8 @@ class LocalScheduler(Scheduler):
     container_runtimes = HOST_RUNTIMES
     longest_poll_s = 1.0  # asking this machine is cheap
 
-    def plan(
-        self, job: JobSpec, cluster: ClusterProfile, *, busy_gpus: Collection[str] = ()
-    ) -> Plan:
-        launch = lay_out(job, busy_gpus)
+    def plan(self, job: JobSpec, cluster: ClusterProfile) -> Plan:
+        launch = lay_out(job)
         if launch.device == "cuda":
             return Plan(launch=launch, cluster=cluster)
         is_asked = job.launch.device == "cpu"
@@ -167,8 +165,8 @@ scheduler = LocalScheduler()
 # The layout of the ranks.
 
 
-def lay_out(job: JobSpec, busy_gpus: Collection[str] = ()) -> LaunchPlan:
-    """Lay the ranks out over this machine, without the GPUs of these UUIDs.
+def lay_out(job: JobSpec) -> LaunchPlan:
+    """Lay the ranks out over this machine.
 
     Raises JobError where the machine has not enough memory or GPUs, or no free port.
     """
@@ -203,7 +201,7 @@ def lay_out(job: JobSpec, busy_gpus: Collection[str] = ()) -> LaunchPlan:
     )
     gpus = [] if job.launch.device == "cpu" else list_gpus()
     if gpus:
-        return _on_gpus(job, launch, [gpu for gpu in gpus if gpu.uuid not in busy_gpus])
+        return _on_gpus(job, launch, gpus)
     if job.launch.device == "cuda":
         raise JobError(
             "launch.device is cuda, but this machine shows no GPU "

@@ -39,7 +39,13 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.base import Target
 from hpcdist.schedulers.requeue import RequeueRefusedError
-from hpcdist.schedulers.tasks import Task, array_of, leave_to_another, own_place, write_tasks
+from hpcdist.schedulers.tasks import (
+    AgentTask,
+    array_of,
+    leave_to_another,
+    own_place,
+    write_tasks,
+)
 
 if TYPE_CHECKING:
     from hpcdist.schedulers.batch import Batch
@@ -72,7 +78,7 @@ class ScriptExecutor(core.Executor):
         """Give the script to the scheduler; return the job's id, of an array its own."""
         raise NotImplementedError
 
-    def submit_all(self, tasks: Sequence[Task]) -> list[str]:
+    def submit_all(self, tasks: Sequence[AgentTask]) -> list[str]:
         """Submit one task, or those of an array; return the ids of the jobs.
 
         Raises SchedulerError.

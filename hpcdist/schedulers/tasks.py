@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -35,35 +35,25 @@ _JOB_ID = re.compile(r"\w[\w.]*(?:\[\d*\])?")
 _PLACE = re.compile(r"[\[_](\d*)\]?$")
 
 
-class AgentTask(msgspec.Struct, frozen=True, kw_only=True, tag="agent"):
+class AgentTask(msgspec.Struct, frozen=True, kw_only=True):
     """The task of being the agent of a run, on every node of a job."""
 
     run_path: str
     scheduler: str
 
 
-class SummaryTask(msgspec.Struct, frozen=True, kw_only=True, tag="summary"):
-    """The task of writing the summary of runs that have ended, on the one node of a job."""
-
-    run_paths: list[str]
-    folder: str
-
-
-Task: TypeAlias = AgentTask | SummaryTask
-
-
-def agents_of(runs: Sequence[Run], scheduler: str) -> list[Task]:
+def agents_of(runs: Sequence[Run], scheduler: str) -> list[AgentTask]:
     """Return the tasks of runs, in their order."""
     return [AgentTask(run_path=str(run.path), scheduler=scheduler) for run in runs]
 
 
-def write_tasks(folder: Path, tasks: Mapping[int, Task]) -> None:
+def write_tasks(folder: Path, tasks: Mapping[int, AgentTask]) -> None:
     """Write what the jobs of a submission are to do, by their places in its array; 0: no array."""
     values = {str(place): msgspec.to_builtins(task) for place, task in tasks.items()}
     files.write_json(folder / _TASKS_FILE, values)
 
 
-def read_task(folder: Path) -> Task:
+def read_task(folder: Path) -> AgentTask:
     """Return what this job is to do. Ends with an error where the folder or its file is not the
     user's own: each node would ask about what all the others write there."""
     try:
@@ -73,7 +63,7 @@ def read_task(folder: Path) -> Task:
     except NotOwnError as error:
         print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
         sys.exit(EXIT_FAILED)
-    tasks = msgspec.json.decode(content, type=dict[str, Task])
+    tasks = msgspec.json.decode(content, type=dict[str, AgentTask])
     return tasks[str(own_place())]
 
 

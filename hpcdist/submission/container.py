@@ -30,10 +30,8 @@ from hpcdist.schedulers.base import Scheduler
 _NONE = "--set container.image=none runs without an image"
 
 
-def settle_container(
-    loaded: LoadedJob, cluster: LoadedProfile, scheduler: Scheduler
-) -> tuple[LoadedJob, list[str]]:
-    """Return the job with the container that it runs in, and what the user should know of it.
+def settle_container(loaded: LoadedJob, cluster: LoadedProfile, scheduler: Scheduler) -> LoadedJob:
+    """Return the job with the container that it runs in.
 
     The job's own keys count before the profile's; mounts and options are added up. Raises JobError.
     """
@@ -46,7 +44,7 @@ def settle_container(
         options=[*wanted.options, *own.options],
     )
     if wanted.image in {None, NO_IMAGE}:
-        return loaded.with_job(container=Container()), []
+        return loaded.with_job(container=Container())
     if not scheduler.container_runtimes:
         raise JobError(
             f"container.image is {show(wanted.image)}, and {scheduler.title} starts no containers",
@@ -58,14 +56,8 @@ def settle_container(
                 f"container.{key} holds a value that looks secret, and would stand in spec.json",
                 hint="export it in the shell that submits, or read it from a private file inside",
             )
-    runtime, notes = _runtime(wanted.runtime, scheduler)
-    image = str(wanted.image)
-    if is_reference(image, runtime):
-        notes.append(
-            f"{image} is looked for when the job starts, and no sooner; its first start fetches "
-            "and converts it, which takes minutes"
-        )
-    else:
+    runtime, image = _runtime(wanted.runtime, scheduler), str(wanted.image)
+    if not is_reference(image, runtime):
         image = os.path.abspath(os.path.expanduser(image))
     try:
         look_at_image(image, runtime)
@@ -75,30 +67,24 @@ def settle_container(
             hint=f"see docs/containers.md for what each runtime starts; {_NONE}",
         ) from None
     for text in wanted.mounts:
-        _check_mount(text, runtime, scheduler)
-    settled = msgspec.structs.replace(wanted, image=image, runtime=runtime)
-    return loaded.with_job(container=settled), notes
+        _check_mount(text, runtime)
+    return loaded.with_job(container=msgspec.structs.replace(wanted, image=image, runtime=runtime))
 
 
-def _runtime(wanted: str, scheduler: Scheduler) -> tuple[str, list[str]]:
-    """Return the runtime, and a note where it is not there on this machine."""
+def _runtime(wanted: str, scheduler: Scheduler) -> str:
+    """Return the runtime that is named, or the only one that is on this machine."""
     usable = scheduler.container_runtimes
-    found, must_be = [name for name in usable if has_runtime(name)], scheduler.runs_here
-    hint = f"name one of {', '.join(found if must_be else usable) or 'none: there is none here'}"
+    found = [name for name in usable if has_runtime(name)] if wanted == "auto" else [wanted]
+    if len(found) == 1 and found[0] in usable:
+        return found[0]
+    why = f"{scheduler.title} does not start it"
     if wanted == "auto":
-        if len(found) == 1:
-            return found[0], []
-        here = f"there are {' and '.join(found)}" if found else "none is on this machine"
-        hint += ", in --set container.runtime=NAME or in the cluster profile"
-        raise JobError(f"container.runtime is auto, and {here}", hint=hint)
-    is_there = wanted in found
-    if wanted not in usable or (must_be and not is_there):
-        why = "is not on this machine" if wanted in usable else f"{scheduler.title} does not start"
-        raise JobError(f"container.runtime is {wanted}, which {why}", hint=hint)
-    return wanted, [] if is_there else [f"{wanted} is not on this machine: the nodes must have it"]
+        why = f"there are {' and '.join(found)}" if found else "none is on this machine"
+    hint = f"name one of {', '.join(found or usable)}, in --set container.runtime=NAME or in the"
+    raise JobError(f"container.runtime is {wanted}, and {why}", hint=f"{hint} cluster profile")
 
 
-def _check_mount(text: str, runtime: str, scheduler: Scheduler) -> None:
+def _check_mount(text: str, runtime: str) -> None:
     key = f"container.mounts has {show(text)}"
     try:
         mount = Mount.parse(text)
@@ -107,9 +93,6 @@ def _check_mount(text: str, runtime: str, scheduler: Scheduler) -> None:
         raise JobError(f"{key}: {error}", hint=hint) from None
     if mount.is_read_only and runtime == "charliecloud":
         raise JobError(f"{key}, and charliecloud mounts nothing read-only", hint="leave out :ro")
-    is_known = "$" in mount.source or os.path.exists(mount.source)
-    if scheduler.runs_here and not is_known:
-        raise JobError(f"{key}, and there is no {mount.source}", hint="name a folder that is there")
 
 
 def used_container(job: JobSpec) -> UsedContainer | None:

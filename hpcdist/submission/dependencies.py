@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal
 
 from hpcdist.base.errors import UserError
-from hpcdist.base.text import nearest
 from hpcdist.monitor.states import OPEN_STATES, EndWatch, run_states
 from hpcdist.runs.run import Run, find_runs
 from hpcdist.runs.spec import SweepPlace
@@ -21,31 +20,22 @@ from hpcdist.schedulers.base import Dependency, Scheduler
 After = tuple[str, str, list[Run]]
 """One --after: its kind, the name as the user gave it, and the runs."""
 _POLL_S = 0.2
-_WORDS: dict[str, Literal["afterok", "afterany", "afternotok"]] = {
-    "ok": "afterok",
-    "any": "afterany",
-    "notok": "afternotok",
-}
-"""Kind -> the schedulers' word: the runs must be done, have ended, or ended without success."""
+_WORDS: dict[str, Literal["afterok", "afterany"]] = {"ok": "afterok", "any": "afterany"}
+"""Kind -> the schedulers' word: the runs must be done, or must have ended in any way."""
 
 
-def parse_after(text: str) -> tuple[str, str]:
-    """Split `[KIND:]RUN`; UserError for another kind."""
-    word, colon, name = text.partition(":")
-    if not colon or "/" in word:  # a path may hold colons
-        return "ok", text
-    if word in _WORDS and name:
-        return word, name
-    near = nearest(word, _WORDS)
-    raise UserError(
-        f"--after {text}: must be RUN or KIND:RUN, with KIND one of {', '.join(_WORDS)}",
-        hint=f"did you mean {near}:{name or 'RUN'}?" if near else "for example --after any:last",
-    )
-
-
-def find_afters(runs: Path, texts: Sequence[str]) -> list[After]:
-    """Return the runs that --after names; UserError where there are none by a name."""
-    return [(kind, name, find_runs(runs, name)) for kind, name in map(parse_after, texts)]
+def find_after(runs: Path, text: str) -> After:
+    """Return the runs that `[KIND:]RUN` names; UserError for another kind, or where there are none
+    by this name."""
+    kind, colon, name = text.partition(":")
+    if not colon or "/" in kind:  # a path may hold colons
+        kind, name = "ok", text
+    if kind not in _WORDS or not name:
+        raise UserError(
+            f"--after {text}: must be RUN or KIND:RUN, with KIND one of {', '.join(_WORDS)}",
+            hint="for example --after any:last",
+        )
+    return kind, name, find_runs(runs, name)
 
 
 def settle(
@@ -60,44 +50,41 @@ def settle(
     """
     still_open = [(*after, _still_open(*after, scheduler.name)) for after in afters]
     dependencies = []
-    for kind, name, _, waiting in still_open:
+    for kind, name, runs, waiting in still_open:
         if scheduler.has_queue and waiting:
-            job_ids = _job_ids(kind, name, waiting, scheduler)
+            job_ids = _job_ids(name, waiting, scheduler)
             dependencies.append(Dependency(kind=_WORDS[kind], job_ids=job_ids))
         elif waiting:
-            for run in waiting:
-                note(f"waiting for the end of run {run.id} (--after {kind}:{name})")
-                EndWatch([run]).wait(interval_s=_POLL_S)
-            _still_open(kind, name, waiting, scheduler.name)
+            listed = ", ".join(run.id for run in waiting)
+            note(f"waiting for the end of run {listed} (--after {kind}:{name})")
+            EndWatch(waiting).wait(interval_s=_POLL_S)
+            _still_open(kind, name, runs, scheduler.name)
     return dependencies
 
 
 def _still_open(kind: str, name: str, runs: Sequence[Run], scheduler: str) -> list[Run]:
     """Return the runs that have not ended; those that have must have ended as they should."""
     states = run_states(runs)
+    waiting = [run for run in runs if states[run.id] in OPEN_STATES]
     for run in runs:
-        state, is_done = states[run.id], states[run.id] == "done"
-        if state in OPEN_STATES:
-            if (its := run.read_scheduler()) != scheduler:
-                raise UserError(
-                    f"--after {name}: run {run.id} is active on {its}, and the new run is for "
-                    f"{scheduler}, which cannot wait for it",
-                    hint="submit again when it has ended, or submit both to the same scheduler",
-                )
-        elif kind == ("notok" if is_done else "ok"):
-            prefix, needed = ("notok:", "failed") if is_done else ("", "done")
+        if kind == "ok" and run not in waiting and states[run.id] != "done":
             raise UserError(
-                f"--after {prefix}{name}: run {run.id} is {state}, and the new run needs it "
-                f"{needed}",
+                f"--after {name}: run {run.id} is {states[run.id]}, and the new run needs it done",
                 hint=f"--after any:{name} starts however it ended",
             )
-    return [run for run in runs if states[run.id] in OPEN_STATES]
+    for run in waiting:
+        if (its := run.read_scheduler()) != scheduler:
+            raise UserError(
+                f"--after {name}: run {run.id} is active on {its}, and the new run is for "
+                f"{scheduler}, which cannot wait for it",
+                hint="submit again when it has ended, or submit both to the same scheduler",
+            )
+    return waiting
 
 
-def _job_ids(kind: str, name: str, runs: Sequence[Run], scheduler: Scheduler) -> list[str]:
+def _job_ids(name: str, runs: Sequence[Run], scheduler: Scheduler) -> list[str]:
+    """Return the ids to wait for: where all runs of a sweep are, those of its arrays."""
     job_ids = []
-    # Of a sweep all of whose runs are waited for, the names of its arrays do for them. But an array
-    # has failed where one of its runs has; for `notok` each must.
     places = [run.spec.sweep or SweepPlace() for run in runs]
     counts = Counter(place.id for place in places)
     for run, place in zip(runs, places, strict=True):
@@ -106,6 +93,6 @@ def _job_ids(kind: str, name: str, runs: Sequence[Run], scheduler: Scheduler) ->
                 f"--after {name}: run {run.id} is being submitted, and has no job yet",
                 hint="try again in a moment",
             )
-        is_whole = kind != "notok" and counts[place.id] == place.num_points
+        is_whole = counts[place.id] == place.num_points
         job_ids.append(scheduler.dependency_id(job_id) if is_whole else job_id)
     return list(dict.fromkeys(job_ids))

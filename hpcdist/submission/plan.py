@@ -11,9 +11,8 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from hpcdist.base.secrets import Stars
 from hpcdist.cluster.channels import mail_of, parse_channel, read_address
 from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
 from hpcdist.job import LoadedJob, locate
-from hpcdist.job.spec import JobSpec, Launch, Resources, ScriptJob, TrainingJob, job_to_dict
+from hpcdist.job.spec import JobSpec, ScriptJob, TrainingJob, job_to_dict
 from hpcdist.machine.containers import InContainer
 from hpcdist.runs.run import Run, Sweep
 from hpcdist.schedulers import detect_scheduler, load_scheduler
@@ -35,8 +34,6 @@ from hpcdist.submission.container import in_container, settle_container
 from hpcdist.submission.points import Point
 from hpcdist.submission.workspace import PLACEHOLDER_ID, Workspace, plan_workspace
 from hpcdist.workloads import load_workload
-
-_SUMMARY_LIMIT_MIN, _SUMMARY_MEM_GB = 10.0, 2.0
 
 
 class PlannedRun(Struct, frozen=True, kw_only=True):
@@ -47,7 +44,6 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
     cluster: LoadedProfile
     plan: Plan
     workspace: Workspace
-    container_notes: list[str] = []
     call: bytes | None = None
     """The function that is submitted, with its arguments, pickled; None: the job is no function."""
 
@@ -60,12 +56,6 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
         ):
             who = "a step in an allocation" if self.plan.allocation else self.scheduler.title
             notes.append(f"notify: mail comes from a scheduler, and {who} sends none")
-        if self.cluster.name is None and self.cluster.known:
-            files, names = " and ".join(self.cluster.files), ", ".join(self.cluster.known)
-            notes.append(
-                f"no cluster profile is used: {files} has {names} and no default; choose one with "
-                "--cluster"
-            )
         job = job_to_dict(self.loaded.job)
         if hidden := [key for key, value in Stars().value(job).items() if value != job[key]]:
             notes.append(
@@ -73,7 +63,7 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
                 "all that is shown of the run has *** in its place; others may see it in the list "
                 "of processes, but not in a variable of the environment or a private file"
             )
-        notes += [*self.plan.notes, *self.workspace.notes, *self.container_notes]
+        notes += [*self.plan.notes, *self.workspace.notes]
         return notes + load_workload(self.loaded.job).notes()
 
     def script(self, target: Target) -> str:
@@ -132,27 +122,13 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
         with _located(self.loaded):
             return in_container(job, runs=runs, cwd=places.cwd, submit_dir=places.submit_dir)
 
-    def now(self, busy_gpus: Collection[str] = ()) -> PlannedRun:
-        """Return the plan for this machine as it is at present: which of its GPUs are idle changes.
-
-        `busy_gpus` are UUIDs of GPUs that are given away, but may not look so yet.
-        """
+    def now(self) -> PlannedRun:
+        """Return the plan for this machine as it is now: which GPUs are idle changes."""
         with _located(self.loaded):
             job = self.loaded.job
-            plan = self.scheduler.plan(job, self.plan.cluster, busy_gpus=busy_gpus)
+            plan = self.scheduler.plan(job, self.plan.cluster)
             load_workload(job).check_device(plan.launch.device)
         return replace(self, plan=plan)
-
-    def planned_for(self, loaded: LoadedJob) -> PlannedRun:
-        """Return the plan of another job of this profile and code."""
-        with _located(loaded):
-            load_workload(loaded.job).check()
-            loaded, notes = settle_container(loaded, self.cluster, self.scheduler)
-            plan = self.plan
-            if shape_of(loaded.job) != shape_of(self.loaded.job):
-                plan = self.scheduler.plan(loaded.job, self.cluster.profile)
-            load_workload(loaded.job).check_device(plan.launch.device)
-        return replace(self, loaded=loaded, plan=plan, container_notes=notes)
 
     def with_seed_of(self, repeat: int) -> PlannedRun:
         """Return the plan with a seed of its own, without which a repeat would not show what chance
@@ -180,7 +156,7 @@ class PlannedSubmission(Struct, frozen=True, kw_only=True):
     plans: list[PlannedRun]
     """One per point."""
     max_parallel: int | None = None
-    """So many runs at one time; None: locally one, else as many as there is room for."""
+    """So many runs of a scheduler at one time; None: as many as there is room for."""
     comparison: str | None = None
     """Name of the comparison whose variants the points are."""
     is_sweep: bool = True
@@ -256,33 +232,35 @@ def plan_run(
     runs: Path | None = None,
     allocation: Allocation | None = None,
     workspace: Workspace | None = None,
+    like: PlannedRun | None = None,
 ) -> PlannedRun:
     """Check the job and plan how it would run on the cluster, or at once in an allocation.
 
-    `workspace` is where its files are; None: where this process is, or in a new snapshot.
-
     `snapshot` says whether the job runs from a snapshot; None: as its scheduler does by default.
     `runs` is the folder of the runs, None: the one by default. A step in an allocation cannot be
-    requeued: one that is told to stop ends with what it has saved.
+    requeued: one that is told to stop ends with what it has saved. `workspace` is where the job's
+    files are; None: where this process is, or in a new snapshot. `like` is the plan of another job
+    of the same code for the same cluster; jobs of one shape share what the scheduler says.
     Raises UserError or SchedulerError: nothing that can be known beforehand is left for later.
     """
     chosen = load_scheduler(detect_scheduler() if scheduler == "auto" else scheduler)
     if allocation is not None:
         launch = replace(loaded.job.launch, requeue=False)
         loaded = loaded.with_job(launch=launch)
-    for kind, reference in map(parse_channel, cluster.profile.notify):
-        if kind == "apprise":
-            _check_apprise(reference, chosen)
-        elif kind == "command":
-            _check_command(reference, chosen)
+    if like is None:
+        _check_channels(cluster.profile.notify, chosen)
     with _located(loaded):
         load_workload(loaded.job).check()
-        loaded, container_notes = settle_container(loaded, cluster, chosen)
-        if allocation is None:
-            plan = chosen.plan(loaded.job, cluster.profile)
-        else:
+        loaded = settle_container(loaded, cluster, chosen)
+        if allocation is not None:
             plan = chosen.plan_step(loaded.job, cluster.profile, allocation)
+        elif like is not None and shape_of(like.loaded.job) == shape_of(loaded.job):
+            plan = like.plan
+        else:
+            plan = chosen.plan(loaded.job, cluster.profile)
         load_workload(loaded.job).check_device(plan.launch.device)
+    if workspace is None and like is not None:
+        workspace = like.workspace
     return PlannedRun(
         loaded=loaded,
         scheduler=chosen,
@@ -297,52 +275,45 @@ def plan_run(
             by_default=allocation is None and not chosen.runs_here,
             only_there=None if chosen.shares_files else chosen.title,
         ),
-        container_notes=container_notes,
     )
 
 
-def _check_apprise(reference: str, scheduler: Scheduler) -> None:
-    """Raise UserError for a channel that could not tell anything."""
-    if not scheduler.shares_files:
-        raise UserError(
-            f"notify: apprise needs a variable or a file of yours, and the nodes of "
-            f"{scheduler.title} have neither",
-            hint="leave it out, or name a command that the nodes have",
-        )
-    read_address(reference)
-    if importlib.util.find_spec("apprise") is None:
-        hint = "install it: pip install 'hpcdist[notify]'"
-        raise UserError("notify: the package apprise is not there", hint=hint)
-
-
-def _check_command(reference: str, scheduler: Scheduler) -> None:
-    """Raise UserError for a program that is not there, where that can be known here."""
-    if scheduler.shares_files and (scheduler.runs_here or reference.startswith("~")):
-        program = shlex.split(reference)[0]  # what begins with ~ is here as on the nodes
-        if shutil.which(os.path.expanduser(program)) is None:
-            hint = "name one that can be executed, with / or ~ before a path"
-            raise UserError(f"notify: there is no program {program}", hint=hint)
+def _check_channels(notify: Sequence[str], scheduler: Scheduler) -> None:
+    """Raise UserError for a channel that could not tell anything, as far as that is known here."""
+    for kind, reference in map(parse_channel, notify):
+        if kind == "apprise":
+            read_address(reference)
+            if importlib.util.find_spec("apprise") is None:
+                hint = "install it: pip install 'hpcdist[notify]'"
+                raise UserError("notify: the package apprise is not there", hint=hint)
+        if kind == "apprise" and not scheduler.shares_files:
+            raise UserError(
+                f"notify: apprise needs a variable or a file of yours, and the nodes of "
+                f"{scheduler.title} have neither",
+                hint="leave it out, or name a command that the nodes have",
+            )
+        if kind == "command" and scheduler.runs_here:
+            program = shlex.split(reference)[0]
+            if shutil.which(os.path.expanduser(program)) is None:
+                hint = "name one that can be executed, with / or ~ before a path"
+                raise UserError(f"notify: there is no program {program}", hint=hint)
 
 
 def plan_points(
     points: Sequence[Point],
     *,
     load: Callable[[Point], LoadedJob],
-    choose: Callable[[str | None], tuple[str, LoadedProfile]],
-    snapshot: bool | None = None,
-    runs: Path | None = None,
     same_seed: bool = False,
-    **more: Any,
+    max_parallel: int | None = None,
+    comparison: str | None = None,
+    is_sweep: bool = True,
+    **where: Any,
 ) -> PlannedSubmission:
     """Load and plan every point: once for its repeats, and the scheduler's plan once for every
-    shape. Repeats have seeds of their own, but not with `same_seed`.
+    shape. Repeats have seeds of their own, but not with `same_seed`. `where` is as for `plan_run`.
 
-    `choose` returns the scheduler and the profile that a point goes by, `snapshot` and `runs` are
-    as for `plan_run`, and `more` are fields of the PlannedSubmission. Raises UserError or
-    SchedulerError, as `load`, `choose` and `plan_run` do, and UserError for profiles of several
-    schedulers: a submission is handed over to one.
+    Raises UserError or SchedulerError, as `load` and `plan_run` do.
     """
-    choose = cache(choose)  # late: a mistake in the job is told before one in the profile
     by_values: dict[tuple[str, ...], PlannedRun] = {}
     alike: dict[tuple[str, ...], PlannedRun] = {}
     plans: list[PlannedRun] = []
@@ -351,22 +322,18 @@ def plan_points(
         if values not in by_values:
             loaded = load(point)
             script = loaded.job.script if isinstance(loaded.job, ScriptJob) else ""
-            code = (point.cluster or "", loaded.job.workload, script)
+            code = (loaded.job.workload, script)
             shape = (*code, shape_of(loaded.job))
-            same = alike.get(shape) or alike.get(code)
-            if same:
-                planned = same.planned_for(loaded)
-            else:
-                scheduler, profile = choose(point.cluster)
-                planned = plan_run(
-                    loaded, scheduler=scheduler, cluster=profile, snapshot=snapshot, runs=runs
-                )
-            by_values[values] = alike[shape] = alike[code] = planned
+            like = alike.get(shape) or alike.get(code)
+            by_values[values] = alike[shape] = alike[code] = plan_run(loaded, like=like, **where)
         plans.append(by_values[values].with_seed_of(0 if same_seed else point.repeat))
-    if len(names := dict.fromkeys(one.scheduler.name for one in plans)) > 1:
-        hint = "submit a sweep for each of them"
-        raise UserError(f"the sweep is for {' and '.join(names)}, must be for one", hint=hint)
-    return PlannedSubmission(points=list(points), plans=plans, **more)
+    return PlannedSubmission(
+        points=list(points),
+        plans=plans,
+        max_parallel=max_parallel,
+        comparison=comparison,
+        is_sweep=is_sweep,
+    )
 
 
 def shape_of(job: JobSpec) -> str:
@@ -378,79 +345,59 @@ def shape_of(job: JobSpec) -> str:
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """One job of a submission: a run, an array of runs that differ only in what they read, or the
-    one that writes the summary."""
+    """One job of a submission: a run, or an array of runs that differ only in what they read."""
 
     planned: PlannedRun
     """The plan of its first run."""
     target: Target
-    points: Sequence[int] = ()
-    """Its runs; none: it writes the summary."""
-    behind: Sequence[int] = ()
-    """The jobs, by their places, whose ends it waits for."""
+    points: Sequence[int]
+    """Its runs."""
+    is_behind: bool = False
+    """It waits for the end of the job before it."""
 
     def target_behind(self, job_ids: Sequence[str]) -> Target:
-        """Return the target with the ids of the jobs before it."""
-        if not self.behind:
+        """Return the target with the id of the job before it, the last of these."""
+        if not self.is_behind:
             return self.target
-        before = Dependency(kind="afterany", job_ids=[job_ids[place] for place in self.behind])
-        dependencies = [*self.target.dependencies, before]
-        return replace(self.target, dependencies=dependencies)
+        before = Dependency(kind="afterany", job_ids=[job_ids[-1]])
+        return replace(self.target, dependencies=[*self.target.dependencies, before])
 
 
-def group_points(
-    scripts: Sequence[str], *, max_array_size: int, max_parallel: int | None = None
-) -> list[tuple[list[int], int | None, list[int]]]:
-    """Put points of one script into arrays of at most `max_array_size`, in the points' order;
-    return each group with how many of it may run at one time, and the group that it waits for.
-
-    `max_parallel` holds for all of them together: the groups are dealt out to as many lanes, one
-    group of a lane waits for the one before it, and the lanes share the number.
-    """
+def group_points(scripts: Sequence[str], *, max_array_size: int) -> list[list[int]]:
+    """Put points of one script into arrays of at most `max_array_size`, in the points' order."""
     by_script: dict[str, list[int]] = {}
     for index, script in enumerate(scripts):
         by_script.setdefault(script, []).append(index)
     size = max(1, max_array_size)
-    parts = [
+    return [
         points[start : start + size]
         for points in by_script.values()
         for start in range(0, len(points), size)
     ]
-    lanes = min(max_parallel or len(parts), len(parts))
-    return [
-        # Where the lanes cannot share the number evenly, the first have one more.
-        (
-            points,
-            max_parallel and (max_parallel + lanes - 1 - place % lanes) // lanes,
-            [place - lanes] if place >= lanes else [],
-        )
-        for place, points in enumerate(parts)
-    ]
 
 
-def lay_out(
-    planned: PlannedSubmission,
-    dependencies: Sequence[Dependency] = (),
-    *,
-    summary_after: bool = False,
-) -> list[Job]:
+def lay_out(planned: PlannedSubmission, dependencies: Sequence[Dependency] = ()) -> list[Job]:
     """Return the jobs of a submission that has its folder: runs whose scripts are the same go into
-    one array, and behind all others comes the job of --summary-after, where there is a queue.
+    one array. With a limit on the runs at one time, the arrays run one after the other.
 
     Raises UserError where a job would have to wait for others, and its scheduler cannot.
     """
     scheduler, path = planned.scheduler, planned.path
-    groups: list[tuple[list[int], int | None, list[int]]]
-    groups = [([index], None, []) for index in range(len(planned.points))]
+    most = planned.max_parallel or len(planned.points)
+    is_limited = scheduler.has_queue and most < len(planned.points)
+    groups = [[index] for index in range(len(planned.points))]
     if planned.is_sweep and scheduler.has_queue:
-        groups = group_points(
-            [one.script(one.target(Run(path))) for one in planned.plans],
-            max_array_size=scheduler.max_array_size(),
-            max_parallel=planned.max_parallel,
-        )
-    arrays = [points for points, _, _ in groups if len(points) > 1]
+        scripts = [one.script(one.target(Run(path))) for one in planned.plans]
+        groups = group_points(scripts, max_array_size=scheduler.max_array_size())
+    if scheduler.has_queue and not scheduler.jobs_can_wait and (is_limited or dependencies):
+        option, instead = "--after", "submit it when the other run has ended"
+        if is_limited:
+            option, instead = "--max-parallel", "leave it out: the nodes of the compute are a limit"
+        problem = f"{option}: a job of {scheduler.title} cannot wait for others"
+        raise UserError(problem, hint=instead)
+    arrays = [points for points in groups if len(points) > 1]
     runs, jobs = planned.runs, list[Job]()
-    for points, max_parallel, behind in groups:
+    for points in groups:
         first = planned.plans[points[0]]
         target = first.target(runs[points[0]], dependencies)
         if (size := len(points)) > 1:  # a single run needs no array
@@ -460,63 +407,25 @@ def lay_out(
                 name=planned.id if len(arrays) == 1 else f"{planned.id}.{number}",
                 folder=path / f"array-{number}",
                 array_size=size,
-                max_parallel=max_parallel if max_parallel and max_parallel < size else None,
+                max_parallel=most if most < size else None,
             )
-        jobs.append(Job(planned=first, target=target, points=points, behind=behind))
-    if scheduler.has_queue and summary_after:
-        jobs.append(_summary_job(planned, jobs))
-    if scheduler.has_queue and not scheduler.jobs_can_wait:
-        limited = planned.max_parallel is not None and planned.max_parallel < len(planned.points)
-        for option, is_asked, instead in (
-            ("--after", dependencies, "submit it when the other run has ended"),
-            (
-                "--max-parallel",
-                limited,
-                "submit without it; the nodes of the compute are the limit",
-            ),
-            ("--summary-after", summary_after, "hpcdist submit --wait, or hpcdist summary then"),
-        ):
-            if is_asked:
-                problem = f"{option}: a job of {scheduler.title} cannot wait for others"
-                raise UserError(problem, hint=instead)
+        jobs.append(
+            Job(planned=first, target=target, points=points, is_behind=is_limited and bool(jobs))
+        )
     return jobs
 
 
-def _summary_job(planned: PlannedSubmission, others: Sequence[Job]) -> Job:
-    """Return the small job that writes the summary once the others have ended."""
-    of_runs, cwd = planned.plans[0], os.getcwd()
-    cluster = of_runs.plan.cluster
-    mem_gb = cluster.mem_gb and min(cluster.mem_gb, _SUMMARY_MEM_GB)
-    job = JobSpec(
-        name=f"summary of {planned.id}",
-        workload="summary",
-        resources=Resources(cpus_per_gpu=1, time_limit_min=_SUMMARY_LIMIT_MIN),
-        launch=Launch(device="cpu"),
-    )
-    small = replace(cluster, mem_gb=mem_gb, notify=[])
-    loaded = LoadedJob(job=job, source=job.name)
-    plan = planned.scheduler.plan(job, small)
-    target = Target(name=f"{planned.id}.summary", folder=planned.path / "summary-job", cwd=cwd)
-    return Job(
-        planned=replace(of_runs, loaded=loaded, plan=plan, workspace=Workspace(submit_dir=cwd)),
-        target=target,
-        behind=range(len(others)),
-    )
-
-
 def planned_scripts(
-    planned: PlannedSubmission,
-    folder: Path,
-    dependencies: Sequence[Dependency] = (),
-    *,
-    summary_after: bool = False,
+    planned: PlannedSubmission, folder: Path, dependencies: Sequence[Dependency] = ()
 ) -> list[tuple[str, Sequence[int]]]:
-    """Return what would be submitted with the runs in `folder`: each script with its points; that
-    of the summary has none. RUN and JOBID-of-NAME stand for ids that are not known yet."""
-    planned = planned.at(folder / PLACEHOLDER_ID)
-    jobs = lay_out(planned, dependencies, summary_after=summary_after)
+    """Return what would be submitted with the runs in `folder`: each script with its points. RUN
+    and JOBID-of-NAME stand for ids that are not known yet."""
+    jobs = lay_out(planned.at(folder / PLACEHOLDER_ID), dependencies)
     ids = [f"JOBID-of-{job.target.name}" for job in jobs]
-    return [(job.planned.script(job.target_behind(ids)), job.points) for job in jobs]
+    return [
+        (job.planned.script(job.target_behind(ids[:place])), job.points)
+        for place, job in enumerate(jobs)
+    ]
 
 
 @contextmanager

@@ -24,8 +24,6 @@ from hpcdist.job.load import Flag, parse_flag
 Axis: TypeAlias = "list[dict[str, Flag]]"
 """Steps of one key, or of keys that change together: key of the job -> its value."""
 _EXAMPLE = 'for example --sweep "nodes=1,2 train.lr=0.1,0.01"'
-CLUSTER = "cluster"
-"""The axis whose values are no key of the job: the profiles that the runs go by."""
 _PIECES = re.compile(r"""(?<![^=,[{:\s])(?:"[^"]*"|'[^']*')|.""", re.DOTALL)
 """A text in quotes, or a letter; a quote after a letter is an apostrophe."""
 
@@ -46,19 +44,8 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def values(self) -> dict[str, Any]:
-        """Key of the job, or `cluster` -> value."""
+        """Key of the job -> value."""
         return {key: flag.value for key, flag in self.flags.items()}
-
-    @property
-    def job_flags(self) -> dict[str, Flag]:
-        """The flags that are keys of the job."""
-        return {key: flag for key, flag in self.flags.items() if key != CLUSTER}
-
-    @property
-    def cluster(self) -> str | None:
-        """Name of the profile that the point goes by; None: that of all points."""
-        flag = self.flags.get(CLUSTER)
-        return None if flag is None else str(flag.text or flag.value)
 
     @property
     def label(self) -> str:

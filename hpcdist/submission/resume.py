@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import msgspec
 
@@ -23,19 +24,19 @@ from hpcdist.base.errors import (
     SubmissionUnclearError,
     UserError,
 )
-from hpcdist.base.secrets import HIDDEN
-from hpcdist.cluster.load import LoadedProfile, load_profile
+from hpcdist.cluster.load import LoadedProfile
 from hpcdist.job import Flag, LoadedJob
 from hpcdist.job.load import load_values
-from hpcdist.job.spec import Container, JobSpec, ScriptJob, job_to_dict
+from hpcdist.job.spec import Container, JobSpec, OwnCodeJob, ScriptJob, job_to_dict
 from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions, wait_until_gone
 from hpcdist.runs.run import Run, check_own, name_to_type
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
+from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.base import FORMER_LIVES_VARIABLE
 from hpcdist.schedulers.tasks import claim_file
-from hpcdist.submission.plan import PlannedRun, PlannedSubmission, plan_run
-from hpcdist.submission.submit import Submission, hand_over, submit, write_spec
+from hpcdist.submission.plan import PlannedRun, plan_run
+from hpcdist.submission.submit import hand_over, write_spec
 from hpcdist.submission.workspace import Workspace
 from hpcdist.training.checkpoint.files import list_checkpoints, step_of
 
@@ -97,10 +98,13 @@ def look_at(run: Run) -> Ended:
 def plan_resume(
     run: Run, ended: Ended, flags: Mapping[str, Flag], *, partition: str | None = None
 ) -> PlannedRun:
-    """Plan the next life of a run; `flags` are keys of its job that are to be otherwise.
+    """Plan the next life of a run, or the run that starts from its checkpoint; `flags` are keys of
+    its job that are to be otherwise.
 
     Raises UserError or SchedulerError.
     """
+    spec, source, values = ended.spec, str(run.spec_file), job_to_dict(ended.job)
+    scheduler = str(run.read_scheduler())
     for key, flag in flags.items():
         if not key.startswith(_CHANGEABLE):
             raise JobError(
@@ -108,8 +112,16 @@ def plan_resume(
                 hint="a new run may change it: hpcdist submit JOB --set "
                 f"checkpoint.resume={run.path}",
             )
-    spec, source = ended.spec, str(run.spec_file)
-    changed = load_values(job_to_dict(ended.job), source=source, flags=flags)
+    if not load_scheduler(scheduler).shares_files:
+        if "checkpoint" not in values:
+            raise UserError(
+                f"run {run.id} ran code of your own on disks that are gone: hpcdist cannot bring "
+                "back there what it saved",
+                hint=f"submit a job that reads it from hpcdist/{run.id} of the datastore",
+            )
+        if ended.step is not None:
+            values["checkpoint"]["resume"] = str(run.path)
+    changed = load_values(values, source=source, flags=flags)
     loaded = LoadedJob(
         job=changed.job,
         source=spec.job_source or source,
@@ -117,46 +129,21 @@ def plan_resume(
         origins=changed.origins,
     )
     workspace = Workspace(submit_dir=str(spec.cwd), used=spec.snapshot)
-    needed = {"its directory" if spec.snapshot is None else "its code's copy": workspace.cwd}
-    if isinstance(changed.job, ScriptJob):
-        needed["its script"] = changed.job.script
-    for what, path in needed.items():
-        if not os.path.exists(path):
-            raise RunDirectoryError(
-                f"run {run.id} cannot be resumed: {what} {path} is gone",
-                hint="submit the job again; checkpoint.resume names a run to start from",
-            )
-    os.chdir(workspace.cwd)  # modules and relative paths are looked for there
-    return plan_run(
-        loaded,
-        scheduler=str(run.read_scheduler()),
-        cluster=_profile_of(spec, partition),
-        workspace=workspace,
-    )
-
-
-def _profile_of(spec: RunSpec, partition: str | None) -> LoadedProfile:
-    """Return the profile that a run was planned with; what is secret in it, from hpcdist.yaml."""
-    name, profile = spec.cluster.name, spec.cluster.profile
-    hidden = {key for key, value in profile.environment.items() if value == HIDDEN}
-    now = load_profile(name).profile.environment if hidden else {}
-    if missing := sorted(hidden - now.keys()):
-        raise UserError(
-            f"the cluster profile {name} has no {missing[0]} in environment any more, which the "
-            "run had, and whose value is kept nowhere else",
-            hint="add it, or go to the folder whose hpcdist.yaml has it",
+    needed = [workspace.cwd, *([loaded.job.script] if isinstance(loaded.job, ScriptJob) else [])]
+    if gone := [path for path in needed if not os.path.exists(path)]:
+        raise RunDirectoryError(
+            f"run {run.id} cannot be resumed: its code, or its directory, {gone[0]} is gone",
+            hint="submit the job again; checkpoint.resume names a run to start from",
         )
+    os.chdir(workspace.cwd)  # modules and relative paths are looked for there
     profile = msgspec.structs.replace(
-        profile,
-        environment=profile.environment | {key: now[key] for key in hidden},
+        spec.cluster.profile,
         container=Container(),  # the job's is settled
-        partition=partition or profile.partition,
+        partition=partition or spec.cluster.profile.partition,
     )
     origins = dict.fromkeys(profile.__struct_fields__, "the cluster profile")
-    return LoadedProfile(name=name, profile=profile, origins=origins)
-
-
-# In the same directory.
+    cluster = LoadedProfile(name=spec.cluster.name, profile=profile, origins=origins)
+    return plan_run(loaded, scheduler=scheduler, cluster=cluster, workspace=workspace)
 
 
 def resume(run: Run, ended: Ended, planned: PlannedRun) -> list[str]:
@@ -186,13 +173,6 @@ def _reopened(run: Run, verdict: Verdict) -> Iterator[None]:
     """Have a run without its end, whose verdict becomes that on its last attempt, and without what
     its agents and its scheduler left; after an error, it is as it was."""
     aside = run.path / "launch.before"
-    # What says which job has the run, and how the run ended.
-    ends = (run.submission_file, run.verdict_file, claim_file(run.submitit_folder, 0))
-    kept = {
-        path: files.read_bytes(path, most_bytes=files.MOST_JSON_BYTES)
-        for path in (run.spec_file, run.private_file, *ends)
-        if path.exists()
-    }
     try:
         run.launch_folder.rename(aside)
     except OSError as error:
@@ -206,64 +186,38 @@ def _reopened(run: Run, verdict: Verdict) -> Iterator[None]:
             f"{aside}, or no {run.launch_folder}",
             hint="see hpcdist status; after a crash of the machine, rename the first to the second",
         ) from None
+    # What says which job has the run, and how the run ended.
+    ends = (run.submission_file, run.verdict_file, claim_file(run.submitit_folder, 0))
+    kept: dict[Path, bytes] = {}
     try:
+        for path in (run.spec_file, run.private_file, *ends):
+            if path.exists():
+                kept[path] = files.read_bytes(path, most_bytes=files.MOST_JSON_BYTES)
         run.launch_folder.mkdir(mode=files.PRIVATE_FOLDER)
         run.write_reserve()
-        attempt = run.newest_attempt()
-        if attempt >= 0:
-            ended = run.read_attempt_verdict(attempt) or verdict
-            ended = msgspec.structs.replace(ended, attempt=attempt, resumed=True)
-            run.write_attempt_verdict(ended)
+        if (attempt := run.newest_attempt()) >= 0:
+            last = run.read_attempt_verdict(attempt) or verdict
+            run.write_attempt_verdict(msgspec.structs.replace(last, attempt=attempt, resumed=True))
         for path in ends:
             files.remove_once_written(path)
         yield
-    except BaseException as error:
-        if isinstance(error, SubmissionUnclearError):
-            shutil.rmtree(aside, ignore_errors=True)
-            raise
+    except SubmissionUnclearError:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    except BaseException:
         with suppress(OSError):
             shutil.rmtree(run.launch_folder, ignore_errors=True)
             aside.rename(run.launch_folder)
-        for path, content in kept.items():
-            with suppress(OSError):
+            for path, content in kept.items():
                 files.write_whole(path, content)
         raise
     shutil.rmtree(aside, ignore_errors=True)
-
-
-# As another run.
-
-
-def starting_from(ended: Ended, run: Run) -> Ended:
-    """Return a run's end with its job changed to start from the run's own checkpoint."""
-    checkpoint = getattr(ended.job, "checkpoint", None)
-    if checkpoint is None or ended.step is None:
-        return ended
-    checkpoint = msgspec.structs.replace(checkpoint, resume=str(run.path))
-    job = msgspec.structs.replace(ended.job, checkpoint=checkpoint)
-    return msgspec.structs.replace(ended, job=job)
-
-
-def submit_from(run: Run, ended: Ended, planned: PlannedRun) -> Submission:
-    """Submit a run that starts from the checkpoint of another, which must be here."""
-    if "checkpoint" not in ended.job.__struct_fields__:
-        raise UserError(
-            f"run {run.id} ran code of your own, which {planned.scheduler.title} starts on new "
-            "disks: hpcdist cannot bring there what it saved",
-            hint=f"hpcdist fetch {name_to_type(run.path)} --checkpoints brings it here; then "
-            "submit a job that finds it in a datastore or in the git work tree",
-        )
-    return submit(PlannedSubmission.of_run(planned), runs=run.path.parent)
 
 
 def sentence(run: Run, ended: Ended) -> str:
     """Say where a run goes on."""
     if ended.step is not None:
         return f"run {run.id} continues from its checkpoint of step {ended.step}"
-    if (checkpoint := getattr(ended.job, "checkpoint", None)) is None:
+    if isinstance(ended.job, OwnCodeJob):
         return f"run {run.id} starts again; its program continues from what it has saved itself"
-    if checkpoint.resume is not None:
-        return (
-            f"run {run.id} has no checkpoint of its own: it starts again from {checkpoint.resume}"
-        )
-    return f"run {run.id} has no checkpoint: it starts from the beginning"
+    return f"run {run.id} has no checkpoint of its own: it starts as it did before"

@@ -9,18 +9,16 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError
-from hpcdist.base.polling import poll
-from hpcdist.base.secrets import HIDDEN, Stars, redact
+from hpcdist.base.secrets import Stars, redact
 from hpcdist.base.version import locked, versions
 from hpcdist.job.spec import job_to_dict
-from hpcdist.monitor.states import EndWatch, wait_until_gone
 from hpcdist.runs.run import (
     Run,
     cannot_write,
@@ -32,9 +30,7 @@ from hpcdist.runs.run import (
 )
 from hpcdist.runs.snapshot import copy_code, run_git
 from hpcdist.runs.spec import RunSpec, SweepPlace, UsedCluster
-from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import Dependency, Target
-from hpcdist.schedulers.tasks import SummaryTask
 from hpcdist.submission.container import used_container
 from hpcdist.submission.plan import Job, PlannedRun, PlannedSubmission, lay_out
 
@@ -46,7 +42,6 @@ def submit(
     *,
     runs: Path,
     dependencies: Sequence[Dependency] = (),
-    summary_after: bool = False,
 ) -> Submission:
     """Make the runs in the folder `runs`, and submit them; the scheduler has them from then on.
 
@@ -56,7 +51,7 @@ def submit(
     """
     submission = Submission(planned, runs)
     try:
-        jobs = lay_out(submission.planned, dependencies, summary_after=summary_after)
+        jobs = lay_out(submission.planned, dependencies)
         # All directories before the scheduler is called: a full disk is found before too.
         for job in jobs:
             submission.make_runs(job)
@@ -97,7 +92,6 @@ class Submission:
         """The jobs with runs that the scheduler has accepted."""
         self.job_ids: list[str] = []
         """Their ids; of an array its own."""
-        self.summary_job_id: str | None = None
         self.messages: list[str] = []
         """The messages of the scheduler, each sentence once."""
         self._surroundings = surroundings_now()
@@ -128,21 +122,12 @@ class Submission:
         """Give a job to the scheduler."""
         runs, target = [self.runs[index] for index in job.points], job.target_behind(self.job_ids)
         try:
-            if runs:
-                said = hand_over(job.planned, target, runs)
-                job_id = job.planned.scheduler.dependency_id(str(runs[0].read_job_id()))
-                self.jobs.append(job)
-                self.job_ids.append(job_id)
-            else:
-                target.make_folders()
-                paths = [str(run.path) for run in self.runs]
-                task, script = SummaryTask(run_paths=paths, folder=str(self.path)), job.planned
-                self.summary_job_id, said = script.scheduler.submit_task(
-                    script.loaded.job, target, task, script.script(target)
-                )
+            said = hand_over(job.planned, target, runs)
         except SubmissionUnclearError:
             self._unclear = job
             raise
+        self.jobs.append(job)
+        self.job_ids.append(job.planned.scheduler.dependency_id(str(runs[0].read_job_id())))
         self.messages = list(dict.fromkeys([*self.messages, *said]))
 
     def take_back(self) -> None:
@@ -165,13 +150,6 @@ class Submission:
         """Return the error that says what the scheduler has, or may have."""
         kind = SubmissionUnclearError if self._unclear else SchedulerError
         number, name = sum(len(job.points) for job in self.jobs), name_to_type(self.path)
-        if number == len(self.runs):
-            perhaps = "perhaps " if self._unclear else ""
-            return SchedulerError(
-                f"{self.id} was submitted, but {perhaps}not the job for its summary: "
-                f"{error.message}",
-                hint=f"it continues; summarize it later with: hpcdist summary {name}",
-            )
         unclear = len(self._unclear.points) if self._unclear else 0
         unknown = f" of {unclear} that is not known, and" if unclear else ""
         return kind(
@@ -181,101 +159,31 @@ class Submission:
         )
 
 
-# A sweep on this machine: its points one after the other, or a few at a time.
+# A sweep on this machine.
 
 
-class PointEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of one point."""
+def start_points(submission: Submission) -> Iterator[tuple[int, Run | HpcdistError]]:
+    """Start the points of a sweep for this machine, each when the caller asks for it: yield its
+    place and its run, or why it could not be started. Start no more once the sweep is cancelled.
 
-    index: int
-    run: Run | None = None
-    """None where it could not be started."""
-    verdict: Verdict | None = None
-    error: str | None = None
-    """Why it could not be started."""
-
-
-class LocalSweep:
-    """Starts the runs of a sweep; a run's directory is made when it starts. A subclass shows what
-    happens."""
-
-    def __init__(self, submission: Submission, check: Callable[[], None] = lambda: None) -> None:
-        """`check` may raise, which ends the sweep."""
-        self._submission, self._check = submission, check
-        self.planned = submission.planned
-
-    def started(self, index: int, run: Run) -> None:
-        """Show that a point has started."""
-
-    def ended(self, end: PointEnd) -> None:
-        """Show that a point has ended, or could not be started."""
-
-    def end(self, running: Sequence[Run], why: BaseException) -> None:  # noqa: ARG002 - a default
-        """End what runs, for this exception."""
-        self.planned.scheduler.cancel(running)
-
-    def wait(self, running: Mapping[int, Run]) -> dict[int, Verdict]:
-        """Wait until at least one of the runs has ended; return those that have."""
-        watch = EndWatch(running.values())
-
-        def look() -> dict[str, Verdict] | None:
-            self._check()
-            return watch.look() or None
-
-        verdicts = poll(look, interval_s=0.1)
-        ended = {index: run for index, run in running.items() if run.id in verdicts}
-        for run in ended.values():
-            wait_until_gone(run)
-        return {index: verdicts[run.id] for index, run in ended.items()}
-
-    def run_points(self) -> list[PointEnd]:
-        """Run the points, so many at one time as the sweep's max_parallel says, or one.
-
-        A point that fails does not stop the others. Once somebody cancels the sweep no more are
-        started, and those are not among the ends. An exception ends what runs, and starts no more.
-        """
-        sweep, waiting = self.planned.sweep, self.planned.points_here()
-        running: dict[int, Run] = {}
-        gpus: dict[int, set[str]] = {}  # they may not look busy yet
-        ends: dict[int, PointEnd] = {}
+    The caller waits for a run, and ends it after an error of its own.
+    """
+    for index in submission.planned.points_here():
+        sweep, run = submission.planned.sweep, submission.runs[index]
+        if sweep is not None and sweep.cancel_file.exists():
+            return
         try:
-            while waiting or running:
-                if sweep is not None and sweep.cancel_file.exists():
-                    waiting.clear()
-                while waiting and len(running) < (self.planned.max_parallel or 1):
-                    index, run = waiting[0], self._submission.runs[waiting[0]]
-                    try:
-                        gpus[index] = self._start(index, set().union(*gpus.values()))
-                    except HpcdistError as error:
-                        if running:  # perhaps for want of what the others hold
-                            break
-                        ends[index] = PointEnd(index=index, error=error.message)
-                        self.ended(ends[index])
-                    else:
-                        running[index] = run
-                        self.started(index, run)
-                    del waiting[0]
-                for index, verdict in (self.wait(running) if running else {}).items():
-                    ends[index] = PointEnd(index=index, run=running.pop(index), verdict=verdict)
-                    del gpus[index]
-                    self.ended(ends[index])
+            planned = submission.planned.plans[index].now()
+            job = Job(planned=planned, target=planned.target(run), points=[index])
+            submission.make_runs(job)
+            submission.hand_over(job)
         except BaseException as error:
-            if running:
-                self.end([*running.values()], error)
-            raise
-        return [ends[index] for index in sorted(ends)]
-
-    def _start(self, index: int, busy_gpus: set[str]) -> set[str]:
-        """Start one point; return its GPUs, which are others than the busy ones."""
-        planned, run = self.planned.plans[index].now(busy_gpus), self._submission.runs[index]
-        job = Job(planned=planned, target=planned.target(run), points=[index])
-        try:
-            self._submission.make_runs(job)
-            self._submission.hand_over(job)
-        except BaseException:
             delete_folder(run.path)
-            raise
-        return {uuid for node in planned.plan.launch.nodes for uuid in node.gpus or []}
+            if not isinstance(error, HpcdistError):
+                raise
+            yield index, error
+        else:
+            yield index, run
 
 
 # What is written and handed over.
@@ -307,9 +215,6 @@ def write_spec(run: Run, planned: PlannedRun, spec: RunSpec | None = None) -> No
     `spec` has what does not follow from the plan; None: the surroundings as they are now.
     """
     loaded, workspace, cluster = planned.loaded, planned.workspace, planned.cluster
-    shown = redact(cluster.profile.environment)
-    environment = {name: shown.get(name, HIDDEN) for name in cluster.profile.environment}
-    profile = msgspec.structs.replace(cluster.profile, environment=environment)
     spec, stars = spec or surroundings_now(), Stars()
     job = job_to_dict(workspace.job(loaded.job))
     shown_job = stars.value(job)
@@ -326,7 +231,7 @@ def write_spec(run: Run, planned: PlannedRun, spec: RunSpec | None = None) -> No
             id=run.id,
             created_s=spec.created_s or time.time(),
             scheduler=planned.scheduler.name,
-            cluster=UsedCluster(name=cluster.name, profile=profile),
+            cluster=UsedCluster(name=cluster.name, profile=cluster.profile),
             job=shown_job,
             hidden=sorted(hidden),
             plan=msgspec.structs.replace(planned.plan.launch, container=container),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -22,7 +21,6 @@ from hpcdist.job.spec import (
 )
 from hpcdist.runs.run import runs_folder
 from hpcdist.runs.snapshot import (
-    DEFAULT_LIMIT_BYTES,
     FOLDER,
     NoWorkTreeError,
     SnapshotPlan,
@@ -34,7 +32,6 @@ from hpcdist.training.checks import is_own
 
 SUBMIT_DIR_VARIABLE = "HPCDIST_SUBMIT_DIR"
 """Tells the ranks where the job was submitted."""
-LIMIT_VARIABLE = "HPCDIST_SNAPSHOT_LIMIT_MB"
 PLACEHOLDER_ID = "RUN"
 """Stands for the id of a run that is planned."""
 
@@ -135,7 +132,7 @@ def plan_workspace(
     if wanted is False or not (wanted or (by_default and runs_code_of_user)):
         return Workspace(submit_dir=submit_dir)
     try:
-        snapshot = plan_snapshot(Path(submit_dir), runs=runs, limit_bytes=snapshot_limit_bytes())
+        snapshot = plan_snapshot(Path(submit_dir), runs=runs)
     except NoWorkTreeError as error:
         if wanted:
             raise
@@ -173,14 +170,3 @@ def _python_path(snapshot: SnapshotPlan, copy: Path) -> str | None:
         return None
     changed = [new for old, new in zip(entries, mapped, strict=True) if old in given or new != old]
     return os.pathsep.join(changed)
-
-
-def snapshot_limit_bytes() -> float:
-    """Return the size that a work tree may have; UserError where the variable gives none."""
-    if not (text := os.environ.get(LIMIT_VARIABLE)):
-        return DEFAULT_LIMIT_BYTES
-    with suppress(ValueError):
-        if (limit := float(text)) > 0:
-            return limit * 1e6
-    hint = "unset it for the default of 100"
-    raise UserError(f"{LIMIT_VARIABLE} is {text!r}, must be a number of MB above 0", hint=hint)

@@ -8,24 +8,10 @@
 
 What comes after read and before report is pure. Nothing here imports torch, numpy is imported to
 draw only, and only report imports rich.
-
-Importing this package loads none of it: a summary of runs that have not changed needs only `read`.
 """
 
-from __future__ import annotations
+from hpcdist.job.goal import Goal
+from hpcdist.summary.pipeline import print_summary, summarize
+from hpcdist.summary.values import RunSummary, Summary, to_json
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from hpcdist.summary.pipeline import print_summary, summarize
-    from hpcdist.summary.values import RunSummary, Summary, to_json
-
-__all__ = ["RunSummary", "Summary", "print_summary", "summarize", "to_json"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "pipeline" if name.endswith(("summary", "summarize")) else "values"
-    return getattr(importlib.import_module(f"hpcdist.summary.{module}"), name)
+__all__ = ["Goal", "RunSummary", "Summary", "print_summary", "summarize", "to_json"]

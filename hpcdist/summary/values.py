@@ -165,9 +165,8 @@ class AttemptSummary(Struct, frozen=True, kw_only=True):
     first_step: int | None
     """Finished steps when it began."""
     last_step: int | None
-    kind: str | None
-    """Kind of its verdict; None where it goes on, or where nothing is known."""
     message: str | None
+    """That of its verdict; None where it goes on, or where nothing is known."""
 
 
 class Parting(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The summary as files: those that the user names, and those beside runs."""
+"""The summary as files: those that the user names, and those in the folder of a sweep."""
 
 from __future__ import annotations
 

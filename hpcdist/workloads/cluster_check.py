@@ -16,7 +16,7 @@ from hpcdist.base.version import versions
 from hpcdist.bench.allreduce.bandwidth import size_sentence, size_table
 from hpcdist.bench.cells import Findings
 from hpcdist.job.spec import Allreduce, CheckJob
-from hpcdist.machine.gpus import driver_cuda_version, visible_uuids
+from hpcdist.machine.gpus import visible_uuids
 from hpcdist.rank.context import RankContext, Workload
 from hpcdist.training.group import process_group
 
@@ -53,7 +53,6 @@ class CheckWorkload(Workload[CheckJob]):
                 "device": context.device,
                 "gpu": gpu,
                 "versions": versions() | {"torch": str(torch.__version__)},
-                "cuda": {"torch": torch.version.cuda, "driver": driver_cuda_version()},
                 "token": context.run.recorded_id,
             }
         )

@@ -46,15 +46,11 @@ def test_what_detect_writes_is_what_show_reads(hpcdist, slurm):
 
 
 def test_detect_prints_where_no_file_is_asked_for_and_leaves_a_file_that_is_there(hpcdist, slurm):
-    printed = hpcdist("cluster", "detect").stdout
+    assert "partition: gpu" in hpcdist("cluster", "detect").stdout
     assert not (hpcdist.folder / "hpcdist.yaml").exists()
     mine = hpcdist.write("hpcdist.yaml", "# mine\n")
     assert hpcdist("cluster", "detect", "--write").returncode == 2
     assert mine.read_text() == "# mine\n"
-    assert hpcdist("cluster", "detect", "--write", "--force").returncode == 0
-    assert mine.read_text() == printed
-    assert hpcdist("cluster", "detect", "--out", "new/folder/x.yaml").returncode == 0
-    assert (hpcdist.folder / "new/folder/x.yaml").read_text() == printed
 
 
 def test_detect_goes_on_without_accounts_and_says_so(hpcdist, slurm):
@@ -73,34 +69,25 @@ def test_detect_fails_with_what_sinfo_said(hpcdist, slurm):
     assert "exit code 1" in done.stderr
 
 
-def test_list_marks_the_default_and_says_what_is_broken(hpcdist):
-    hpcdist.write("hpcdist.yaml", PROFILE)
-    lines = hpcdist("cluster", "list").stdout.splitlines()
-    assert lines[1].split() == ["gpu", "*", "slurm", "gpu", "hpcdist.yaml"]
-    assert "broken: hpcdist.yaml: cluster bad: qso is not a known key" in lines[2]
-    good, bad = json.loads(hpcdist("cluster", "list", "--json").stdout)
-    assert (good["default"], good["error"]) == (True, None)
-    assert (bad["default"], bad["name"]) == (False, "bad")
-
-
-def test_show_has_a_line_for_every_item_and_every_origin(hpcdist):
+def test_show_has_a_line_for_every_key_with_its_origin(hpcdist):
     hpcdist.write("hpcdist.yaml", PROFILE)
     lines = [line.split() for line in hpcdist("cluster", "show").stdout.splitlines()]
     assert lines[0] == ["KEY", "VALUE", "FROM"]
     assert ["partition", "gpu", "hpcdist.yaml"] in lines
-    assert ["setup", "module", "load", "cuda", "hpcdist.yaml"] in lines
-    assert ["b"] in lines
-    assert ["environment", "A=1", "hpcdist.yaml"] in lines
+    assert ["setup", '["module', "load", 'cuda","b"]', "hpcdist.yaml"] in lines
+    assert ["environment", '{"A":"1"}', "hpcdist.yaml"] in lines
     assert ["qos", "-", "default"] in lines
 
 
-def test_show_has_a_line_for_every_key_of_lsf_where_lsf_may_read_it(hpcdist):
+def test_show_has_the_section_of_lsf_where_lsf_may_read_it(hpcdist):
     hpcdist.write(
         "hpcdist.yaml", "clusters: {a: {lsf: {options: [-J, -n]}}, b: {scheduler: slurm}}\n"
     )
-    lines = [line.split() for line in hpcdist("cluster", "show", "a").stdout.splitlines()]
-    assert ["lsf.options", "-J", "-n", "hpcdist.yaml"] in lines
-    assert ["lsf.mem_per", "slot", "hpcdist.yaml"] in lines
+    (line,) = [
+        line for line in hpcdist("cluster", "show", "a").stdout.splitlines() if "lsf" in line
+    ]
+    assert '"mem_per":"slot"' in line
+    assert '"options":["-J","-n"]' in line
     assert "lsf" not in hpcdist("cluster", "show", "b").stdout
 
 
@@ -136,11 +123,12 @@ def test_a_cluster_that_ships_and_is_in_no_file_is_told_how_to_be_had(hpcdist):
     assert "`hpcdist cluster copy dtu --write` makes one of the shipped file" in done.stderr
 
 
-def test_without_profiles_list_says_how_to_get_one(hpcdist):
-    done = hpcdist("cluster", "list")
-    assert (done.returncode, done.stdout) == (0, "")
+def test_show_names_all_profiles_or_says_how_to_get_one(hpcdist):
+    done = hpcdist("cluster", "show")
+    assert done.returncode == 0
     assert "hpcdist cluster detect --write" in done.stderr
-    assert json.loads(hpcdist("cluster", "list", "--json").stdout) == []
+    hpcdist.write("hpcdist.yaml", PROFILE)
+    assert "note: cluster gpu; there are gpu, bad" in hpcdist("cluster", "show").stderr
 
 
 def test_a_run_records_the_profile_it_went_by(hpcdist):
@@ -157,7 +145,7 @@ def test_a_run_records_the_profile_it_went_by(hpcdist):
     spec = json.loads((run / "spec.json").read_text())
     assert spec["cluster"]["name"] == "here"
     assert spec["cluster"]["profile"]["account"] == "mine"
-    assert spec["cluster"]["profile"]["environment"] == {"NCCL_DEBUG": "INFO", "A": "***"}
+    assert spec["cluster"]["profile"]["environment"] == {"NCCL_DEBUG": "INFO", "A": "b"}
     assert spec["job"]["resources"]["time_limit_min"] == 10
     local = hpcdist("submit", "hello.py", "--local", "--json")
     assert local.returncode == 0, local.stderr

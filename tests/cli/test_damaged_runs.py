@@ -38,7 +38,7 @@ VERBS = (
     ["status"],
     ["status", "hurt"],
     ["watch", "--once"],
-    ["summary", "--no-cache"],
+    ["summary"],
     ["summary", "--json"],
     ["summary", "--csv", "-"],
     ["summary", "--html", "page.html", "--markdown", "page.md"],
@@ -292,7 +292,7 @@ def test_explain_names_a_damaged_verdict_and_accuses_no_agent(runs, capsys):
 def test_a_run_that_is_removed_while_it_is_read_breaks_no_verb(runs, capsys, monkeypatch):
     """Removed before its nth file is opened, for every n."""
     regular = files.open_regular
-    for verb in (["runs"], ["status"], ["watch", "--once"], ["summary", "--no-cache"], ["gc"]):
+    for verb in (["runs"], ["status"], ["watch", "--once"], ["summary"], ["gc"]):
         for number in range(12):
             going = write_run(runs, "going-20260101-000001-bbbb")
             going.verdict_file.unlink()
@@ -362,7 +362,7 @@ def test_logs_name_their_files_as_json(runs, capfd):
 def test_no_text_of_a_run_acts_on_the_terminal(runs, capsys, verdict):
     write_evil_run(runs, verdict=verdict)
     verbs = [["evil" if word == "hurt" else word for word in verb] for verb in VERBS]
-    for verb in (*verbs, ["summary"], ["runs", "--all"]):
+    for verb in (*verbs, ["summary"]):
         main(verb)
         out, err = capsys.readouterr()
         assert not ACTING.search(out + err), (verb, out, err)

@@ -11,7 +11,7 @@ def test_this_machine_passes_and_nothing_is_left(hpcdist):
     assert {line.split()[0] for line in lines} <= {"pass", "skip"}
     assert any("4 ranks on 2 nodes" in line for line in lines)
     assert "skip  GPUs           not asked for: 2 ranks per node on CPUs" in lines
-    assert os.listdir(hpcdist.folder) == []
+    assert os.listdir(hpcdist.folder / "runs") == []
 
 
 def test_a_folder_that_cannot_be_made_is_a_finding(hpcdist):

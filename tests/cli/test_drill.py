@@ -76,7 +76,6 @@ def test_a_script_that_saves_on_the_warning_passes_and_real_files_and_runs_are_l
         "time-limit",
         "--only",
         "kill-agent",
-        "--keep",
     )
     assert done.returncode == 0, (done.stdout, done.stderr)
     rows = {line.split()[0]: line for line in done.stdout.splitlines()[1:] if line.strip()}
@@ -87,8 +86,7 @@ def test_a_script_that_saves_on_the_warning_passes_and_real_files_and_runs_are_l
     assert "WORK LOST" not in done.stdout
     assert "the last rank is killed" in done.stderr
     assert (hpcdist.folder / "mine.pt").read_text() == "real"
-    (kept,) = (hpcdist.folder / "runs" / ".drills").iterdir()
-    assert str(kept) in done.stderr
+    assert not (hpcdist.folder / "runs" / ".drills").exists()
     assert "there are no runs" in hpcdist("status", "last").stderr
     assert json.loads(hpcdist("summary", "--json").stdout or "[]") == []
 
@@ -113,6 +111,8 @@ def test_a_script_that_saves_nothing_would_have_lost_its_day(hpcdist):
     assert "no checkpoint is saved: you would lose up to 24 h" in lost[0]
     assert "no checkpoint is saved on the warning: you would lose up to 24 h" in lost[1]
     assert "HPCDIST" not in done.stderr
+    (kept,) = (hpcdist.folder / "runs" / ".drills").iterdir()
+    assert str(kept) in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -163,23 +163,6 @@ def test_a_named_run_loses_its_own_at_any_age_and_others_nothing(hpcdist, make_r
     assert code_of(other).exists()
 
 
-def test_the_newest_runs_can_be_kept(hpcdist, make_run):
-    runs = [make_run(f"r{number}") for number in range(3)]
-    hpcdist("gc", "--keep-last", "5", "--yes")  # more than there are
-    assert all(checkpoints_of(run) for run in runs)
-    hpcdist("gc", "--keep-last", "2", "--yes")
-    assert [bool(checkpoints_of(run)) for run in runs] == [False, True, True]
-    assert [code_of(run).exists() for run in runs] == [False, True, True]
-
-
-@pytest.mark.parametrize("only", ["--checkpoints", "--code"])
-def test_one_kind_can_be_chosen(hpcdist, make_run, only):
-    run = make_run()
-    hpcdist("gc", only, "--yes")
-    assert bool(checkpoints_of(run)) == (only == "--code")
-    assert code_of(run).exists() == (only == "--checkpoints")
-
-
 def test_a_run_that_can_go_on_from_its_checkpoint_keeps_it_until_it_is_named(hpcdist, make_run):
     run = make_run(state="preempted")
     reason = items(hpcdist("gc", "--yes", "--json"))["checkpoints", run.id]

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from hpcdist.job import load_job
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -20,14 +18,3 @@ def test_a_script_is_the_example_and_nothing_is_overwritten(hpcdist):
     bad = hpcdist("init", "../x")
     assert bad.returncode == 2
     assert "NAME is '../x'" in bad.stderr
-
-
-def test_a_job_file_runs_as_it_is(hpcdist, monkeypatch):
-    made = hpcdist("init", "mine", "--kind", "job", "--gpus", 1)
-    assert made.returncode == 0, made.stderr
-    assert "hpcdist submit mine --local" in made.stderr
-    monkeypatch.chdir(hpcdist.folder)
-    job = load_job("mine").job
-    assert (job.resources.gpus, job.description) == (1, "mine, made by hpcdist init")
-    done = hpcdist("submit", "mine", "--local", "--set", "train.max_steps=2")
-    assert done.returncode == 0, done.stderr

@@ -194,7 +194,7 @@ def test_an_address_is_read_from_a_private_file_only(tmp_path):
 
 def test_profiles_name_channels_which_render_shows_as_mail(hpcdist):
     hpcdist.write("script.py", "pass")
-    profile = "clusters: {c: {scheduler: %s, notify: [mail: ada@host.org]%s}}"
+    profile = "clusters: {c: {scheduler: %s, notify: ['mail:ada@host.org']%s}}"
     lines = {
         "slurm": ["#SBATCH --mail-type=END,FAIL", "#SBATCH --mail-user=ada@host.org"],
         "pbs": ["#PBS -m ae", "#PBS -M ada@host.org"],

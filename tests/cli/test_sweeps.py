@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import time
 
 SAYS = """
 import os, sys, time
@@ -24,13 +23,9 @@ def answer(done):
     return json.loads(done.stdout)
 
 
-def states(done):
-    return [run["verdict"] and run["verdict"]["state"] for run in answer(done)["runs"]]
-
-
 def test_points_run_one_after_the_other_and_a_failure_stops_none(hpcdist):
     hpcdist.write("says.py", SAYS)
-    sweep = ["--sweep", "nodes=1,2 args=[a],[fail]", "--summary-after"]
+    sweep = ["--sweep", "nodes=1,2 args=[a],[fail]"]
     done = hpcdist("submit", "says.py", "--local", *sweep)
     assert done.returncode == 1, done.stderr
     name, *lines = done.stdout.splitlines()
@@ -39,9 +34,6 @@ def test_points_run_one_after_the_other_and_a_failure_stops_none(hpcdist):
     assert sorted(said[2:4]) == ["a as 0 of 2", "a as 1 of 2"]
     assert f"run {name}-002 (3 of 4): nodes=2 args=[a]" in done.stderr
     assert f"sweep {name}: 2 done, 2 failed" in done.stderr
-    folder = hpcdist.folder / "runs" / name
-    assert len(json.loads((folder / "summary.json").read_text())) == 4
-    assert (folder / "summary.txt").read_text() in done.stdout
     spec = json.loads((hpcdist.folder / "runs" / f"{name}-003" / "spec.json").read_text())
     wanted = {"id": name, "index": 3, "num_points": 4, "repeat": 0}
     assert wanted.items() <= spec["sweep"].items()
@@ -54,7 +46,6 @@ def test_points_run_one_after_the_other_and_a_failure_stops_none(hpcdist):
     (line,) = hpcdist("runs").stdout.splitlines()[1:]
     assert line.startswith(f"{name}  2 done, 2 failed")
     assert line.endswith("says, sweep of 4 runs")
-    assert len(hpcdist("runs", "--all").stdout.splitlines()) == 5
     assert len(json.loads(hpcdist("runs", "--json").stdout)) == 4
     assert hpcdist("cancel", name).stderr.count("had ended already") == 4
 
@@ -71,50 +62,23 @@ def test_repeats_have_seeds_of_their_own_unless_the_user_wants_the_same(hpcdist)
         assert [spec["job"]["train"]["seed"] for spec in specs] == seeds
 
 
-def test_max_parallel_points_run_at_one_time(hpcdist):
-    hpcdist.write("says.py", SAYS)
-    # Each of the first two ends only once the other runs too.
-    sweep = ["--sweep", "args=[wait1,wait2],[wait2,wait1],[c]", "--max-parallel", "2"]
-    done = hpcdist("submit", "says.py", "--local", "--json", *sweep)
-    assert done.returncode == 0, done.stderr
-    assert states(done) == ["done"] * 3
-    first, second, third = (
-        (time_of(hpcdist, run, "spec.json"), time_of(hpcdist, run, "verdict.json"))
-        for run in answer(done)["runs"]
-    )
-    assert third[0] >= min(first[1], second[1])  # the clock of a file system may tick slowly
-
-
-def time_of(hpcdist, run, name):
-    return (hpcdist.folder / "runs" / run["run"] / name).stat().st_mtime_ns
-
-
 def test_an_interruption_ends_what_runs_and_starts_no_more(hpcdist):
     hpcdist.write("says.py", SAYS)
-    sweep = ["--sweep", "args=[wait1,never],[wait2,never],[c]", "--max-parallel", "2"]
     process = hpcdist.start(
-        *["submit", "says.py", "--local", "--json", *sweep],
+        *["submit", "says.py", "--local", "--json", "--sweep", "args=[wait1,never],[c]"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline_s = time.monotonic() + 100
-    while not all((hpcdist.folder / name).exists() for name in ("wait1", "wait2")):
-        assert time.monotonic() < deadline_s
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.02)
+    assert "says wait1" in read_until(process, "says wait1")
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=100)
     assert process.returncode == 130, stderr
-    assert stderr.count(" cancelled (SIGINT)\n") == 2
-    runs = json.loads(stdout)["runs"]
-    assert [run["verdict"] and run["verdict"]["state"] for run in runs] == [
-        "cancelled",
-        "cancelled",
-        None,
-    ]
-    assert runs[2]["run"] is None
-    assert len(list(hpcdist.folder.glob("runs/*/spec.json"))) == 2
+    assert " cancelled (SIGINT)\n" in stderr
+    first, second = json.loads(stdout)["runs"]
+    assert first["verdict"]["state"] == "cancelled"
+    assert second["run"] is None
+    assert len(list(hpcdist.folder.glob("runs/*/spec.json"))) == 1
 
 
 def test_a_sweep_that_is_cancelled_from_elsewhere_starts_no_more(hpcdist):
@@ -171,10 +135,6 @@ def test_a_run_waits_for_another_and_goes_by_its_verdict(hpcdist):
     assert process.returncode == 0, stderr
     assert stdout == "[rank 0] says b as 0 of 1\n"
 
-    refused = hpcdist("submit", "says.py", "--local", "--after", f"notok:{waiting}", "--", "c")
-    assert refused.returncode == 2
-    assert f"run {waiting} is done, and the new run needs it failed" in refused.stderr
-
 
 def read_until(process, word):
     text = ""
@@ -192,7 +152,7 @@ def test_after_a_failed_run_only_what_asks_for_that_goes(hpcdist):
     refused = hpcdist("submit", "says.py", "--local", "--after", name, "--", "b")
     assert refused.returncode == 2
     assert f"--after {name}: run {name}-001 is failed" in refused.stderr
-    for kind, run in (("any", name), ("notok", f"{name}-001"), ("ok", f"{name}-000")):
+    for kind, run in (("any", name), ("ok", f"{name}-000")):
         done = hpcdist("submit", "says.py", "--local", "--after", f"{kind}:{run}", "--", "b")
         assert done.returncode == 0, done.stderr
     unknown = hpcdist("submit", "says.py", "--local", "--after", "nothing", "--", "b")

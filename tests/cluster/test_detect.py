@@ -2,8 +2,8 @@
 
 import pytest
 
-from hpcdist.base.errors import ProfileError, SchedulerError
-from hpcdist.cluster.load import list_profiles, load_profile
+from hpcdist.base.errors import SchedulerError
+from hpcdist.cluster.load import all_profiles, load_profile
 from hpcdist.cluster.profile import ClusterProfile, LsfOptions
 from hpcdist.cluster.site import Partition, Site, first_file
 from hpcdist.schedulers.lsf import site as lsf_site
@@ -33,9 +33,8 @@ def gpu_partition(name="gpu", **options):
 
 def read_back(profiles, text):
     profiles.project(text)
-    default, listed = list_profiles()
-    assert not [error for error in listed.values() if isinstance(error, ProfileError)]
-    return default, {name: loaded.profile for name, loaded in listed.items()}
+    default, names = all_profiles()
+    return default, {name: load_profile(name).profile for name in names}
 
 
 def test_sinfo_tells_the_partitions_that_are_up_and_the_least_of_their_nodes():
@@ -120,12 +119,6 @@ def test_the_default_profile_is_the_sites_default_where_it_has_gpus(profiles):
 def test_the_default_profile_is_not_one_for_trials(profiles):
     partitions = gpu_partition("gpu-debug", num_nodes=90), gpu_partition("gpu")
     assert read_back(profiles, first_file(site(*partitions)))[0] == "gpu"
-
-
-def test_the_default_profile_can_be_named(profiles):
-    default, found = read_back(profiles, first_file(site(gpu_partition("gpu")), name="my: one"))
-    assert default == "my: one"
-    assert found["my: one"].partition == "gpu"
 
 
 def test_names_that_yaml_would_read_as_something_else_are_quoted(profiles):

@@ -256,7 +256,7 @@ def _dependency(job, known):
         for other in (known[number(one)] for one in ids if kind.startswith("after")):
             if other["job_state"] != "F":
                 return "wait"
-            if kind == ("afternotok" if other.get("Exit_status") == 0 else "afterok"):
+            if kind == "afterok" and other.get("Exit_status") != 0:
                 return "never"
     return ""
 

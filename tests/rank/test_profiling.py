@@ -78,13 +78,14 @@ record.step(samples=4)
 
 
 def test_a_living_run_is_profiled_between_steps_and_one_that_tells_none_says_so(
-    launch, write_script, tmp_path, capsys
+    launch, write_script, tmp_path, capsys, monkeypatch
 ):
+    monkeypatch.setattr("hpcdist.cli.profile._WAIT_S", 1.0)
     launched = launch(write_script(LIVING, "living.py"), tmp_path, gpus=2)
     launched.wait(lambda: "here" in launched.log(0) and "here" in launched.log(1))
     run, path = launched.run, str(launched.run.path)
 
-    assert main(["profile", path, "--ranks", "1", "--wait", "1"]) == 1
+    assert main(["profile", path, "--ranks", "1"]) == 1
     assert "rank 1: its loop has told no step within 1 s" in capsys.readouterr().err
 
     (tmp_path / "tell").touch()
@@ -112,7 +113,7 @@ def test_a_living_run_is_profiled_between_steps_and_one_that_tells_none_says_so(
 
     (tmp_path / "rest").touch()
     launched.wait(lambda: "rests" in launched.log(0) and "rests" in launched.log(1))
-    assert main(["profile", path, "--wait", "1", "--ranks", "0"]) == 1
+    assert main(["profile", path, "--ranks", "0"]) == 1
     assert "rank 0: it made 0 steps within 1 s" in capsys.readouterr().err
     (tmp_path / "end").touch()
 

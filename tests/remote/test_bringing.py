@@ -172,7 +172,7 @@ def called(laptop, tmp_path):
 
 @pytest.mark.parametrize(
     "verb",
-    [("submit", "ddp"), ("render", "ddp"), ("explain", "ddp"), ("doctor",), ("cluster", "detect")],
+    [("submit", "ddp"), ("render", "ddp"), ("explain", "ddp"), ("doctor",)],
     ids=" ".join,
 )
 def test_no_host_of_a_project_is_called_before_the_user_has_named_it(called, tmp_path, verb):
@@ -226,16 +226,6 @@ clusters:
 """
 
 
-@pytest.mark.parametrize("verb", ["submit", "render"])
-def test_a_sweep_over_clusters_at_several_places_is_refused(laptop, verb):
-    laptop("runs", "--host", "login", ssh="false", code=3)
-    Path("hpcdist.yaml").write_text(PROFILES)
-    _, err = laptop(verb, "ddp", "--sweep", "cluster=far,near", ssh="false", code=2)
-    assert "far is at login; near is at this machine" in err
-    _, err = laptop("render", "ddp", "--sweep", "cluster=far", ssh="false", code=3)
-    assert "login" in err
-
-
 def test_python_refuses_a_profile_that_is_for_a_host(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -285,23 +275,6 @@ script = gzip.decompress(base64.b64decode(re.search("%s (\\\\S+)", sys.argv[-1])
 def host_that(rest):
     """The host's side of ssh, which does not run the script that it is sent."""
     return HOST.format(rest=rest)
-
-
-@pytest.mark.parametrize("host", ["login", "login:/work/a", r"login:/a\\1 \\g<9> #b: c"])
-def test_profiles_made_at_a_host_are_for_it_alone(laptop, tmp_path, host):
-    detect = ("cluster", "detect", "--host", host)
-    script = tmp_path / "detects.py"
-    ssh = f"{sys.executable} {script}"
-    text = "default: a\nclusters:\n  a:\n    scheduler: slurm\n    partition: a\n"
-    script.write_text(host_that(f"print({text!r})"))
-    laptop(*detect, "--write", ssh=ssh)
-    shown = json.loads(laptop("cluster", "show", "--json", ssh="false")[0])
-    assert shown["profile"]["host"] == host
-    for lie in ("  b: {scheduler: local, setup: [id]}\n", "  c: {host: other}\n", "- {"):
-        script.write_text(host_that(f"print({text + lie!r})"))
-        code = 2 if lie == "- {" else 1
-        assert "what login sent" in laptop(*detect, "--out", "new", ssh=ssh, code=code)[1]
-    assert not Path("new").exists()
 
 
 HEARS = """\

@@ -85,7 +85,7 @@ CASES = {
         "array": (
             job(),
             {"gpu_request": "none", "lsf": {"options": [*LSF_OPTIONS, "-ti"]}},
-            after(afterok="11 12[3]", afterany="14 JOBID-of-a_1", afternotok="15"),
+            after(afterok="11 12[3]", afterany="14 JOBID-of-a_1"),
         ),
         "merged": (LARGE, {"constraint": "gpu32gb", "directives": MERGED}, target()),
     },

@@ -12,7 +12,6 @@ from harness import submit_run
 
 from hpcdist.base.errors import RunDirectoryError, SchedulerError
 from hpcdist.base.ownership import NotOwnError
-from hpcdist.cluster.load import NO_PROFILE
 from hpcdist.job import LoadedJob, load_job
 from hpcdist.job.load import Flag
 from hpcdist.job.spec import job_to_dict
@@ -231,13 +230,3 @@ def test_a_scheduler_that_refuses_leaves_nothing_behind(loaded, tmp_path, monkey
     with pytest.raises(SchedulerError):
         submit(loaded, tmp_path / "runs")
     assert os.listdir(tmp_path / "runs") == []
-
-
-def test_a_submission_without_a_profile_says_so_where_there_are_profiles_to_choose(loaded):
-    cluster = msgspec.structs.replace(NO_PROFILE, known=["jura", "helix"], files=["hpcdist.yaml"])
-    planned = plan_run(loaded, scheduler="local", cluster=cluster)
-    assert planned.notes[0] == (
-        "no cluster profile is used: hpcdist.yaml has jura, helix and no default; "
-        "choose one with --cluster"
-    )
-    assert "no cluster profile" not in "".join(plan_run(loaded, scheduler="local").notes)

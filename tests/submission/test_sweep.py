@@ -11,7 +11,7 @@ from hpcdist.runs.run import Run, Sweep, find_runs
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.slurm.site import ask_max_array_size
 from hpcdist.schedulers.slurm.slurm import parse_books
-from hpcdist.submission.dependencies import parse_after
+from hpcdist.submission.dependencies import find_after
 from hpcdist.submission.plan import group_points
 from hpcdist.submission.points import (
     axes_from_values,
@@ -161,19 +161,7 @@ def test_values_from_python_are_axes_too():
 )
 def test_runs_of_one_shape_share_arrays_no_longer_than_the_site_allows(scripts, most, groups):
     jobs = group_points(list(scripts), max_array_size=most)
-    assert [points for points, _, _ in jobs] == groups
-    assert all(limit is None and not behind for _, limit, behind in jobs)
-
-
-@pytest.mark.parametrize("max_parallel", [1, 2, 3, 7])
-def test_max_parallel_holds_for_all_jobs_together(max_parallel):
-    jobs = group_points(list("aabbbcdee"), max_array_size=2, max_parallel=max_parallel)
-    assert sum(limit for _, limit, behind in jobs if not behind) == max_parallel
-    for _, limit, behind in jobs:
-        if behind:  # it starts where that one has ended
-            assert limit == jobs[behind[0]][1]
-    lanes = [behind[0] for _, _, behind in jobs if behind]
-    assert len(set(lanes)) == len(lanes)
+    assert jobs == groups
 
 
 @pytest.mark.parametrize(("told", "size"), [("31", 31), (None, 1001)], ids=["told", "by default"])
@@ -186,25 +174,10 @@ def test_max_array_size_is_read_from_the_configuration(tmp_path, monkeypatch, to
     assert ask_max_array_size() == size
 
 
-@pytest.mark.parametrize(
-    ("text", "parsed"),
-    [
-        ("ddp-1", ("ok", "ddp-1")),
-        ("last", ("ok", "last")),
-        ("ok:last", ("ok", "last")),
-        ("any:last", ("any", "last")),
-        ("notok:a:b", ("notok", "a:b")),
-        ("./odd:name/run", ("ok", "./odd:name/run")),
-    ],
-)
-def test_after_is_a_kind_and_a_run(text, parsed):
-    assert parse_after(text) == parsed
-
-
-@pytest.mark.parametrize("text", ["oks:last", "always:last", "any:"])
-def test_another_kind_of_after_is_refused(text):
-    with pytest.raises(UserError, match="KIND one of ok, any, notok"):
-        parse_after(text)
+@pytest.mark.parametrize("text", ["oks:last", "notok:last", "any:"])
+def test_another_kind_of_after_is_refused(tmp_path, text):
+    with pytest.raises(UserError, match="KIND one of ok, any"):
+        find_after(tmp_path, text)
 
 
 def ended(code):
@@ -260,6 +233,12 @@ def test_the_name_of_a_sweep_stands_for_its_runs_in_their_order(runs, name):
         return
     found = find_runs(runs, name.format(path=runs / "ddp-2"))
     assert [run.id for run in found] == ["ddp-2-000", "ddp-2-001", "ddp-2-002"]
+
+
+@pytest.mark.parametrize("text", ["ddp-1", "ok:ddp-1", "any:ddp-1"])
+def test_after_is_a_kind_and_a_run(runs, text):
+    kind, name, (run,) = find_after(runs, text)
+    assert (kind, name, run.id) == (text.partition(":")[0] if ":" in text else "ok", *["ddp-1"] * 2)
 
 
 def test_the_beginning_of_a_name_must_be_one_sweeps_only(runs):

@@ -104,7 +104,7 @@ def summary_json(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HPCDIST_RUNS", str(tmp_path / "runs"))
 
     def read():
-        assert main(["summary", "--json", "--no-cache"]) == 0
+        assert main(["summary", "--json"]) == 0
         printed = capsys.readouterr()
         return {run["run"]: run for run in json.loads(printed.out)}, printed.err
 

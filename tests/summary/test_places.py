@@ -54,7 +54,7 @@ def columns_of(summary):
 
 def test_the_summary_says_that_the_gpu_was_faster_and_what_that_cost(add_run):
     cpu = add_run("azure-cpu", 0.4, price=0.5)
-    gpu = add_run("azure-gpu", 0.1, section={"azure": {"price_per_hour": 3.0}}, device="cuda:0")
+    gpu = add_run("azure-gpu", 0.1, section={"price_per_hour": 3.0}, device="cuda:0")
     summary = summary_of(cpu, gpu)
     first, *_ = conclusions_of(summary)
     assert first == (

@@ -165,7 +165,6 @@ def run_directory(folder: Path) -> list[Sample]:
                 files.to_json(to_json(result))
                 text.to_markdown(report.make_report(result))
                 csv.to_csv(result)
-                csv.to_benchmarks_csv(result)
             finally:
                 path.write_bytes(original)
             return not described["damage"] and not result.skipped
@@ -304,7 +303,7 @@ def job_file(folder: Path) -> list[Sample]:
 
 
 def profile(folder: Path) -> list[Sample]:
-    from hpcdist.cluster.load import list_profiles, load_profile
+    from hpcdist.cluster.load import all_profiles, load_profile
 
     def read(content: bytes) -> bool:
         before = os.getcwd()
@@ -312,7 +311,7 @@ def profile(folder: Path) -> list[Sample]:
         os.chdir(folder)
         try:
             load_profile("jura")
-            list_profiles()
+            all_profiles()
         except ProfileError as error:
             return _is_refused(error)
         finally:

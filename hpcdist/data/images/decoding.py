@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -163,12 +162,7 @@ def _kind(content: bytes) -> str:
 class Report:
     """The content of all files of a data set."""
 
-    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
-    """(width, height) -> number of images."""
-    formats: Counter[str] = field(default_factory=Counter)
-    """Format, by Pillow's name -> number of images."""
-    num_bytes: int = 0
-    """Bytes of all images."""
+    num_images: int = 0
     problems: dict[str, str] = field(default_factory=dict)
     """Path -> why the file is no image, in the order of the data set."""
 
@@ -180,25 +174,21 @@ def check_files(parts: ImageParts, tick: Callable[[], object] = lambda: None) ->
     with no_warnings(), ThreadPoolExecutor(2 * len(os.sched_getaffinity(0))) as threads:
         for path, found in zip(paths, threads.map(_look_into, paths), strict=True):
             tick()
-            if isinstance(found, str):
+            if found is None:
+                report.num_images += 1
+            else:
                 report.problems[str(path)] = found
-                continue
-            size, kind, num_bytes = found
-            report.sizes[size] += 1
-            report.formats[kind] += 1
-            report.num_bytes += num_bytes
     return report
 
 
-def _look_into(path: Path) -> tuple[Size, str, int] | str:
-    """Return the size, format and bytes of an image, or why the file is none."""
+def _look_into(path: Path) -> str | None:
+    """Return why a file is no image; None where it is one."""
     try:
         content = read_bytes(path, most_bytes=MOST_BYTES)
     except OSError as error:
         return explain_unread(error)
     try:
-        image = open_image(content)
-        image.convert("RGB")  # as it is done to train with it
+        open_image(content).convert("RGB")  # as it is done to train with it
     except Exception as error:  # noqa: BLE001 - Pillow's decoders raise whatever they come upon
         return explain(content, error)
-    return image.size, image.format or "?", len(content)
+    return None

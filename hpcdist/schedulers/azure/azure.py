@@ -8,7 +8,6 @@ nodes get SIGTERM at most. A job that reached its time limit is not started agai
 nodes cannot submit another: the verdict says that it can go on.
 """
 
-# ruff: noqa: ARG002 - the protocol has the arguments
 from __future__ import annotations
 
 import math
@@ -17,7 +16,7 @@ import re
 import shlex
 import shutil
 import socket
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ from hpcdist.schedulers.azure import files as azure_files
 from hpcdist.schedulers.azure import site
 from hpcdist.schedulers.azure.node import KEY_VARIABLE, LIB, SNAPSHOT
 from hpcdist.schedulers.azure.site import NotFoundError, SilentAzureError, asking, client_of, quiet
-from hpcdist.schedulers.base import Condition, Fetched, JobPlace, Plan, Scheduler, Target
+from hpcdist.schedulers.base import Condition, JobPlace, Plan, Scheduler, Target
 from hpcdist.schedulers.batch import Job, condition_of
 from hpcdist.schedulers.hosts import LIFE_VARIABLE, age_of_job
 from hpcdist.schedulers.request import time_limit_min
@@ -93,9 +92,7 @@ class AzureScheduler(Scheduler):
     can_requeue = True
     longest_poll_s = 10.0  # with each question, what ranks have printed comes home
 
-    def plan(
-        self, job: JobSpec, cluster: ClusterProfile, *, busy_gpus: Collection[str] = ()
-    ) -> Plan:
+    def plan(self, job: JobSpec, cluster: ClusterProfile) -> Plan:
         check_profile(cluster)
         values = job_to_dict(job)
         hidden = [key for key, value in Stars().value(values).items() if value != values[key]]
@@ -170,9 +167,9 @@ class AzureScheduler(Scheduler):
         with ThreadPoolExecutor(_QUESTIONS_AT_ONCE) as pool:
             return dict(zip([run.id for run in runs], pool.map(look, runs), strict=True))
 
-    def fetch(self, run: Run, *, with_checkpoints: bool = False) -> Fetched:
+    def fetch(self, run: Run, *, with_checkpoints: bool = False) -> None:
         published = azure_files.output_folder(workspace_of(run), name_of(run))
-        return azure_files.fetch(run, published, with_checkpoints=with_checkpoints)
+        azure_files.fetch(run, published, with_checkpoints=with_checkpoints)
 
     def cancel(self, runs: Sequence[Run], **_: Any) -> None:
         """End the jobs of runs, whether Azure says how they are or not."""

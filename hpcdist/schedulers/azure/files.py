@@ -32,7 +32,6 @@ from hpcdist.cluster.profile import AzureOptions
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.azure import node
 from hpcdist.schedulers.azure.site import NotFoundError, asking, client_of
-from hpcdist.schedulers.base import Fetched
 
 if TYPE_CHECKING:
     from azure.storage.blob import ContainerClient
@@ -149,10 +148,10 @@ def output_folder(azure: AzureOptions, name: str) -> BlobFolder:
     return BlobFolder(azure, azure.datastore, f"hpcdist/{name}")
 
 
-def fetch(run: Run, source: BlobFolder, *, with_checkpoints: bool = False) -> Fetched:
+def fetch(run: Run, source: BlobFolder, *, with_checkpoints: bool = False) -> int:
     """Bring what is new, the verdict last; one that is here stays, as that of a run that was
-    cancelled. Raises OSError where the source cannot be read, or the run directory cannot be
-    written; RunDirectoryError for somebody else's."""
+    cancelled. Return the number of files that were written. Raises OSError where the source cannot
+    be read, or the run directory cannot be written; RunDirectoryError for somebody else's."""
     if not is_own(run.path):
         raise RunDirectoryError(
             f"{run.path} is another user's: nothing is downloaded to it",
@@ -161,13 +160,12 @@ def fetch(run: Run, source: BlobFolder, *, with_checkpoints: bool = False) -> Fe
     stored = list(islice(source.list_files(), files.MOST_ENTRIES + 1))
     if len(stored) > files.MOST_ENTRIES:
         raise OSError(errno.EFBIG, "more was published than is read", str(run.path))
-    wanted, left, room = [], [], _MOST_BYTES
+    wanted, room = [], _MOST_BYTES
     for file in sorted(stored, key=lambda file: (file.path == node.VERDICT, file.path)):
         if not node.is_wanted(file.path) or file.path.startswith(_PICKLES):
             continue
         is_large = file.size > min(room, _MOST_OF_ONE) or file.path.startswith(node.CHECKPOINTS)
         if is_large and not with_checkpoints:
-            left.append(file)
             continue
         room -= file.size
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -190,7 +188,7 @@ def fetch(run: Run, source: BlobFolder, *, with_checkpoints: bool = False) -> Fe
                     source.copy(file.path, to, size=file.size)
                 os.utime(aside, (file.time_s, file.time_s))
             num_written += 1
-    return Fetched(num_written, len(left), sum(file.size for file in left))
+    return num_written
 
 
 def keep_logs(run: Run, azure: AzureOptions, name: str) -> None:

@@ -66,7 +66,7 @@ _DOWN = re.compile(r"LSF is down|not responding|cannot connect|time ?out", re.IG
 
 _PER_GB = {"suffix": 1e3, "KB": 1e6, "MB": 1e3, "GB": 1.0}
 """Unit of rusage[mem=...] -> how many are 10**9 bytes; LSF's own MB may be 5 % more."""
-_CONDITIONS = {"afterok": "done", "afterany": "ended", "afternotok": "exit"}
+_CONDITIONS = {"afterok": "done", "afterany": "ended"}
 _SECTIONS = ("select", "order", "span", "rusage", "same", "cu", "affinity")
 """Sections of a requirement (-R), in the order that they are written in: select must be first."""
 _ALLOWED = {*_SECTIONS} - {"span"}

@@ -119,8 +119,3 @@ NumberT = TypeVar("NumberT", int, float)
 def largest(values: Iterable[NumberT | None]) -> NumberT | None:
     """Return the largest of the values that are known; None without any."""
     return max((value for value in values if value is not None), default=None)
-
-
-def smallest(values: Iterable[NumberT | None]) -> NumberT | None:
-    """Return the smallest of the values that are known; None without any."""
-    return min((value for value in values if value is not None), default=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 from msgspec import Struct
@@ -48,7 +48,6 @@ OWN_CODE = ("script", "module", "program", "function")
 DATA_PARALLEL = "data_parallel"
 """The strategy with one process for all GPUs of a node."""
 
-_QUANTITIES: tuple[Quantity, ...] = ("accuracy", "loss", "train_loss")
 
 T = TypeVar("T")
 
@@ -180,7 +179,6 @@ def measure_run(
                 life=attempt.life,
                 first_step=attempt.first_step,
                 last_step=attempt.last_step,
-                kind=attempt.verdict.kind if attempt.verdict else None,
                 message=attempt.verdict.message if attempt.verdict else None,
             )
             for attempt in attempts
@@ -205,7 +203,7 @@ def measure_run(
             lost_s=lost_s,
             num_gpus=num_nodes * gpus if has_gpus else None,
             num_cpus=usage.num_cpus() or num_cpus,
-            price_per_hour=(record.spec.cluster.profile.node_price or 0.0) * num_nodes or None,
+            price_per_hour=(record.spec.cluster.profile.price_per_hour or 0.0) * num_nodes or None,
         ),
     )
     learned = list_learned(attempts)
@@ -218,7 +216,7 @@ def measure_run(
         conditions=flatten(record.job) | msgspec.structs.asdict(ran_with),
         missing=None if complete else missing,
         unfit=why_apart,
-        bests={quantity: list_bests(learned, quantity) for quantity in _QUANTITIES},
+        bests={quantity: list_bests(learned, quantity) for quantity in get_args(Quantity)},
         series=msgspec.Raw(msgspec.msgpack.encode(learning_of(learned))),
         cpus_per_rank=num_cpus / len({own.rank for own in ranks}) if num_cpus else None,
     )

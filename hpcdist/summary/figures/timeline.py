@@ -18,7 +18,7 @@ from msgspec import Struct
 from hpcdist.runs.events import ClockSet
 from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import Verdict
-from hpcdist.summary.figures.rank import RankFigures, largest, smallest
+from hpcdist.summary.figures.rank import RankFigures, largest
 from hpcdist.summary.read.collect import RunRecord
 from hpcdist.summary.values import Cost
 
@@ -74,6 +74,7 @@ def list_attempts(record: RunRecord, ranks: Sequence[RankFigures]) -> list[Attem
         begin_s = (beginning and beginning.time_s) or start_s
         if clock and begin_s is not None and start_s is not None:
             begin_s = min(begin_s, start_s)
+        firsts = [each.first_step for each in own if each.first_step is not None]
         verdict_s = verdict.time_s - shift_s if verdict and verdict.time_s else None
         attempts.append(
             Attempt(
@@ -84,7 +85,7 @@ def list_attempts(record: RunRecord, ranks: Sequence[RankFigures]) -> list[Attem
                 begin_s=begin_s,
                 end_s=largest((ended_s, verdict_s)),
                 shift_s=shift_s,
-                first_step=smallest(figures.first_step for figures in own),
+                first_step=min(firsts, default=None),
                 last_step=largest(figures.last_step for figures in own),
             )
         )

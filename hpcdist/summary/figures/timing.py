@@ -174,13 +174,11 @@ def throughput(attempts: Iterable[Sequence[Spans]]) -> Measure | None:
 def samples_per_step(attempts: Iterable[Sequence[Spans]]) -> float | None:
     """Return the samples of all ranks together, from the spans of every rank in every attempt, in
     the same order."""
-    by_rank: dict[int, list[int]] = {}
-    for ranks in attempts:
-        for place, spans in enumerate(ranks):
-            sums = by_rank.setdefault(place, [0, 0])
-            sums[0] += sum(spans.samples)
-            sums[1] += sum(spans.last_steps) - sum(spans.first_steps)
-    return sum(samples / steps for samples, steps in by_rank.values()) or None
+    each = [
+        sum(sum(spans.samples) for spans in own) / sum(sum(spans.lengths()) for spans in own)
+        for own in zip(*attempts, strict=False)
+    ]
+    return sum(each) or None
 
 
 def marks(spans: Spans, borders: Sequence[float]) -> list[tuple[int, float]]:

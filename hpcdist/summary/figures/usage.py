@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any
 
 from msgspec import Struct
 
@@ -21,6 +21,10 @@ _LEAST_S = 1.0
 _OTHERS_SHARE = 0.1
 """Share of the CPUs that others take from a run, where the CPUs are full."""
 _FULL = 0.9
+
+
+_Load = tuple[NodeBegin, float | None, float | None]
+"""A node's begin, and CPUs that its ranks and that all processes used."""
 
 
 class Total(Struct):
@@ -41,16 +45,6 @@ class Total(Struct):
         return self.integral / self.length_s if self.length_s else None
 
 
-class _Load(NamedTuple):
-    """The load of one node's CPUs in one attempt."""
-
-    begin: NodeBegin
-    own: float | None
-    """CPUs that its ranks used."""
-    bound: float | None
-    """CPUs that all processes used."""
-
-
 class Usage:
     """Adds up the use of all nodes of a run: the files of one node after the other, in order."""
 
@@ -61,7 +55,10 @@ class Usage:
         self._cpus: dict[int, Total] = defaultdict(Total)
         self._gpus = Total()
         self._max_gpu_memory_bytes: float | None = None
-        self._loads: dict[tuple[object, ...], list[_Load]] = defaultdict(list)
+        self._loads: dict[Any, list[tuple[NodeBegin, float | None, float | None]]] = defaultdict(
+            list
+        )
+        """By place: CPUs that the ranks of its nodes used, and that all processes used."""
 
     def add(self, record: EventFile) -> None:
         own, bound, length_s = Total(), Total(), 0.0
@@ -79,16 +76,15 @@ class Usage:
             if length_s >= _LEAST_S:
                 # Simulated nodes share a host, and may share its CPUs.
                 place = record.attempt, begin.host, *(begin.cpus or ())
-                self._loads[place].append(_Load(begin, own.mean, bound.mean))
+                self._loads[place].append((begin, own.mean, bound.mean))
 
     def disturbance(self) -> str | None:
         """Return in words what others used of the CPUs that the ranks had, where these were full:
         on the host where that was most."""
         found: list[tuple[float, str]] = []
         for loads in self._loads.values():
-            begin = loads[0].begin
+            (begin, *_), own, bound = zip(*loads, strict=True)
             num_cpus = len(begin.cpus or ()) or begin.host_cpus or 0
-            own, bound = [load.own for load in loads], [load.bound for load in loads]
             if None in own or None in bound:
                 continue
             ranks_busy, all_busy = _sum(own) or 0.0, (_sum(bound) or 0.0) / len(loads)

@@ -1,7 +1,7 @@
 """The summary as CSV, for spreadsheets and data frames: a line per run.
 
 Columns are called as the keys of the JSON, with dots between keys within keys: so units stand in
-the headers, and numbers are not rounded. Lists have no column, nor have benchmarks.
+the headers, and numbers are not rounded. Lists have no column.
 """
 
 from __future__ import annotations
