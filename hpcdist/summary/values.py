@@ -421,10 +421,6 @@ class Group(Struct, frozen=True, kw_only=True):
     baseline: list[str]
     """Runs that the others are compared with: those of the smallest size, which may be of another
     group, or of the first variant or cluster; empty where there is nothing to compare."""
-    strategy: str | None = None
-    """Strategy of the largest runs: one GPU needs none."""
-    scaling: Scaling | None = None
-    """None where it is neither."""
     cells: list[Cell]
     """One for each size, smallest first, with that of the baseline also where it is of another
     group; or for each variant or cluster, the baseline first."""

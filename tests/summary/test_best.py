@@ -69,7 +69,10 @@ def test_values_within_each_others_spread_are_not_told_apart(add_tested):
     ("accuracies", "why"),
     [
         ({0.1: [0.8], 0.01: [0.9]}, "Each value was run once"),
-        ({0.1: [0.8, 0.8], 0.01: [0.9, 0.9]}, "Repeats with one seed come to the same"),
+        (
+            {0.1: [0.8, 0.8], 0.01: [0.9, 0.9]},
+            "Repeats with one seed (--same-seed) come to",
+        ),
     ],
 )
 def test_what_one_seed_shows_is_not_called_certain(add_tested, accuracies, why):

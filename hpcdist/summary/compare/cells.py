@@ -71,15 +71,8 @@ def contrast(
         made.append(_measure(runs, own, is_baseline=is_baseline))
     if baseline:
         theirs = measured_rate([run.figures for run in baseline])
-        judged = iter(
-            ratios(
-                [
-                    (cell.samples_per_s, theirs)
-                    for cell in made
-                    if cell.samples_per_s and not cell.is_baseline
-                ]
-            )
-        )
+        rates = [cell.samples_per_s for cell in made if not cell.is_baseline]
+        judged = iter(ratios([(rate, theirs) for rate in rates if rate]))
         num_gpus = baseline[0].figures.num_gpus
         made = [
             _against(cell, Ratio(mean=1.0) if cell.is_baseline else next(judged), num_gpus)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -213,8 +212,6 @@ def _group(line: _Line) -> Group:
         job=line.runs[0].figures.job,
         runs=[run.figures.run for run in line.runs],
         baseline=[run.figures.run for run in line.baseline],
-        scaling=scaling,
-        strategy=strategy,
         cells=cells,
     )
 
@@ -269,19 +266,12 @@ def _comparable(runs: Iterable[MeasuredRun]) -> dict[int, dict[str, str]]:
     }
     return {
         key: {
-            name: _setting_text(value)
+            name: str(value)
             for name, value in sorted(own.items())
             if value not in (None, "") and name not in free and not _may_differ(name)
         }
         for key, own in shared.items()
     }
-
-
-def _setting_text(value: Any) -> str:
-    """Return a value of a setting as people write it: arguments as a command line has them."""
-    if isinstance(value, list) and all(isinstance(word, str) for word in value):
-        return shlex.join(value) or "none"
-    return str(value)
 
 
 def _differing(

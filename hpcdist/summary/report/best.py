@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from hpcdist.base.statistics import Measure, differs, mean, measure, ratios_of_all
 from hpcdist.base.table import Column, Table, mean_interval, number
-from hpcdist.base.text import decimals_for, number_of, shown, spread_text
+from hpcdist.base.text import decimals_for, first_few, shown, spread_text
 from hpcdist.summary.compare.cells import size
 from hpcdist.summary.figures.run import OWN_CODE
 from hpcdist.summary.report.runs import Row, known, read
 from hpcdist.summary.values import RunSummary
 
-_MOST_NAMED = 2
+_MOST_NAMED = 1
 
 
 class Quantity(NamedTuple):
@@ -100,32 +100,23 @@ def value_sentence(values: Sequence[Value]) -> str:
     what, results = values[0].quantity, [value.result for value in values]
     unit = f" {what.unit}" if what.unit else ""
     told = [f"{value.name} ({spread_text(value.result, what.decimals)}{unit})" for value in values]
-    first = f"{told[0]} has the {'best' if what.is_more_better else 'least'} {what.name}"
-    if all(value.num_runs == 1 for value in values):
-        return (
-            f"{first}, then {told[1]}. Each value was run once, which does not show how sure that "
-            "is: use --repeat 3."
-        )
+    best = "best" if what.is_more_better else "least"
+    first = f"{told[0]} has the {best} {what.name}"
+    doubt = "Each value was run once" if all(value.num_runs == 1 for value in values) else ""
     if any(value.num_runs > 1 and not value.result.sd for value in values):
-        return (
-            f"{first}, then {told[1]}. Repeats with one seed come to the same, which does not show "
-            "how sure that is: repeat them without --same-seed."
-        )
+        doubt = "Repeats with one seed (--same-seed) come to the same"
+    if doubt:
+        return f"{first}, then {told[1]}. {doubt}, which does not show how sure that is."
     judged = ratios_of_all(results) if all(result.mean > 0 for result in results) else {}
     alike = [
-        place
+        told[place]
         for place in range(1, len(results))
         if (0, place) not in judged or differs(judged[0, place]) is not True
     ]
     if not alike:
         return f"{first}; the next is {told[1]}."
-    named = " or ".join([told[0], *(told[place] for place in alike[: _MOST_NAMED - 1])])
-    more = len(alike) - _MOST_NAMED + 1
-    rest = f", or {number_of(more, 'other value')}" if more > 0 else ""
-    best = "best" if what.is_more_better else "least"
-    return (
-        f"Which has the {best} {what.name} is not certain: {named}{rest}. More repeats would tell."
-    )
+    named = " or ".join([told[0], first_few(alike, _MOST_NAMED)])
+    return f"Which has the {best} {what.name} is not certain: {named}. More repeats would tell."
 
 
 def value_tables(values: Sequence[Value]) -> Iterator[Table[Value]]:

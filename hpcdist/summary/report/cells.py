@@ -44,8 +44,6 @@ LOOKS = {
     part.RESTARTS: Look("re-\nstarts", "restarts", {"color": "#5D3A9B", "hatch": "/"}),
     part.UNDIVIDED: Look("in no\nphase", "in no phase", {"color": "#DDDDDD", "hatch": "-"}),
 }
-_ALWAYS = {part.DATA, part.COMMUNICATION, part.STRAGGLERS, part.COMPUTING, part.FIXED}
-"""Shares that always have a column; others have one where some row has them."""
 LEAST_SHOWN = 0.005
 """Smaller shares are 0 % in a table, and thinner than a line in a picture."""
 
@@ -62,6 +60,10 @@ _SCALING_NOTES: dict[Scaling | None, tuple[str, str]] = {
     None: ("Scaling", ""),
 }
 """Caption and note."""
+_SPREAD = (
+    "±: 95 % confidence interval over repeated runs; of what was run once, over equal parts of the "
+    "run, which does not show how runs differ"
+)
 _YES_NO = {True: "yes", False: "no", None: None}
 _NOTES = {
     False: "exposed comm.: the time that ranks wait for communication that no computing hides",
@@ -75,35 +77,27 @@ def speed_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Table
     of the sizes of other groups that were run more than once. `rows` are the runs of all groups."""
     settings = {row.run.run: shown(row.run.settings_text) for row in rows}
     compared = [group for group in groups if group.baseline]
-    has_strategies = len({group.strategy for group in compared}) > 1
+    has_strategies = len({group.cells[-1].strategy for group in compared}) > 1
     for group in compared:
         last = group.cells[-1]
         unit, samples = last.unit, last.samples_per_step or 0.0
         caption, note = (
             text.format(unit=unit, all=samples, each=samples / last.num_gpus)
-            for text in _SCALING_NOTES[group.scaling]
+            for text in _SCALING_NOTES[last.scaling]
         )
-        strategy = shown(group.strategy or "no strategy") if has_strategies else ""
+        strategy = shown(last.strategy or "no strategy") if has_strategies else ""
         caption = ": ".join(filter(None, [settings.get(group.runs[-1]), strategy, caption]))
         notes = [_BASELINE_NOTE, *([] if group.name else [note])]
         yield _speed_table("" if group.name else caption, group.cells, notes)
     alone = [cell for group in groups if not group.baseline for cell in group.cells]
     if repeated := [cell for cell in alone if cell.num_measured > 1]:
         named = [msgspec.structs.replace(cell, name=settings[cell.runs[0]]) for cell in repeated]
-        yield _speed_table("Repeats, mean ± 95 % interval over runs", named, [])
+        yield _speed_table("Repeats", named, [])
 
 
 def _speed_table(caption: str, cells: Sequence[Cell], notes: Sequence[str]) -> Table[Cell]:
     unit_s, unit = time_unit(max(cell.step_time_s or 0.0 for cell in cells))
-    judged = {cell.speedup.over for cell in cells if cell.speedup and cell.speedup.over}
-    notes = [*notes]
-    if "windows" in judged:
-        notes.append(
-            "±: 95 % confidence interval over equal parts of one run; it does not include how runs "
-            "differ from each other, which --repeat 3 shows"
-        )
-    elif judged:
-        notes.append("±: 95 % confidence interval over repeated runs (of one run, its equal parts)")
+    notes = [*notes, _SPREAD]
     forecast = next((cell.forecast for cell in cells if cell.forecast), None)
     if forecast and len(cells) >= FEWEST_SIZES:
         notes.append(forecast_sentence(forecast, cells[0]))
@@ -141,7 +135,8 @@ def share_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Table
     for group in compared:
         title = "Where the time goes: lost against the ideal, in % of all the time"
         if len(compared) > 1:
-            names = [shown(group.strategy or ""), f"{group.scaling} scaling"]
+            last = group.cells[-1]
+            names = [shown(last.strategy or ""), f"{last.scaling} scaling"]
             title += f" ({', '.join(filter(None, names))})"
         lost = {cell.runs[0]: cell.lost for cell in group.cells if cell.lost}
         yield _share_table(title, firsts, group.cells, lost)
@@ -167,7 +162,7 @@ def _share_table(
     names = [
         name
         for name in part.SHARES
-        if name in _ALWAYS or any(abs(own[name]) >= LEAST_SHOWN for own in shares.values())
+        if any(abs(own[name]) >= LEAST_SHOWN for own in shares.values())
     ]
     percents = {
         run: whole_percents({name: own[name] for name in names}) for run, own in shares.items()

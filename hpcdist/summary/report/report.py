@@ -16,7 +16,6 @@ from hpcdist.summary.report.best import Value, find_values, value_sentence, valu
 from hpcdist.summary.report.cells import share_tables, speed_tables
 from hpcdist.summary.report.runs import (
     Row,
-    memory_tables,
     resource_tables,
     run_table,
     step_tables,
@@ -134,7 +133,7 @@ def _with_tables(section: Section) -> Section:
         Topic.MEASURED: list(_benchmarks(rows)),
         Topic.TIME: list(share_tables(compared, rows)),
         Topic.LEARNING: list(step_tables(rows)),
-        Topic.RESOURCES: [*memory_tables(rows), *resource_tables(rows)],
+        Topic.RESOURCES: list(resource_tables(rows)),
     }
     return section._replace(topics=topics, remarks=_remarks(rows))
 
@@ -143,7 +142,7 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
     """Number the remarks; one that holds for several runs stands once."""
     numbers: dict[str, list[int]] = {}
     for row in rows:
-        for remark in dict.fromkeys(remarks(row.run, is_alone=len(rows) == 1)):
+        for remark in dict.fromkeys(map(shown, remarks(row.run, is_alone=len(rows) == 1))):
             numbers.setdefault(remark, []).append(row.number)
     return [f"#{format_ranges(runs)}: {remark}" for remark, runs in numbers.items()]
 

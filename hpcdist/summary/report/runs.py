@@ -139,22 +139,6 @@ def _mib(num_bytes: int) -> str:
     return f"{mib:,.0f}" if mib >= _WHOLE_MIB else f"{mib:,.2f}"
 
 
-def memory_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
-    """Yield what model, gradients and optimizer hold."""
-    headers = {
-        "model\nstates": "model_states.total_bytes",
-        "para-\nmeters": "model_states.parameter_bytes",
-        "gra-\ndients": "model_states.gradient_bytes",
-        "opti-\nmizer": "model_states.optimizer_bytes",
-        "peak of\nprocess": "peak_rss_bytes",
-        "peak on\nGPU": "peak_cuda_bytes",
-    }
-    if held := [row for row in rows if row.run.model_states]:
-        columns = [Column(header, read(path), each(_mib)) for header, path in headers.items()]
-        caption = "Memory of the rank that uses most, in MiB"
-        yield Table(caption, [_NUMBER, *known(columns, held)], held)
-
-
 def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
     """Yield one table of what runs held, used and cost, where something is known."""
     held_s, held = long_unit(max((read("cost.held_s")(row) or 0.0 for row in rows), default=0.0))
@@ -170,11 +154,14 @@ def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
         Column("GPU mem.", read("usage.max_gpu_memory_bytes"), each(_mib), unit="MiB"),
         Column("CPUs\nbusy", read("usage.cpus_busy"), number(1)),
         Column("of\nCPUs", read("usage.num_cpus"), each("{:,.4g}".format)),
+        Column("para-\nmeters", read("model_states.parameter_bytes"), each(_mib), unit="MiB"),
+        Column("gra-\ndients", read("model_states.gradient_bytes"), each(_mib), unit="MiB"),
+        Column("opti-\nmizer", read("model_states.optimizer_bytes"), each(_mib), unit="MiB"),
         # What the scheduler measured itself.
         Column("MaxRSS", read("accounting.max_rss_bytes"), each(_mib), unit="MiB"),
     ]
     if found := known(columns, rows):
-        caption = "Resources: means over time; memory of the fullest GPU"
+        caption = "Resources: means over time; memory of the fullest GPU, of the largest rank"
         yield Table(caption, [_NUMBER, *found], rows)
 
 

@@ -115,10 +115,7 @@ def _without_a_leader(done: Sequence[RunSummary]) -> str:
         return f"its runs differ in {keys}, so they are not compared."
     # Perhaps not all ranks of a run recorded steps.
     whys = [run.not_compared_because for run in done if run.step_time_s]
-    why = next(
-        (shown(why) for why in whys if why),
-        "no steps were recorded: see record.step in docs/own-code.md",
-    )
+    why = shown(next(filter(None, whys), "no steps were recorded: see record.step"))
     return f"{number_of(len(done), 'run')} done, but no speed is known: {why}."
 
 
@@ -350,13 +347,9 @@ def _divided(cell: Cell, lost: Mapping[str, float], percents: Mapping[str, int],
 # A run.
 
 
-def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
-    """Return why the run failed, its restarts, what it makes of its devices, notes of the ranks,
+def remarks(run: RunSummary, *, is_alone: bool) -> Iterator[str]:
+    """Yield why the run failed, its restarts, what it makes of its devices, notes of the ranks,
     and why it is not compared; `is_alone`: there is no other run of its job."""
-    return [shown(text) for text in _remarks(run, is_alone=is_alone)]
-
-
-def _remarks(run: RunSummary, *, is_alone: bool) -> Iterator[str]:
     if run.verdict and run.verdict.kind != "done":
         log = f"log: {run.verdict.log}" if run.verdict.log else ""
         if not is_alone:

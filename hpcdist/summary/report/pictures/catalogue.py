@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hpcdist.base import plotting
 from hpcdist.base.plotting import Picture, first, label
 from hpcdist.base.text import format_ranges, number_of, shown, unique
 from hpcdist.bench.cells import BenchmarkRun
@@ -55,14 +54,7 @@ def _picture(
 ) -> Picture:
     """Return the picture of a job or comparison; `kind` ends the name of its file."""
     title = f"{label(section.name)}: {what}"
-    draw = partial(_draw_titled, draw, title)
     return Picture(f"{slug(section.name)}-{kind}", title, text, draw, _TOPICS[kind].value)
-
-
-def _draw_titled(draw: Callable[[], Figure], title: str) -> Figure:
-    figure = draw()
-    plotting.title(figure, title)
-    return figure
 
 
 def _comparison(section: Section) -> Iterator[Picture]:
@@ -91,7 +83,7 @@ def _sizes(section: Section) -> Iterator[Picture]:
         cells = group.cells
         runs = f"runs {format_ranges(sorted(numbers[run] for run in group.runs))}"
         which = f", {runs}" if len(scaled) > 1 else ""
-        kind = f" ({group.scaling} scaling)" if group.scaling else ""
+        kind = f" ({cells[-1].scaling} scaling)" if cells[-1].scaling else ""
         has_forecast = any(cell.forecast and cell.forecast.sizes for cell in cells)
         dashed = "; the dashed line is the forecast" if has_forecast else ""
         draw = partial(speed.draw_scaling, cells)
@@ -142,8 +134,7 @@ def _benchmarks(section: Section) -> Iterator[Picture]:
         if row.run.benchmark is not None
     ]
     for picture in pictures_of_cells(section.name, results):
-        draw = partial(_draw_titled, picture.draw, picture.title)
-        yield picture._replace(draw=draw, topic=Topic.MEASURED.value)
+        yield picture._replace(topic=Topic.MEASURED.value)
 
 
 def run_names(rows: Sequence[Row]) -> list[str]:

@@ -177,13 +177,11 @@ def draw_values(values: Sequence[Value]) -> Figure:
     # Values of more settings than two have names of their own.
     are_few = len(keys) <= 2
     names = [value.settings[keys[0]] if are_few else value.name for value in values]
-    numbers = [_number(name) for name in names]
-    places = {
-        name: number for name, number in zip(names, numbers, strict=True) if number is not None
-    }
-    is_numeric = None not in numbers
-    if not is_numeric:
-        places = dict(zip(dict.fromkeys(names), itertools.count(0.0)))
+    is_numeric = True
+    try:
+        places = {name: float(name) for name in names}
+    except ValueError:
+        is_numeric, places = False, dict(zip(dict.fromkeys(names), itertools.count(0.0)))
     lines: dict[str, list[tuple[float, Measure]]] = {}
     for name, value in zip(names, values, strict=True):
         second = f"{label(keys[1])}: {label(value.settings[keys[1]])}" if len(keys) == 2 else ""
@@ -212,10 +210,3 @@ def draw_values(values: Sequence[Value]) -> Figure:
     if len(lines) > 1:
         shared_legend(figure, [axes])
     return figure
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
