@@ -63,7 +63,7 @@ def diff(*, first: str, second: str, runs: Path, as_json: bool) -> int:
 def _conclusion(result: RunDiff) -> str:
     """Say whether the runs part, and where."""
     a, b = map(one_line, result.runs)
-    compared = f"{number_of(result.num_compared, 'step')} up to step {result.last_step} compared"
+    compared = f"{number_of(result.num_compared, 'step')} compared"
     also = "" if result.differences else "; nothing that they recorded of themselves differs"
     if result.step is None:
         return f"{a} and {b} do not part ({compared}){also}."

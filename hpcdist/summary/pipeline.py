@@ -116,18 +116,17 @@ def _set_disturbed_aside(
 ) -> list[MeasuredRun]:
     """Return runs, those that something else disturbed as such that are not compared, where others
     of their kind were undisturbed: on a machine that is never idle, what there is is compared."""
-    figures = [run.figures for run in measured]
-    kinds = [
-        (own.job, own.comparison, own.variant, key, own.ran_with, own.nodes, own.gpus_per_node)
-        for own, key in zip(figures, settings, strict=True)
-    ]
-    known = list(zip(kinds, figures, strict=True))
-    calm = {kind for kind, own in known if own.disturbed is None and own.state == "done"}
+    kinds = []
+    for run, key in zip(measured, settings, strict=True):
+        own = run.figures
+        named = (own.job, own.comparison, own.variant, own.nodes, own.gpus_per_node)
+        kinds.append((*named, key, own.ran_with))
+    known = list(zip(kinds, measured, strict=True))
+    done = [(kind, run) for kind, run in known if run.figures.state == "done"]
+    calm = {kind for kind, run in done if run.figures.disturbed is None}
     return [
-        msgspec.structs.replace(run, set_aside=own.disturbed)
-        if own.disturbed is not None and kind in calm
-        else run
-        for run, (kind, own) in zip(measured, known, strict=True)
+        msgspec.structs.replace(run, set_aside=run.figures.disturbed) if kind in calm else run
+        for kind, run in known
     ]
 
 

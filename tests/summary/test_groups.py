@@ -294,7 +294,7 @@ def test_one_process_without_its_gpus_has_the_size_that_was_asked_for_and_no_spe
         (
             2,
             lambda rank: [rank],
-            " There is no GPU here: it ran on 2 CPUs, and the smallest size on 2 CPUs.",
+            " There is no GPU here: it ran on 2 CPUs, and the baseline on 2 CPUs.",
         ),
     ],
     ids=["ranks share CPUs", "one rank had all of them"],

@@ -94,7 +94,6 @@ x gpus  runs  samples/s  (ms)           up     (%)  from *
  1 x 2     1  3,600 ± 0  5.56  1.80 ± 0.00      90  yes
  2 x 2     1  6,400 ± 0  6.25  3.20 ± 0.00      80  yes
 * baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal
-weak scaling: each GPU keeps its samples per step; ideal: a step takes as long
 ±: 95 % confidence interval over repeated runs; of what was run once, over equal
 parts of the run, which does not show how runs differ
 No forecast for more GPUs: only one size is on several nodes: submit it with
@@ -106,7 +105,6 @@ x gpus  runs  samples/s  (ms)           up     (%)  from *
  1 x 1     1  2,000 ± 0  5.00          1 *     100  -
  1 x 2     1  3,000 ± 0  6.67  1.50 ± 0.00      75  yes
 * baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal
-strong scaling: a step keeps its samples; ideal: twice the GPUs, half the time
 ±: 95 % confidence interval over repeated runs; of what was run once, over equal
 parts of the run, which does not show how runs differ
 

@@ -129,7 +129,7 @@ def test_the_answer_names_what_costs_most_and_what_was_not_there(add_run):
     assert "1.00 ± 0.00 times as fast as one on 2 ranks; ideal is 2" in text
     assert "50 % is lost: 50 % exposed communication. " in text
     assert "Exposed communication is 50 % of the time: train.accumulate=2 or" in text
-    assert "There is no GPU here: it ran on 2 CPUs, and one on 2 CPUs." in text
+    assert "There is no GPU here: it ran on 2 CPUs, and the baseline on 2 CPUs." in text
     assert once == "What was run once does not show how much runs differ: use --repeat 3."
 
 

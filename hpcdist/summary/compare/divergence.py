@@ -41,8 +41,6 @@ class RunDiff(Struct, frozen=True, kw_only=True):
     runs: list[str]
     num_compared: int
     """Steps at which the lowest ranks of both recorded something."""
-    last_step: int
-    """Last of these."""
     step: int | None = None
     """First of these at which a value differs; None where they do not part."""
     equal_at: int | None = None
@@ -73,7 +71,6 @@ def diff_runs(runs: Sequence[Run]) -> RunDiff:
     return RunDiff(
         runs=[run.id for run in runs],
         num_compared=len(steps),
-        last_step=steps[-1],
         step=step,
         equal_at=max((other for other in steps if step is None or other < step), default=None),
         values={name: [a[name], b.get(name)] for name in a if a[name] != b.get(name)},

@@ -48,18 +48,12 @@ LEAST_SHOWN = 0.005
 """Smaller shares are 0 % in a table, and thinner than a line in a picture."""
 
 _BASELINE_NOTE = "* baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal"
-_SCALING_NOTES: dict[Scaling | None, tuple[str, str]] = {
-    "weak": (
-        "Weak scaling ({each:,.0f} samples per step for each {unit})",
-        "weak scaling: each {unit} keeps its samples per step; ideal: a step takes as long",
-    ),
-    "strong": (
-        "Strong scaling ({all:,.0f} samples per step, shared by all {unit}s)",
-        "strong scaling: a step keeps its samples; ideal: twice the {unit}s, half the time",
-    ),
-    None: ("Scaling", ""),
+_SCALING: dict[Scaling | None, str] = {
+    "weak": "Weak scaling ({each:,.0f} samples per step for each {unit})",
+    "strong": "Strong scaling ({all:,.0f} samples per step, shared by all {unit}s)",
+    None: "Scaling",
 }
-"""Caption and note."""
+"""Captions of the table of sizes."""
 _SPREAD = (
     "±: 95 % confidence interval over repeated runs; of what was run once, over equal parts of the "
     "run, which does not show how runs differ"
@@ -81,14 +75,11 @@ def speed_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Table
     for group in compared:
         last = group.cells[-1]
         unit, samples = last.unit, last.samples_per_step or 0.0
-        caption, note = (
-            text.format(unit=unit, all=samples, each=samples / last.num_gpus)
-            for text in _SCALING_NOTES[last.scaling]
-        )
+        each_one = samples / last.num_gpus
+        caption = _SCALING[last.scaling].format(unit=unit, all=samples, each=each_one)
         strategy = shown(last.strategy or "no strategy") if has_strategies else ""
         caption = ": ".join(filter(None, [settings.get(group.runs[-1]), strategy, caption]))
-        notes = [_BASELINE_NOTE, *([] if group.name else [note])]
-        yield _speed_table("" if group.name else caption, group.cells, notes)
+        yield _speed_table("" if group.name else caption, group.cells, [_BASELINE_NOTE])
     alone = [cell for group in groups if not group.baseline for cell in group.cells]
     if repeated := [cell for cell in alone if cell.num_measured > 1]:
         named = [msgspec.structs.replace(cell, name=settings[cell.runs[0]]) for cell in repeated]

@@ -156,11 +156,7 @@ def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
     return f"{sizes} are {speedup} times as fast as {theirs}: {of_ideal}.{ending}"
 
 
-def _hardware(
-    mine: Cell | RunFigures,
-    theirs: Cell | RunFigures | None = None,
-    name: str = "the smallest size",
-) -> str:
+def _hardware(mine: Cell | RunFigures, theirs: Cell | RunFigures | None = None) -> str:
     """Say on CPUs that ranks share them, or that they are no more hardware than the baseline's."""
     if mine.num_cpus is None:
         return ""
@@ -171,7 +167,7 @@ def _hardware(
     if mine.num_cpus * theirs.num_gpus >= theirs.num_cpus * mine.num_gpus:
         return ""
     own, other = (number_of(side.num_cpus or 0, "CPU") for side in (mine, theirs))
-    return f" There is no GPU here: it ran on {own}, and {shown(name)} on {other}."
+    return f" There is no GPU here: it ran on {own}, and the baseline on {other}."
 
 
 def _uncertainty(of: Sequence[Cell] | Sequence[RunSummary]) -> str:
@@ -264,7 +260,7 @@ def _sentences(cell: Cell, baseline: Cell) -> Iterator[str]:
     if cell.overall is not None and 1 - cell.overall >= WORTH_SAYING:
         yield f"Of its time {_losses(cell)}"
         yield from _as_sentences(cell.advice)
-        if hardware := _hardware(cell, baseline, baseline.name):
+        if hardware := _hardware(cell, baseline):
             yield hardware.strip()
 
 
