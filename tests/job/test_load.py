@@ -110,12 +110,6 @@ def test_no_flag_is_lost_below_a_section_that_is_set_whole():
     assert (job.resources.nodes, job.resources.gpus) == (2, 3)
 
 
-def test_flags_and_set_are_kept_as_they_were_given():
-    flags = {"resources.nodes": parse_flag("--nodes", "2")}
-    loaded = load_job("ddp", flags=flags, overrides=["train.lr=1e-2"])
-    assert loaded.overrides == ["resources.nodes=2", "train.lr=1e-2"]
-
-
 # What is refused.
 
 
@@ -158,7 +152,7 @@ def test_a_wrong_number_of_nodes_is_refused_with_the_flag(text):
         ("train.lr=.inf", "must be a finite number", "or leave it out"),
         ("train.lr=.nan", "must be a finite number", "or leave it out"),
         ("train.momentum=1", "train.momentum is 1, must be less than 1", "or leave it out"),
-        ("data.download=yes", 'data.download is "yes", must be true or false', "or leave it out"),
+        ("train.keep_best=yes", 'keep_best is "yes", must be true or false', "or leave it out"),
         ("launch.port_range=[1, 2]", "must be a list of 2 values", "or leave it out"),
         ("model=resnet18", "must be a section with keys", "model takes: name, args"),
         ("description.x=1", 'description is {"x": 1}, must be text', "leave it out"),

@@ -10,7 +10,8 @@ from importlib.machinery import PathFinder
 from typing import Any, NamedTuple
 
 from hpcdist.base.errors import JobError
-from hpcdist.data.catalog import check_data
+from hpcdist.data.catalog import check_data, find_data_set
+from hpcdist.data.images.transforms import PRESETS, check_transform
 from hpcdist.job.check import check_each_once, show
 from hpcdist.job.spec import Data, DataloadJob, LoadedData
 
@@ -57,8 +58,6 @@ def several(data: LoadedData, key: str) -> tuple[Any, ...]:
 
     A list of transforms is one of them, unless it has only lists and names of presets.
     """
-    from hpcdist.data.images.transforms import PRESETS
-
     value = getattr(data, key)
     is_list = isinstance(value, tuple)
     if key == "transform":
@@ -84,8 +83,6 @@ def in_words(transform: Any) -> str:
 
 def check_dataload(job: DataloadJob) -> None:
     """Raise JobError for all that can be known to be wrong without importing torch."""
-    from hpcdist.data.images.transforms import check_transform
-
     for key in _KEYS:
         values = several(job.data, key)
         if not values:
@@ -95,6 +92,11 @@ def check_dataload(job: DataloadJob) -> None:
     if job.data.dataset is not None:
         _check_own(job.data.dataset)
         return
+    if find_data_set(job.data).images is None:
+        raise JobError(
+            f"data.name is {job.data.name}, which is held in memory: there is nothing to load",
+            hint="take faces, image_folder, or your own Dataset with data.dataset",
+        )
     check_data(next(iter(combine(job).values())))
     for transform in several(job.data, "transform"):
         check_transform(transform)
