@@ -150,14 +150,8 @@ def _share_table(
 ) -> Table[Cell]:
     """Return a table with a column for each share that some cell has, in whole percent that add up,
     and their sum. `shares` are those of a cell by the first of its runs."""
-    names = [
-        name
-        for name in part.SHARES
-        if any(abs(own[name]) >= LEAST_SHOWN for own in shares.values())
-    ]
-    percents = {
-        run: whole_percents({name: own[name] for name in names}) for run, own in shares.items()
-    }
+    percents = {run: whole_percents(own) for run, own in shares.items()}
+    names = [name for name in part.SHARES if any(own[name] for own in percents.values())]
     are_mixed = {cell.computing_has_communication for cell in cells}
     headers = {name: LOOKS[name].header for name in names}
     if not any(cell.against for cell in cells):  # computing is all of it
@@ -172,5 +166,6 @@ def _share_table(
         "in\nall", lambda cell: sum(percents[cell.runs[0]].values()) if cell.lost else None
     )
     columns = [*firsts, *(Column(headers[name], percent_of(name)) for name in names), whole]
-    notes = [_NOTES[is_mixed] for is_mixed in sorted(are_mixed)]
+    notes = [_NOTES[True]] if True in are_mixed else []
+    notes += [_NOTES[False]] if part.COMMUNICATION in names else []
     return Table(title, known(columns, cells), cells, "\n".join(notes))
