@@ -269,5 +269,5 @@ def test_model_states_are_shown_in_mib_with_those_of_the_rank_that_has_most(make
         events.write(run, rank, [events.start(rank, world_size=2), memory(size, size, 2 * size)])
     summary = summarize([run], {})
     assert summary.runs[0].model_states.total_bytes == 6 * 2**20
-    row = printed(summary).strip().splitlines()[-1].split()
-    assert row[-3:] == ["1.50", "1.50", "3.00"]
+    _, _, table = printed(summary).partition("Memory of the rank that uses most, in MiB\n")
+    assert table.splitlines()[2].split() == ["1", "6.00", "1.50", "1.50", "3.00", "-", "-"]

@@ -13,8 +13,6 @@ from hpcdist.summary.figures.run import OWN_CODE
 from hpcdist.summary.report.runs import Row, known, read
 from hpcdist.summary.values import RunSummary
 
-_MOST_NAMED = 1
-
 
 class Quantity(NamedTuple):
     """A result of runs by which values are compared."""
@@ -115,7 +113,7 @@ def value_sentence(values: Sequence[Value]) -> str:
     ]
     if not alike:
         return f"{first}; the next is {told[1]}."
-    named = " or ".join([told[0], first_few(alike, _MOST_NAMED)])
+    named = " or ".join([told[0], first_few(alike, 1)])
     return f"Which has the {best} {what.name} is not certain: {named}. More repeats would tell."
 
 

@@ -111,7 +111,7 @@ def step_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
 
     def time(row: Row) -> float | str | None:
         goal = row.run.time_to_accuracy
-        return None if not goal or not goals else goal.time_s if goal.is_reached else "not reached"
+        return None if goal is None else goal.time_s if goal.is_reached else "not reached"
 
     columns: list[Column[Row]] = [
         _NUMBER,
@@ -122,7 +122,7 @@ def step_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
         Column("test\nloss", read("final.loss"), each(loss)),
         Column("accuracy", read("final.accuracy"), percent(2), unit="%"),
         Column("time to\nthe goal", time, to_goal, unit="s"),
-        Column("samples\nto it", lambda row: time(row) and _samples(row), number(0)),
+        Column("samples\nto it", read("time_to_accuracy.samples"), number(0)),
         Column("peak mem.", read("peak_rss_bytes"), each(_mib), unit="MiB"),
         Column("re-\nstarts", read("restarts")),
     ]
@@ -131,12 +131,24 @@ def step_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
     yield Table(f"{caption}{aim}", known(columns, stepped), stepped)
 
 
-_samples = read("time_to_accuracy.samples")
-
-
 def _mib(num_bytes: int) -> str:
     mib = num_bytes / _MIB
     return f"{mib:,.0f}" if mib >= _WHOLE_MIB else f"{mib:,.2f}"
+
+
+def memory_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
+    """Yield what model, gradients and optimizer hold."""
+    headers = {
+        "model\nstates": "model_states.total_bytes",
+        "para-\nmeters": "model_states.parameter_bytes",
+        "gra-\ndients": "model_states.gradient_bytes",
+        "opti-\nmizer": "model_states.optimizer_bytes",
+        "peak of\nprocess": "peak_rss_bytes",
+        "peak on\nGPU": "peak_cuda_bytes",
+    }
+    if held := [row for row in rows if row.run.model_states]:
+        columns = [Column(header, read(path), each(_mib)) for header, path in headers.items()]
+        yield Table("Memory of the rank that uses most, in MiB", [_NUMBER, *columns], held)
 
 
 def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
@@ -154,14 +166,9 @@ def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
         Column("GPU mem.", read("usage.max_gpu_memory_bytes"), each(_mib), unit="MiB"),
         Column("CPUs\nbusy", read("usage.cpus_busy"), number(1)),
         Column("of\nCPUs", read("usage.num_cpus"), each("{:,.4g}".format)),
-        Column("para-\nmeters", read("model_states.parameter_bytes"), each(_mib), unit="MiB"),
-        Column("gra-\ndients", read("model_states.gradient_bytes"), each(_mib), unit="MiB"),
-        Column("opti-\nmizer", read("model_states.optimizer_bytes"), each(_mib), unit="MiB"),
-        # What the scheduler measured itself.
-        Column("MaxRSS", read("accounting.max_rss_bytes"), each(_mib), unit="MiB"),
     ]
     if found := known(columns, rows):
-        caption = "Resources: means over time; memory of the fullest GPU, of the largest rank"
+        caption = "Resources: means over time; memory of the fullest GPU"
         yield Table(caption, [_NUMBER, *found], rows)
 
 

@@ -25,9 +25,6 @@ from hpcdist.summary.report.runs import Row, goal_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_LEAST_POINTS = 2
-"""Nothing is drawn of fewer."""
-
 
 def find_pictures(sections: Iterable[Section]) -> Iterator[tuple[int, Picture]]:
     """Yield every picture with the index of its section."""
@@ -108,7 +105,7 @@ def _learning(section: Section) -> Iterator[Picture]:
     found: list[tuple[list[Row], list[Learning]]] = []
     for rows in drawn:
         learned = [decode_learning(section.series[row.run.path or ""]) for row in rows]
-        if any(len(curve.values) >= _LEAST_POINTS for one in learned for curve in one):
+        if any(len(curve.values) > 1 for one in learned for curve in one):
             found.append((rows, learned))
     if not found:
         return
