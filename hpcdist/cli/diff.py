@@ -31,10 +31,6 @@ def diff(*, first: str, second: str, runs: Path, as_json: bool) -> int:
 
     The lowest ranks are compared by the digests that record.digest=K has them record, else by their
     losses. Exit code: 0 where the runs do not part, 1 where they do.
-
-    \b
-    hpcdist submit ddp --gpus 2 --set record.digest=10
-    hpcdist diff ddp-20260301 last
     """
     from hpcdist.monitor.states import bring_home
     from hpcdist.summary.compare.divergence import diff_runs
@@ -53,10 +49,11 @@ def diff(*, first: str, second: str, runs: Path, as_json: bool) -> int:
     else:
         print_wrapped(_conclusion(result))
         rows = [
-            (one.kind, *(_shown(value)[:_WIDTH] for value in one.values), one.key)
-            for one in result.differences
+            (*(_shown(value)[:_WIDTH] for value in values), what)
+            for what, values in result.differences.items()
         ]
-        print_columns(("KIND", "RUN_A", "RUN_B", "WHAT"), rows)
+        if rows:
+            print_columns(("RUN_A", "RUN_B", "WHAT"), rows)
     return EXIT_DONE if result.step is None else EXIT_FAILED
 
 

@@ -6,10 +6,11 @@ last bit, and the first bit that differs is the one to explain.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcdist.base.errors import UserError
 from hpcdist.runs.events import Digest, Window
@@ -18,21 +19,10 @@ from hpcdist.runs.snapshot import find_code, read_contents
 from hpcdist.summary.figures.run import flatten
 from hpcdist.summary.measuring import measure
 from hpcdist.summary.read.collect import job_as_submitted
-from hpcdist.summary.read.event_file import EventFile, read_events
-from hpcdist.summary.values import RanWith
+from hpcdist.summary.read.event_file import read_events
 
-_SHORT = 10
-"""Digits of a digest that are shown."""
-
-
-class Difference(Struct, frozen=True, kw_only=True):
-    """Something in which two runs differ."""
-
-    kind: str
-    """setting, version, code, file or place."""
-    key: str
-    values: list[Any]
-    """Values of both runs; None where one has none."""
+Values = dict[int, dict[str, Any]]
+"""Step -> quantity -> its value."""
 
 
 class RunDiff(Struct, frozen=True, kw_only=True):
@@ -47,15 +37,16 @@ class RunDiff(Struct, frozen=True, kw_only=True):
     """Last step before at which all was equal."""
     values: dict[str, list[Any]] = {}
     """Quantity that differs at `step` -> its values in both runs."""
-    differences: list[Difference]
+    differences: dict[str, list[Any]]
+    """Setting, version, code or place in which the runs differ -> its values in both."""
 
 
 def diff_runs(runs: Sequence[Run]) -> RunDiff:
     """Compare two runs, by their digests where both have any, else by their losses. Raises
     UserError where they recorded nothing at the same steps."""
-    records = [_records_of_lowest_rank(run) for run in runs]
-    has_digests = all(any(record.all(Digest) for record in own) for own in records)
-    first, second = (_values(own, has_digests=has_digests) for own in records)
+    recorded = [_recorded(run) for run in runs]
+    kind = Digest if all(own[Digest] for own in recorded) else Window
+    first, second = (own[kind] for own in recorded)
     steps = sorted(first.keys() & second.keys())
     if not steps:
         raise UserError(
@@ -65,65 +56,54 @@ def diff_runs(runs: Sequence[Run]) -> RunDiff:
             "record.start(model=model) before its loop and record.step(...) in it, too",
         )
     step = next((step for step in steps if first[step] != second[step]), None)
-    a, b = ({}, {}) if step is None else (first[step], second[step])
-    facts = [*map(_facts, runs)]
-    kinds = set.intersection(*({kind for kind, _ in own} for own in facts))
     return RunDiff(
         runs=[run.id for run in runs],
         num_compared=len(steps),
         step=step,
         equal_at=max((other for other in steps if step is None or other < step), default=None),
-        values={name: [a[name], b.get(name)] for name in a if a[name] != b.get(name)},
-        differences=[
-            Difference(kind=kind, key=key, values=pair)
-            for kind, key in dict.fromkeys([*facts[0], *facts[1]])
-            if (pair := [own.get((kind, key)) for own in facts])[0] != pair[1]
-            and kind in kinds
-            # A version or a device of which one run says nothing is no difference.
-            and (kind not in ("version", "place") or None not in pair)
-        ],
+        values={} if step is None else _differing([first[step], second[step]]),
+        differences=_differing([_facts(run) for run in runs]),
     )
 
 
-def _records_of_lowest_rank(run: Run) -> list[EventFile]:
-    files = sorted(run.event_files())
-    lowest = [file for file in files if file[0] == files[0][0]]
-    return [read_events(path, number=rank, attempt=n) for rank, n, path in lowest]
-
-
-def _values(records: Sequence[EventFile], *, has_digests: bool) -> dict[int, dict[str, Any]]:
-    """Return what a rank recorded, by step and quantity; what a restart did again counts once, as
-    the restart did it."""
-    values: dict[int, dict[str, Any]] = {}
-    for record in records:
-        own: dict[int, dict[str, Any]] = {}
-        for event in record.all(Digest) if has_digests else record.all(Window):
-            found = {name: getattr(event, name, None) for name in ("parameters", "loss")}
-            if event.step is not None and any(value is not None for value in found.values()):
-                own[event.step] = found
-        begin = min(own, default=None)
-        values = {step: old for step, old in values.items() if begin is None or step < begin} | own
-    return values
-
-
-def _facts(run: Run) -> dict[tuple[str, str], Any]:
-    """Return what a run recorded of itself, by its kind and name."""
-    spec, measured = run.spec, measure(run).run
-    ran_with = measured.figures.ran_with if measured else RanWith()
-    copy = find_code(run, spec)
-    contents = read_contents(copy) if copy else {}
-    facts: dict[str, dict[str, Any]] = {
-        "setting": flatten(job_as_submitted(spec)),
-        "version": dict(spec.versions),
-        "code": {
-            "commit": spec.commit,
-            "changes not committed": spec.has_changes,
-            "program": ran_with.code,
-        },
-        "file": {path: content[:_SHORT] for path, content in contents.items()},
-        "place": {
-            key: getattr(ran_with, key)
-            for key in ("device", "device_model", "cluster", "backend", "image")
-        },
+def _differing(pair: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return what differs; what is not known of one is none, unless it is a setting."""
+    both = {key: [own.get(key) for own in pair] for key in [*pair[0], *pair[1]]}
+    return {
+        key: values
+        for key, values in both.items()
+        if values[0] != values[1] and (None not in values or key.startswith("setting."))
     }
-    return {(kind, key): value for kind, own in facts.items() for key, value in own.items()}
+
+
+def _recorded(run: Run) -> dict[type[Any], Values]:
+    """Return what the lowest rank recorded; what a restart did again counts once, as the restart
+    did it."""
+    found: dict[type[Any], Values] = {Digest: {}, Window: {}}
+    files = sorted(run.event_files())
+    for rank, attempt, path in files:
+        if rank == files[0][0]:
+            events = read_events(path, number=rank, attempt=attempt)
+            for kind, values in found.items():
+                own: Values = {}
+                for event in events.all(kind):
+                    named = {name: getattr(event, name, None) for name in ("parameters", "loss")}
+                    if known := {name: own for name, own in named.items() if own is not None}:
+                        own[event.step] = known
+                begin = min(own, default=math.inf)
+                found[kind] = {step: old for step, old in values.items() if step < begin} | own
+    return found
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    """Return what a run recorded of itself, by dotted key."""
+    spec, measured, copy = run.spec, measure(run).run, find_code(run, run.spec)
+    facts = {
+        "setting": job_as_submitted(spec),
+        "version": dict(spec.versions),
+        "commit": spec.commit,
+        "changes not committed": spec.has_changes,
+        "file": read_contents(copy) if copy else {},
+        "ran with": structs.asdict(measured.figures.ran_with) if measured else {},
+    }
+    return flatten(facts)
