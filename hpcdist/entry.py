@@ -63,4 +63,4 @@ def keep_figures(run: Run) -> None:
         if _LEAST_BYTES <= num_bytes <= _MOST_BYTES:
             from hpcdist.summary import measuring  # 0.1 s, which small runs need not pay
 
-            measuring.keep_figures(run)
+            measuring.measure(run, keeps=True)

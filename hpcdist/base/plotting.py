@@ -127,6 +127,7 @@ def render(picture: Picture, *, with_png: bool = True, with_svg: bool = True) ->
     """Draw a picture in every form that is wanted."""
     with drawing():
         figure = picture.draw()
+        title(figure, picture.title)
         _lay_out(figure)
         png = _to_png(figure) if with_png else b""
         svg = _to_svg(figure) if with_svg else ""
