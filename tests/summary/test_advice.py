@@ -123,7 +123,7 @@ def test_simulated_nodes_on_one_host_get_no_advice_about_nodes():
 
 def test_restarts_are_told_with_what_they_cost_and_why():
     ended = AttemptSummary(
-        attempt=0, life=0, first_step=0, last_step=9, kind="signal", message="rank 1 was killed"
+        attempt=0, life=0, first_step=0, last_step=9, message="rank 1 was killed"
     )
     run = {"restarts": 1, "lost_time_s": 12.0, "lost_steps": 7, "attempts": [ended]}
     assert advice(run=run, restarts=0.3) == [
