@@ -122,11 +122,8 @@ $(VENV)/test-installed: $(VENV)/python-made setup.cfg pyproject.toml
 	$(INSTALL) --editable '.[test]'
 	@touch $@ $(VENV)/installed
 
-# DeepSpeed comes as source and asks for torch while it is built; its operators need a CUDA toolkit, and are left out.
-# Without it its row is skipped.
 $(VENV)/foreign-installed: $(VENV)/test-installed
 	$(INSTALL) --editable '.[test,foreign]'
-	-DS_BUILD_OPS=0 $(BIN)/python -m pip install --no-build-isolation setuptools wheel deepspeed
 	@touch $@
 
 $(VENV)/docs-installed: $(VENV)/python-made setup.cfg pyproject.toml

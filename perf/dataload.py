@@ -22,7 +22,7 @@ from pathlib import Path
 from commands import SCRIPTS
 from sidebyside import Figures, Measure, compare, option_parser, print_machine
 
-from hpcdist.data.catalog import download_data, find_images
+from hpcdist.data.catalog import find_data_set, find_images
 from hpcdist.job.spec import Data
 
 _MB = Measure(name="memory", unit="MB PSS per worker")
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2])
     options = parser.parse_args()
     print_machine()
-    download_data(Data(name="faces"))
+    find_data_set(Data(name="faces")).prepare(Data(name="faces"))
     for workers in options.workers:
         faces = ["--samples", str(_FACES), "--workers", str(workers)]
         light, fast = [*faces, "--transform", "light"], [*faces, "--decoder", "fast"]

@@ -90,7 +90,6 @@ def train_here(epochs: int, *, enabled: bool) -> Figures:
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         context = only_rank(job, Path(name))
         trainer = Trainer(context, job)
-        trainer.seed([])
         trainer.train()
         context.events.close()
         assert context.events.path is not None

@@ -24,7 +24,7 @@ from harness import (  # noqa: F401 - fixtures and hooks
     zygote,
 )
 from left_behind import lasting_process, nothing_left_behind  # noqa: F401 - fixtures, too
-from lsf_fixtures import lsf_like, site_of, sites  # noqa: F401
+from lsf_cluster import lsf_like  # noqa: F401
 from pbs_cluster import pbs, pbs_folder  # noqa: F401
 from slurm_fixtures import (  # noqa: F401
     _no_namespaces,

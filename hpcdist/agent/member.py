@@ -35,7 +35,6 @@ from hpcdist.machine.ports import NoFreePortError
 from hpcdist.machine.process import identify, use_all_descriptors
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.notes import Notes
-from hpcdist.workloads import load_workload
 
 _TICK_S = 0.5
 _LOOK_S = 1.0
@@ -90,10 +89,6 @@ class Member:
         self._write_facts()
         self._claims = self._node.claim_gpus(self._log)
         self._facts.device, self._facts.gpus = self._node.find_device()
-        workload = load_workload(self._node.job)
-        workload.check_device(self._facts.device)
-        if self._node.plan.container is None:  # else what is there is the image's
-            workload.check_host(self._facts.device)
         self._write_facts()  # a doctor reads them, also of a node that cannot join
         self._join()
         while not self._is_closing:

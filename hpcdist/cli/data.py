@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -26,12 +26,10 @@ data_set_options = with_options(
 
 
 def chosen_data(name: str, flags: Mapping[str, str | None]) -> Data:
-    """Return the section `data` of a job with these flags; --root is data.root. Say what
-    is made first, which takes a while.
+    """Return the section `data` of a job with these flags; --root is data.root.
 
     JobError for what no job takes. Relative folders are those of the shell.
     """
-    from hpcdist.data.catalog import find_data_set
     from hpcdist.job.load import Flag, load_values, parse_flag
     from hpcdist.job.spec import TrainJob
 
@@ -42,8 +40,6 @@ def chosen_data(name: str, flags: Mapping[str, str | None]) -> Data:
     values = {"name": "data", "workload": "train"}
     job = load_values(values, source="hpcdist data", flags=given).job
     assert isinstance(job, TrainJob)
-    if (unmade := find_data_set(job.data).unmade(job.data)) is not None:
-        note(unmade)
     return job.data
 
 
@@ -56,8 +52,8 @@ def data() -> None:
     hpcdist data show faces --transform heavy --out batch.png
     hpcdist data faces --make made --people 400 --images 2000
 
-    A NAME is what data.name of a job may be: digits, mnist, fashion_mnist, cifar10, faces,
-    image_folder. Without --root, faces are photographs made from two that are bundled.
+    A NAME is what data.name of a job may be: digits, mnist, fashion_mnist, faces, image_folder.
+    Without --root, faces are photographs made from two that are bundled.
     """
 
 
@@ -103,7 +99,6 @@ def check(*, name: str, root: str | None, as_json: bool) -> int:
     parts = find_images(wanted)
     if parts is None:  # held in memory, and read as a whole
         sizes = check_data(wanted)
-        assert sizes is not None  # as nothing is downloaded here
         if as_json:
             print_json({"name": name, "train": sizes.train, "test": sizes.test, "problems": {}})
         else:
@@ -112,30 +107,25 @@ def check(*, name: str, root: str | None, as_json: bool) -> int:
     from hpcdist.data.images.decoding import check_files
 
     advances = track(range(len(parts.train) + len(parts.test)), "reading")
-    report = check_files(parts, lambda: next(advances, None))
-    described = {
-        "name": name,
-        "root": str(parts.train.root),
-        "classes": len(parts.train.classes),
-        "train": len(parts.train),
-        "test": len(parts.test),
-        "images": report.num_images,
-        "problems": report.problems,
-    }
-    (print_json if as_json else _print)(described)
-    return EXIT_FAILED if report.problems else EXIT_DONE
-
-
-def _print(checked: Mapping[str, Any]) -> None:
-    for path, problem in checked["problems"].items():
-        print(f"{one_line(path)} {one_line(problem)}")
-    print(
-        f"{checked['name']}: {checked['images']:,} images of {checked['classes']:,} classes, "
-        f"{checked['train']:,} files for training, {checked['test']:,} for testing"
-    )
-    if number := len(checked["problems"]):
-        what = "1 file is not an image" if number == 1 else f"{number:,} files are not images"
-        note(f"{what}; jobs skip such files, or fail if data.bad_files is refuse")
+    problems = check_files(parts, lambda: next(advances, None))
+    train, test, classes = len(parts.train), len(parts.test), len(parts.train.classes)
+    if as_json:
+        counts = {"name": name, "root": str(parts.train.root), "classes": classes}
+        print_json({**counts, "train": train, "test": test, "problems": problems})
+    else:
+        for path, problem in problems.items():
+            print(f"{one_line(path)} {one_line(problem)}")
+        print(
+            f"{name}: {train:,} images for training, {test:,} for testing, of {classes:,} classes"
+        )
+    if problems:
+        what = (
+            "1 file is not an image"
+            if len(problems) == 1
+            else f"{len(problems):,} files are not images"
+        )
+        note(f"{what}; jobs end at the first one that they read")
+    return EXIT_FAILED if problems else EXIT_DONE
 
 
 @data.command(short_help="Draw a batch as the model will see it.")
@@ -154,13 +144,12 @@ def show(*, name: str, root: str | None, transform: str | None, out: str | None)
 
     \b
     hpcdist data show faces --transform heavy --out batch.png
-    hpcdist data show digits --transform '[{RandomRotation: {degrees: 20}}]' \\
+    hpcdist data show faces --transform '[{RandomRotation: {degrees: 20}}]' \\
         --out batch.png
     """
     from hpcdist.base.files import write_whole
-    from hpcdist.data.catalog import check_data, find_data_set
+    from hpcdist.data.catalog import check_data
     from hpcdist.data.images.preview import draw_grid, load_preview
-    from hpcdist.data.images.transforms import notes_on_transform
     from hpcdist.job.check import show as in_words
 
     path = Path(out or f"{name}.png")
@@ -171,11 +160,8 @@ def show(*, name: str, root: str | None, transform: str | None, out: str | None)
     wanted = chosen_data(name, {"--root": root, "--transform": transform})
     if path.exists():
         raise UserError(f"{path} is already there", hint="name another with --out")
-    note(*notes_on_transform(wanted.transform))
-    if find_data_set(wanted).images is None:
-        check_data(wanted)  # JobError where files are missing, before torchvision looks for them
-    samples = load_preview(wanted, seed=0, number=16)
-    note(*(sample.problem for sample in samples if sample.problem))
+    check_data(wanted)  # JobError where files are missing
+    samples = load_preview(wanted)
     title, of = wanted.name, wanted.transform
     if is_changed := of != "none":
         words = of if isinstance(of, str) else in_words(of)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,17 +14,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from hpcdist.base.errors import HpcdistError
-from hpcdist.data.arrays import BadFile, Normalization, Samples
-from hpcdist.data.images.samples import FastImages, TransformedImages
+from hpcdist.data.arrays import Samples, to_unit_range
+from hpcdist.data.images.samples import FastImages
 from hpcdist.data.order import Share
 from hpcdist.job.spec import Data
 from hpcdist.machine.process import die_with_parent, shield_worker
 
 _WORKER_LOST = "DataLoader worker"
 """The beginning of torch's message."""
-_NAMED = 20
-"""Skipped files that are named; whoever has more looks for all of them."""
-_COUNTED = frozenset(10**power for power in range(2, 9))
 
 _Request = tuple[list[int], int]
 """The samples of a batch, and the epoch."""
@@ -59,34 +56,28 @@ class BatchSource:
 
 
 def make_batches(
-    samples: Samples | TransformedImages,
+    samples: Samples | FastImages,
     device: torch.device,
     data: Data,
     *,
     memory_format: torch.memory_format = torch.preserve_format,
-    report_bad: Callable[[BadFile], None] = lambda _: None,
 ) -> BatchSource:
-    """Return the source of batches that the job asks for, in a memory format. `report_bad` is
-    called for each file that is no image, once."""
+    """Return the source of batches that the job asks for, in a memory format. Samples in memory
+    need no workers, and get none."""
     if isinstance(samples, Samples):
-        if not data.workers:
-            return BatchSource(samples.to(device, memory_format=memory_format))
-        samples = samples.to(torch.device("cpu"), memory_format=memory_format)
-    return LoadedBatches(samples, device, data, memory_format, report_bad)
+        return BatchSource(samples.to(device, memory_format=memory_format))
+    return LoadedBatches(samples, device, data, memory_format)
 
 
 class _Maker(Dataset[Samples | HpcdistError]):
     """Makes whole batches, in the rank or in a worker."""
 
-    def __init__(self, samples: Samples | TransformedImages) -> None:
+    def __init__(self, samples: FastImages) -> None:
         self._samples = samples
 
     def __getitem__(self, request: _Request) -> Samples | HpcdistError:
-        indices, epoch = request
-        if isinstance(self._samples, Samples):
-            return self._samples.at(torch.tensor(indices))
         try:
-            return self._samples.batch(indices, epoch)
+            return self._samples.batch(*request)
         except HpcdistError as error:  # torch would make another message of it
             return error
 
@@ -107,21 +98,14 @@ class LoadedBatches(BatchSource):
 
     def __init__(
         self,
-        samples: Samples | TransformedImages,
+        samples: FastImages,
         device: torch.device,
         data: Data,
         memory_format: torch.memory_format,
-        report_bad: Callable[[BadFile], None],
     ) -> None:
         self._device = device
         self._memory_format = memory_format
-        self._report_bad = report_bad
-        self._reported: set[int] = set()
-        self._normalize: Callable[[Tensor], Tensor] | None = None
-        if isinstance(samples, TransformedImages):
-            is_on_cpu = device.type == "cpu"
-            normal = samples.normalization
-            self._normalize = BufferedNormalizer(normal, memory_format) if is_on_cpu else normal
+        self._buffers = [torch.empty(0), torch.empty(0)]
         self._requests = _Requests()
         self._loader = DataLoader(
             _Maker(samples),
@@ -139,10 +123,6 @@ class LoadedBatches(BatchSource):
             for batch in self._loader:
                 if isinstance(batch, HpcdistError):
                     raise batch
-                for bad in batch.bad:
-                    if bad.index not in self._reported:
-                        self._reported.add(bad.index)
-                        self._report_bad(bad)
                 yield batch
         except RuntimeError as error:
             if not str(error).startswith(_WORKER_LOST):
@@ -153,9 +133,28 @@ class LoadedBatches(BatchSource):
         """Return a batch as the model takes it: float32 and normalised, on the device. On the CPU
         it is valid until the next but one is brought."""
         batch = batch.to(self._device, non_blocking=True)
-        images = batch.images if self._normalize is None else self._normalize(batch.images)
-        images = images.to(memory_format=self._memory_format)
-        return Samples(images=images, labels=batch.labels)
+        is_on_cpu = self._device.type == "cpu"
+        images = self._normalize(batch.images) if is_on_cpu else to_unit_range(batch.images)
+        return Samples(images=images.to(memory_format=self._memory_format), labels=batch.labels)
+
+    def _normalize(self, images: Tensor) -> Tensor:
+        """Return `to_unit_range` of images on the CPU, in memory that is used again: new memory
+        costs more than the work."""
+        buffer = self._buffers.pop(0)
+        if len(buffer) < len(images):
+            form = self._memory_format
+            buffer = torch.empty_like(images, dtype=torch.float32, memory_format=form)
+        self._buffers.append(buffer)
+        # Threads would meet after each of many short pieces of work. Where workers or others use
+        # the CPUs, one waits for its turn each time: 64 images took 160 ms with two, 17 with one.
+        num_threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            for out, image in zip(buffer, images, strict=False):  # one at a time, so that it
+                to_unit_range(image, out=out)  # stays in the CPU's cache
+        finally:
+            torch.set_num_threads(num_threads)
+        return buffer[: len(images)]
 
     def close(self) -> None:
         """End the workers that a DataLoader keeps, for which it has no public method."""
@@ -178,54 +177,6 @@ def loader_options(data: Data, device: torch.device) -> dict[str, Any]:
             "worker_init_fn": partial(_start_worker, os.getpid()),
         }
     return options
-
-
-class BufferedNormalizer:
-    """Normalises on the CPU into memory that is used again: new memory costs more than the work.
-    What it gives is valid until the next but one is asked for."""
-
-    def __init__(self, normalization: Normalization, memory_format: torch.memory_format) -> None:
-        self._normalization = normalization
-        self._memory_format = memory_format
-        self._buffers = [torch.empty(0), torch.empty(0)]
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """float32 of uint8 images on the CPU."""
-        buffer = self._buffers.pop(0)
-        if len(buffer) < len(images):
-            form = self._memory_format
-            buffer = torch.empty_like(images, dtype=torch.float32, memory_format=form)
-        self._buffers.append(buffer)
-        # Threads would meet after each of many short pieces of work. Where workers or others use
-        # the CPUs, one waits for its turn each time: 64 images took 160 ms with two, 17 with one.
-        num_threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            for out, image in zip(buffer, images, strict=False):  # one at a time, so that it
-                self._normalization.into(out, image)  # stays in the CPU's cache
-        finally:
-            torch.set_num_threads(num_threads)
-        return buffer[: len(images)]
-
-
-class BadFileNotes:
-    """Names the files that a rank skips, each once, in the notes of the run."""
-
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self._note = note
-        self._number = 0
-
-    def __call__(self, bad: BadFile) -> None:
-        """Note a file that is no image: the first by name, then how many there are."""
-        self._number += 1
-        if self._number <= _NAMED:
-            self._note(f"skipped, with no part in the loss: {bad}")
-        elif self._number == _NAMED + 1:
-            self._note(
-                f"more than {_NAMED} files are skipped; hpcdist data check names all of them"
-            )
-        elif self._number in _COUNTED:
-            self._note(f"{self._number:,} files are skipped so far")
 
 
 def _start_worker(rank_pid: int, _worker: int) -> None:

@@ -109,22 +109,13 @@ def label_files(root: Path, classes: Classes) -> ImageFiles:
     )
 
 
-def data_root(data: Data, layout: str) -> Path:
-    """Return data.root as a path; JobError, whose hint is `layout`, where it is not set."""
+def existing_root(data: Data, layout: str) -> Path:
+    """Return the folder data.root; JobError, whose hint is `layout`, where it is none."""
     if data.root is None:
         raise JobError(f"data.root is not set, and {data.name} is not bundled", hint=layout)
-    return Path(data.root).expanduser()
-
-
-def existing_root(data: Data, layout: str) -> Path:
-    """Return the folder data.root; JobError where it is none."""
-    root = data_root(data, layout)
-    try:
-        root.stat()
-    except OSError as error:
-        raise wrong_root(data, str(error.strerror), layout) from None
+    root = Path(data.root).expanduser()
     if not root.is_dir():
-        raise wrong_root(data, f"{root} is not a folder", layout)
+        raise wrong_root(data, f"there is no folder {root}", layout)
     return root
 
 

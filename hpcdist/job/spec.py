@@ -48,7 +48,7 @@ class Model(Section, frozen=True, kw_only=True):
     """The model."""
 
     name: str = "fashion_cnn"
-    """fashion_cnn, mlp, a torchvision classification model, or your own: package.module:Class."""
+    """fashion_cnn, a torchvision classification model, or your own: package.module:Class."""
     args: dict[str, Any] = {}
     """Keyword arguments for the model's constructor."""
     image_size: Count | None = None
@@ -60,14 +60,14 @@ class Data(Section, frozen=True, kw_only=True):
     """The data set, and how it is read."""
 
     name: str = "digits"
-    """digits (bundled), mnist, fashion_mnist, cifar10, faces (photographs in the layout of LFW),
+    """digits (bundled), mnist, fashion_mnist, faces (photographs in the layout of LFW),
     image_folder (one folder per class)."""
     root: str | None = None
     """Folder with the data set, relative to the directory that you submit from."""
     workers: CountOrZero = 0
-    """DataLoader workers per rank; data sets that are kept in memory need none."""
+    """DataLoader workers per rank; data sets that are kept in memory get none."""
     download: bool = False
-    """Download into root when you submit, on this machine."""
+    """Download mnist or fashion_mnist into root when you submit, on this machine."""
     train_samples: Count | None = None
     """Use only the first so many training samples."""
     test_samples: Count | None = None
@@ -75,10 +75,8 @@ class Data(Section, frozen=True, kw_only=True):
     size: Count | None = None
     """Scale photographs to a square of this many pixels per side while reading."""
     transform: str | tuple[str | dict[str, Any], ...] = "none"
-    """Transforms of training images: none, light, heavy, or a list of torchvision's v2
+    """Transforms of training images in files: none, light, heavy, or a list of torchvision's v2
     transforms, such as [RandomHorizontalFlip, {RandomAffine: {degrees: 5}}]."""
-    bad_files: Literal["skip", "refuse"] = "skip"
-    """Handling of files that are no images: skip (count and name them) or refuse."""
     decoder: Literal["exact", "fast"] = "exact"
     """exact: the pixels of PIL, decoded faster if possible; fast: pixels that differ slightly where
     photographs are made smaller."""
@@ -111,24 +109,15 @@ class Train(Section, frozen=True, kw_only=True):
     """Weight decay."""
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
     """Momentum; only sgd reads it."""
-    schedule: Literal["constant", "cosine", "step"] = "constant"
-    """constant, cosine (to 0 over the run), or step (times 0.1 after each third of the epochs)."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """constant, or cosine (to 0 over the run)."""
     warmup_steps: CountOrZero = 0
     """Steps over which the learning rate rises linearly from 0."""
     seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
     """Seed for the weights, the order of the samples, and dropout."""
-    precision: Literal["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16-true"] = "fp32"
-    """fp32 (torch's default: on GPUs, convolutions use TF32), tf32 (also for matrix products; GPUs
-    only), bf16-mixed, fp16-mixed (with gradient scaling), bf16-true (also for the weights)."""
-    clip_norm: Positive | None = None
-    """Largest norm of the gradients, over all parameters and ranks; larger ones are scaled down."""
-    activation_checkpointing: bool = False
-    """Compute the activations inside a model's blocks again in the backward pass: less memory, and
-    about a third more time."""
-    compile: Literal["reduce-overhead", "max-autotune"] | bool = False
-    """Compile the model with torch.compile, which takes a minute at the start, a C++ compiler on
-    CPUs, a C compiler on GPUs, and the headers of Python. Modes: reduce-overhead (CUDA graphs, on
-    GPUs only, for short kernels) and max-autotune (tries several kernels, for minutes)."""
+    precision: Literal["fp32", "bf16-mixed", "fp16-mixed"] = "fp32"
+    """fp32 (torch's default: on GPUs, convolutions use TF32), bf16-mixed, fp16-mixed (with gradient
+    scaling)."""
     evaluate_every_epochs: CountOrZero = 1
     """Epochs from one evaluation to the next, with one after the last epoch; 0: never."""
     patience: Count | None = None
@@ -139,9 +128,6 @@ class Train(Section, frozen=True, kw_only=True):
     checkpoints/best leads to it."""
     monitor: Literal["loss", "accuracy"] = "loss"
     """Meaning of best: the lowest loss, or the highest accuracy, of the test data."""
-    channels_last: Literal["auto"] | bool = "auto"
-    """Channels-last memory format for convolutional models; auto: if it is faster. fsdp does not
-    support it."""
     num_threads: Count | None = None
     """CPU threads per rank; unset: the rank's share of the CPUs, fewer for small models."""
 
@@ -303,9 +289,8 @@ class LightningJob(TrainingJob, frozen=True, kw_only=True):
     """Training by PyTorch Lightning's Trainer (workload: lightning)."""
 
     workload: Literal["lightning"] = "lightning"
-    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
-    """Way to spread the model over the ranks; auto: ddp if there are several ranks; fsdp: FSDP2 by
-    Lightning's ModelParallelStrategy."""
+    strategy: Literal["auto", "ddp"] = "auto"
+    """Way to spread the model over the ranks; auto: ddp if there are several ranks."""
 
 
 class OwnCodeJob(JobSpec, frozen=True, kw_only=True):
@@ -431,8 +416,6 @@ class Inference(Section, frozen=True, kw_only=True):
     """Approximate time to measure one batch size, in seconds."""
     precision: Literal["fp32", "bf16-mixed", "fp16-mixed"] = "fp32"
     """Precision of the model."""
-    channels_last: Literal["auto"] | bool = "auto"
-    """Channels-last memory format for convolutional models; auto: if it is faster."""
     image_shape: tuple[Count, Count, Count] | None = None
     """[channels, height, width] of random images; unset: use the data set's test images."""
     num_classes: Count = 1000

@@ -124,16 +124,6 @@ class Workload(Generic[JobT]):
     def check(self) -> None:
         """Raise JobError for mistakes that can be found where the job is submitted."""
 
-    def check_device(self, device: str) -> None:
-        """Raise JobError for what the ranks' device, cpu or cuda, cannot do."""
-
-    def check_host(self, device: str) -> None:
-        """Raise JobError for what this host lacks; called where ranks are about to start on it."""
-
-    def notes(self) -> list[str]:
-        """Return what the user should know before the job, which has been checked, is submitted."""
-        return []
-
     def try_code(self) -> None:
         """Raise JobError for the user's own code that cannot be used. This may import it, beside
         this process: it is called where a job is submitted, and not to look at one."""

@@ -63,8 +63,7 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
                 "all that is shown of the run has *** in its place; others may see it in the list "
                 "of processes, but not in a variable of the environment or a private file"
             )
-        notes += [*self.plan.notes, *self.workspace.notes]
-        return notes + load_workload(self.loaded.job).notes()
+        return [*notes, *self.plan.notes, *self.workspace.notes]
 
     def script(self, target: Target) -> str:
         return self.scheduler.render(self.loaded.job, target, self.plan)
@@ -127,7 +126,6 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
         with _located(self.loaded):
             job = self.loaded.job
             plan = self.scheduler.plan(job, self.plan.cluster)
-            load_workload(job).check_device(plan.launch.device)
         return replace(self, plan=plan)
 
     def with_seed_of(self, repeat: int) -> PlannedRun:
@@ -258,7 +256,6 @@ def plan_run(
             plan = like.plan
         else:
             plan = chosen.plan(loaded.job, cluster.profile)
-        load_workload(loaded.job).check_device(plan.launch.device)
     if workspace is None and like is not None:
         workspace = like.workspace
     return PlannedRun(

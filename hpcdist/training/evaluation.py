@@ -8,16 +8,17 @@ single process with as many threads finds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor
 
-from hpcdist.data.arrays import IGNORED_LABEL
 from hpcdist.data.batches import BatchSource
 from hpcdist.data.order import Share
+from hpcdist.rank.context import RankContext
+from hpcdist.runs.events import Epoch, Evaluation
 
 _BATCH_SIZE = 128  # a constant, not train.batch_size: see above
 
@@ -37,18 +38,16 @@ def evaluate(
     predict: Callable[[Tensor], Tensor],
     source: BatchSource,
     num_samples: int,
-    device: torch.device,
+    context: RankContext,
     *,
-    rank: int,
-    world_size: int,
     together: bool = False,
-    after_batch: Callable[[], None],
 ) -> Score:
     """Score `predict` on all of the test data; all ranks get the same result.
 
     `together`: all ranks must call `predict` equally often, so one that has no batch left takes
-    the very first again, and leaves it out. `after_batch` is called after each batch of this rank.
+    the very first again, and leaves it out.
     """
+    rank, world_size = context.rank, context.world_size
     num_batches = -(-num_samples // _BATCH_SIZE)
     num_turns = -(-num_batches // world_size)
     numbers = range(rank, num_turns * world_size if together else num_batches, world_size)
@@ -57,20 +56,35 @@ def evaluate(
         begin = number * _BATCH_SIZE if number < num_batches else 0
         end = min(begin + _BATCH_SIZE, num_samples)
         shares.append(Share(begin=begin, end=end, filled_end=end))
-    counts = torch.zeros(num_batches, 3, dtype=torch.float64, device=device)
+    counts = torch.zeros(num_batches, 2, dtype=torch.float64, device=context.device)
     batches = source.epoch(torch.arange(num_samples), shares, 0)
     for number, handed in zip(numbers, batches, strict=True):
         batch = source.bring(handed)
         logits, labels = predict(batch.images).float(), batch.labels
         if number < num_batches:
-            losses = F.cross_entropy(logits, labels, reduction="none")  # 0 where it is ignored
-            is_right = logits.argmax(dim=1) == labels
-            found = (losses, is_right, labels != IGNORED_LABEL)
-            counts[number] = torch.stack([each.sum(dtype=torch.float64) for each in found])
-        after_batch()
+            losses = F.cross_entropy(logits, labels, reduction="none")
+            counts[number, 0] = losses.sum(dtype=torch.float64)
+            counts[number, 1] = (logits.argmax(dim=1) == labels).sum()
+        context.progress.alive()
     source.close()  # its workers would be idle until the next evaluation
     if world_size > 1:
         dist.all_reduce(counts)  # adds zeros to each row, which rounds nothing
-    loss, right, samples = counts.sum(dim=0).tolist()
-    counted = max(1.0, samples)  # none where all files are bad
-    return Score(loss=loss / counted, accuracy=right / counted, samples=int(samples))
+    loss, right = (counts.sum(dim=0) / num_samples).tolist()
+    return Score(loss=loss, accuracy=right, samples=num_samples)
+
+
+def record_epoch(
+    context: RankContext, epoch: Epoch, score: Score | None, progress: str, num_samples: int = 0
+) -> None:
+    """Write the events of an epoch, or of what there was of it, and print rank 0's line, which
+    begins with `progress`. The epoch's loss is this rank's; `num_samples` are those of all."""
+    if score is not None:
+        context.events.write(Evaluation(epoch=epoch.epoch, step=epoch.step, **asdict(score)))
+    context.events.write(epoch)
+    if context.rank == 0:
+        own = " (rank 0)" if context.world_size > 1 else ""  # all else is of all ranks
+        loss = "" if epoch.loss is None else f"  loss {epoch.loss:.4f}{own}"
+        accuracy = f"  accuracy {100 * score.accuracy:.2f} %" if score else ""
+        time_s = epoch.epoch_time_s
+        rate = f"  {num_samples / time_s:,.0f} samples/s" if num_samples and time_s else ""
+        context.say(f"{progress}{loss}{accuracy}{rate}")

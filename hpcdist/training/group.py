@@ -11,25 +11,16 @@ from hpcdist.rank.context import RankContext
 
 @contextmanager
 def process_group(
-    context: RankContext,
-    *,
-    needed: bool = True,
-    backend: str | None = None,
-    timeout: timedelta | None = None,
-) -> Iterator[bool]:
-    """Join the group of all ranks where it is `needed`, and yield whether there is one."""
+    context: RankContext, *, backend: str | None = None, timeout: timedelta | None = None
+) -> Iterator[None]:
+    """Join the group of all ranks."""
     import torch
     import torch.distributed as dist
 
-    if not needed:
-        yield False
-        return
-    device = torch.device(context.device)
     backend = backend or context.backend
-    dist.init_process_group(
-        backend=backend, timeout=timeout, device_id=device if backend == "nccl" else None
-    )
-    yield True
+    device = torch.device(context.device) if backend == "nccl" else None
+    dist.init_process_group(backend=backend, timeout=timeout, device_id=device)
+    yield
     # Only after success: after an error, closing the group can wait for ranks that are gone. The
     # process ends soon, and gloo's group need not be closed: the destructor of torch 2.7 holds
     # Python's lock while it waits for a thread that may wait for that lock.

@@ -4,42 +4,43 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor, nn
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.data.arrays import Samples
-from hpcdist.data.batches import BadFileNotes, make_batches
+from hpcdist.data.batches import make_batches
 from hpcdist.data.catalog import load_data
 from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
-from hpcdist.job.spec import TrainingJob, TrainJob, job_to_dict
+from hpcdist.job.spec import TrainJob
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.model import Digester, count_flops
 from hpcdist.rank.profiling import Profiler
 from hpcdist.rank.timing import call_when_ready, make_timer, warm_up
-from hpcdist.runs.events import Epoch, Evaluation, Flops, Memory, Resume, Save, Setup
+from hpcdist.runs.events import Epoch, Flops, Memory, Resume, Save, Setup
 from hpcdist.training.checkpoint import checkpoint
 from hpcdist.training.checkpoint import files as checkpoint_files
-from hpcdist.training.evaluation import Score, evaluate
+from hpcdist.training.evaluation import Score, evaluate, record_epoch
 from hpcdist.training.models import (
     build_model,
-    compile_module,
     count_parameters,
     pick_memory_format,
     pick_num_threads,
-    recompute_blocks,
+    seed_all,
 )
-from hpcdist.training.optimization import PRECISIONS, build_optimizer, learning_rate
-from hpcdist.training.strategies import STRATEGIES
+from hpcdist.training.strategies import (
+    PRECISIONS,
+    STRATEGIES,
+    build_optimizer,
+    learning_rate,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,28 +54,10 @@ class Position:
     """Epochs done."""
     samples: int = 0
     """Samples of the epoch in progress that are used, over all ranks."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Best:
-    """The best evaluation so far, by train.monitor."""
-
-    value: float | None = None
-    """Loss or accuracy; None: there was no evaluation."""
-    epoch: int = 0
+    best: float | None = None
+    """Loss or accuracy of the best evaluation, by train.monitor; None: there was none."""
     num_worse: int = 0
-    """Evaluations since then."""
-
-    def judge(self, score: Score, monitor: str, epoch: int) -> Best:
-        """Return what is best after one evaluation more."""
-        value = score.accuracy if monitor == "accuracy" else score.loss
-        is_better = not math.isnan(value) and (
-            self.value is None
-            or (value > self.value if monitor == "accuracy" else value < self.value)
-        )
-        if is_better:
-            return Best(value=value, epoch=epoch)
-        return replace(self, num_worse=self.num_worse + 1)
+    """Evaluations since the best."""
 
 
 class Trainer:
@@ -83,24 +66,21 @@ class Trainer:
     def __init__(self, context: RankContext, job: TrainJob) -> None:
         """Load the data, and build and spread the model; the ranks are in their process group."""
         self.context, self.job = context, job
+        self._max_steps = job.train.max_steps or math.inf
         self.device = device = torch.device(context.device)
         self._precision = PRECISIONS[job.train.precision]
-        self._precision.begin()
         self._strategy = STRATEGIES[job.strategy]
         data = load_data(job.data, seed=job.train.seed)
 
         # The same weights in all ranks.
-        checkpoint.seed_weights(job.train.seed)
+        seed_all(job.train.seed, device)
         model = build_model(job.model, data.image_shape, data.num_classes)
         num_parameters = count_parameters(model)
-        memory_format = pick_memory_format(
-            model,
-            setting=job.train.channels_last,
-            sharded=self._strategy.is_sharded,
-            tensor_cores=self._precision.name != "fp32",
-            device=device,
-        )
-        model = model.to(self._precision.weights).to(memory_format=memory_format)
+        tensor_cores = self._precision.name != "fp32"
+        memory_format = pick_memory_format(model, tensor_cores=tensor_cores, device=device)
+        if self._strategy.is_sharded:  # FSDP2 cuts up contiguous weights only
+            memory_format = torch.contiguous_format
+        model = model.to(memory_format=memory_format)
         # One that is cut up comes to the device in parts: it may not fit there as a whole.
         self.model = model if self._strategy.is_sharded else model.to(device)
 
@@ -115,42 +95,28 @@ class Trainer:
             least_batch=LEAST_BATCH * parts,
             parts=parts,
         )
-        make_source = partial(
-            make_batches,
-            device=device,
-            data=job.data,
-            memory_format=memory_format,
-            report_bad=BadFileNotes(context.note),
+        self._source, self._test_source = (
+            make_batches(part, device, job.data, memory_format=memory_format)
+            for part in (data.train, data.test)
         )
-        self._source = make_source(data.train)
-        # What is in memory is cut directly out of it.
-        is_whole = isinstance(data.test, Samples)
-        test_setting = msgspec.structs.replace(job.data, workers=0) if is_whole else job.data
-        self._test_source = make_source(data.test, data=test_setting)
         self._num_test_samples = len(data.test)
 
         # A few samples to try the model with, the same on all ranks.
         first = data.train.probe(self.plan.least_batch).to(device, memory_format=memory_format)
-        first = replace(first, images=first.images.to(self._precision.weights))
-        # Before it is cut up, or computes a part of its forward pass twice.
-        flops = count_flops(self.model, first.images) if job.record.flops else None
-        if flops is not None:
-            context.events.write(Flops(per_sample=flops, precision=self._precision.name))
-        if job.train.num_threads is None and device.type == "cpu":
-            num_threads = pick_num_threads(
-                self.model,
-                first.images,
-                batch_size=job.batch_size_per_rank,
-                available=context.num_threads,
-            )
-            torch.set_num_threads(num_threads)
+        # Before it is cut up.
+        picks_threads = job.train.num_threads is None and device.type == "cpu"
+        if picks_threads or job.record.flops:
+            flops = count_flops(self.model, first.images)
+            if flops is not None and job.record.flops:
+                context.events.write(Flops(per_sample=flops, precision=self._precision.name))
+            if picks_threads:
+                step_flop = flops and flops * job.batch_size_per_rank
+                num_threads = pick_num_threads(step_flop, available=context.num_threads)
+                torch.set_num_threads(num_threads)
 
         # The model as it is called, and what trains it.
-        if job.train.activation_checkpointing:
-            recompute_blocks(self.model)
         self._autocast = self._precision.autocasting(device)
         self._module = self._strategy.wrap(self.model, context, job.train)
-        self._call = compile_module(self._module, device, setting=job.train.compile)
         self._optimizer = build_optimizer(self.model, job.train)
         self._scaler = torch.amp.GradScaler(device.type, enabled=self._precision.scales_gradients)
         last_gradient = warm_up(self._module, first, self._autocast, num_classes=data.num_classes)
@@ -160,32 +126,36 @@ class Trainer:
 
         self.identity = describe_training(job, context)
         self.position = Position()
-        self.best = Best()
         self._saved: Position | None = None
         self._has_noted_memory = False
-        for note in (self._precision.note(device), self._strategy.note(context)):
-            if note is not None and context.rank == 0:
-                context.note(note)
         context.events.write(Setup(parameters=num_parameters, total_steps=self.total_steps))
 
-    def restore(self, path: Path, *, has_group: bool) -> None:
+    def restore(self, path: Path) -> None:
         """Take over a checkpoint, and record what keeps the rest from being exact."""
         context = self.context
-        state = checkpoint.load_state(path, has_group=has_group)
-        require_same_training(state["identity"], self.identity, path.name)
+        state = checkpoint.load_state(path)
+        before, now = state["identity"], self.identity
+        differing = [
+            f"{key} {before.get(key)}, now {now.get(key)}"
+            for key in now | before
+            if before.get(key) != now.get(key)
+        ]
+        if wrong := [phrase for phrase in differing if phrase.startswith(_NEEDED)]:
+            raise HpcdistError(
+                f"{path.name} belongs to another training: {'; '.join(wrong)}",
+                hint="set checkpoint.resume to a checkpoint of this job, or leave it out",
+            )
         checkpoint.load_tensors(
             path,
             self.model,
             self._optimizer,
-            has_group=has_group,
             apart=self._strategy.is_sharded,
         )
         if state["scaler"] and self._scaler.is_enabled():
             self._scaler.load_state_dict(state["scaler"])
         self.position = position = Position(**state["position"])
-        if state["monitor"] == self.job.train.monitor:
-            self.best = Best(**state["best"])
-        differing = describe_differences(state["identity"], self.identity)
+        if state["monitor"] != self.job.train.monitor:
+            self.position = replace(position, best=None, num_worse=0)
         context.events.write(
             Resume(
                 checkpoint=path.name,
@@ -199,15 +169,6 @@ class Trainer:
             context.say(f"going on from {path.name}: {at}")
             if differing:
                 context.note(f"the resume is not bit for bit exact: {'; '.join(differing)}")
-        self.seed(state["rng"])
-
-    def seed(self, states: list[dict[str, Any]]) -> None:
-        """Go on with the random generators of a checkpoint of as many ranks, or seed them anew."""
-        if len(states) == self.context.world_size:
-            checkpoint.set_rng_state(states[self.context.rank], self.device)
-        else:
-            seed, step = self.job.train.seed, self.position.step
-            checkpoint.seed_rank(seed, rank=self.context.rank, step=step)
 
     # Training.
 
@@ -230,7 +191,8 @@ class Trainer:
             if not self._train_epoch():
                 return False
         self.timer.finish()
-        if self._saves_at_all and self._saved != self.position:
+        setting = self.job.checkpoint
+        if (setting.every_epochs or setting.every_steps) and self._saved != self.position:
             self._save()
         return True
 
@@ -240,9 +202,11 @@ class Trainer:
         for end, shares in steps:
             self._step(end, shares, batches)
             if self.context.progress.should_stop():
-                self._stop()
+                self.timer.finish()
+                if self._saved != self.position:
+                    self._save()
                 return False
-            if self.is_at_max_steps:
+            if self.position.step >= self._max_steps:
                 break
             if self._is_step_to_save and not self.is_at_epoch_end:
                 self._save()
@@ -279,13 +243,20 @@ class Trainer:
     def _step(self, end: int, shares: list[Share], batches: Iterator[Samples]) -> None:
         """Take an optimizer step, after which so many samples of the epoch are used."""
         position, timer = self.position, self.timer
+        # By rank and step, so that a resume draws what the training would have drawn.
+        drawn = hash((self.job.train.seed, self.context.rank, position.step))  # of integers
+        seed_all(drawn & 0xFFFFFFFF, self.device)
         num_samples = end - position.samples
         # Gradients are averaged over ranks: the mean of all samples.
         scale = self.context.world_size / num_samples
         own_samples = 0
         for share in shares:
             is_last = share is shares[-1]
-            batch = self._next_batch(batches)
+            batch = next(batches)
+            timer.mark("data_wait")
+            if not self._source.on_device:
+                batch = self._source.bring(batch)
+                timer.mark("host_to_device")
             if len(shares) > 1:
                 self._strategy.set_sync(self._module, is_on=is_last)
             loss_sum = self._forward_backward(share, batch, scale)
@@ -305,19 +276,10 @@ class Trainer:
         timer.step(samples=own_samples, loss=loss, learning_rate=rate)
         self._digester.step(self.position.step, loss=loss)
 
-    def _next_batch(self, batches: Iterator[Samples]) -> Samples:
-        """Wait for the next batch, and bring it to the device."""
-        batch = next(batches)
-        self.timer.mark("data_wait")
-        if not self._source.on_device:
-            batch = self._source.bring(batch)
-            self.timer.mark("host_to_device")
-        return batch
-
     def _forward_backward(self, share: Share, batch: Samples, scale: float) -> Tensor:
         """Add the gradients of one batch; returns the sum of its losses."""
         with self._autocast:
-            logits, labels = self._call(batch.images.to(self._precision.weights)), batch.labels
+            logits, labels = self._module(batch.images), batch.labels
             if share.count < len(labels):  # samples beyond the own ones have no part in the loss
                 logits, labels = logits[: share.count], labels[: share.count]
             loss_sum = F.cross_entropy(logits.float(), labels, reduction="sum")
@@ -331,10 +293,6 @@ class Trainer:
         rate = learning_rate(train, step=position.step, epochs_done=epochs_done)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        if train.clip_norm is not None:
-            self._scaler.unscale_(self._optimizer)
-            # The norm is that of all parameters, also of the parts on other ranks.
-            nn.utils.clip_grad_norm_(self.model.parameters(), train.clip_norm)
         self._scaler.step(self._optimizer)
         self._scaler.update()
         if not self._has_noted_memory:
@@ -352,87 +310,59 @@ class Trainer:
         score = None
         if every and (self.is_finished or at_epoch):
             score = self._evaluate()
-            self.best = self.best.judge(score, self.job.train.monitor, self.epochs_done)
+            self._judge(score)
         if self.is_at_epoch_end:
-            self.position = Position(step=self.position.step, epoch=self.position.epoch + 1)
-        self._report_epoch(score, time_s)
-        if self.job.train.keep_best and score and not self.best.num_worse:
+            self.position = replace(self.position, epoch=self.position.epoch + 1, samples=0)
+        position, epochs = self.position, self.job.train.epochs
+        progress = f"epoch {position.epoch}/{epochs}"
+        if position.samples:
+            progress = f"step {position.step:,}/{self.total_steps:,} in epoch {position.epoch + 1}"
+        loss = float(self._loss_sum) / self._samples if self._samples else None
+        event = Epoch(epoch=position.epoch, step=position.step, loss=loss, epoch_time_s=time_s)
+        record_epoch(self.context, event, score, progress, num_samples=self._global_samples)
+        if self.job.train.keep_best and score and not position.num_worse:
             self._save(is_best=True)
-        is_early = self.position.epoch < self.job.train.epochs and self.has_lost_patience
-        if is_early and self.context.rank == 0:
-            monitor, best = self.job.train.monitor, self.best
+        if position.epoch < epochs and self.has_lost_patience and self.context.rank == 0:
             self.context.note(
-                f"the training ends early, after {best.num_worse} evaluations without a better "
-                f"{monitor} than {best.value:.4g} (epoch {best.epoch}); see train.patience"
+                f"the training ends early, after {position.num_worse} evaluations without a better "
+                f"{self.job.train.monitor} than {position.best:.4g}; see train.patience"
             )
+
+    def _judge(self, score: Score) -> None:
+        """Note whether an evaluation is the best so far."""
+        best, is_accuracy = self.position.best, self.job.train.monitor == "accuracy"
+        value = score.accuracy if is_accuracy else score.loss
+        is_better = best is None or (value > best if is_accuracy else value < best)
+        if is_better and not math.isnan(value):
+            self.position = replace(self.position, best=value, num_worse=0)
+        else:
+            self.position = replace(self.position, num_worse=self.position.num_worse + 1)
 
     def _evaluate(self) -> Score:
         self._strategy.align_buffers(self.model)
         self.model.eval()
         with torch.inference_mode(), self._autocast:
             score = evaluate(
-                lambda images: self.model(images.to(self._precision.weights)),
+                self.model,
                 self._test_source,
                 self._num_test_samples,
-                self.device,
-                rank=self.context.rank,
-                world_size=self.context.world_size,
+                self.context,
                 together=self._strategy.is_sharded,
-                after_batch=self.context.progress.alive,
             )
         self.model.train()
-        self.context.events.write(
-            Evaluation(epoch=self.epochs_done, step=self.position.step, **asdict(score))
-        )
         return score
-
-    def _report_epoch(self, score: Score | None, time_s: float) -> None:
-        """Record an epoch, or what there was of it, and print its line."""
-        context, position = self.context, self.position
-        loss = float(self._loss_sum) / self._samples if self._samples else None
-        context.events.write(
-            Epoch(epoch=position.epoch, step=position.step, loss=loss, epoch_time_s=time_s)
-        )
-        if context.rank != 0:
-            return
-        line = f"epoch {position.epoch}/{self.job.train.epochs}"
-        if position.samples:
-            line = f"step {position.step:,}/{self.total_steps:,} in epoch {position.epoch + 1}"
-        if loss is not None:
-            own = " (rank 0)" if context.world_size > 1 else ""  # all else is of all ranks
-            line += f"  loss {loss:.4f}{own}"
-        if score:
-            line += f"  accuracy {100 * score.accuracy:.2f} %"
-        if loss is not None:
-            line += f"  {self._global_samples / time_s:,.0f} samples/s"
-        context.say(line)
-
-    def _stop(self) -> None:
-        """End before the end, with the position saved, unless that was done at this very step."""
-        self.timer.finish()
-        if self._saved != self.position:
-            self._save()
-        if self.context.rank == 0:
-            step = self.position.step
-            self.context.say(f"stopped at step {step}, as was asked; a checkpoint is saved")
 
     def _save(self, *, is_best: bool = False) -> None:
         """Save a checkpoint; called by all ranks. Those of copies of the model are rank 0's."""
         context, together = self.context, self._strategy.is_sharded
         begin_s = time.perf_counter()
         self._saved = self.position
-        own = checkpoint.get_rng_state(self.device)
-        states: list[Any] = [own] * context.world_size
-        if context.world_size > 1:
-            dist.gather_object(own, states if context.rank == 0 else None, dst=0)
         path = context.run.checkpoints_folder / checkpoint_files.file_name(self.position.step)
         if together or context.rank == 0:
             state = {
                 "scaler": self._scaler.state_dict(),
                 "position": asdict(self.position),
-                "best": asdict(self.best),
                 "monitor": self.job.train.monitor,
-                "rng": states,
                 "identity": self.identity,
             }
             tensors = checkpoint.flatten(self.model, self._optimizer)
@@ -463,20 +393,15 @@ class Trainer:
         return self.position.samples >= self.plan.num_samples
 
     @property
-    def is_at_max_steps(self) -> bool:
-        limit = self.job.train.max_steps
-        return limit is not None and self.position.step >= limit
-
-    @property
     def has_lost_patience(self) -> bool:
         patience = self.job.train.patience
-        return patience is not None and self.best.num_worse >= patience
+        return patience is not None and self.position.num_worse >= patience
 
     @property
     def is_finished(self) -> bool:
         """No step is left to train."""
         is_last = self.epochs_done >= self.job.train.epochs
-        return is_last or self.is_at_max_steps or self.has_lost_patience
+        return is_last or self.position.step >= self._max_steps or self.has_lost_patience
 
     @property
     def _is_step_to_save(self) -> bool:
@@ -484,33 +409,27 @@ class Trainer:
         every = self.job.checkpoint.every_steps
         return bool(every) and self.position.step % every == 0
 
-    @property
-    def _saves_at_all(self) -> bool:
-        setting = self.job.checkpoint
-        return bool(setting.every_epochs or setting.every_steps)
-
 
 def measure_memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> Memory:
     """Return what a training holds on this rank while its gradients are there."""
 
-    def size(values: Iterator[Any]) -> int:
+    def size(values: Iterable[Any]) -> int:
         # Those that are cut up over the ranks are DTensors, whose import costs time.
         own = (value.to_local() if hasattr(value, "to_local") else value for value in values)
         return sum(tensor.nbytes for tensor in own if hasattr(tensor, "nbytes"))
 
+    kept = (value for state in optimizer.state.values() for value in state.values())
     return Memory(
-        parameter_bytes=size(iter([*model.parameters(), *model.buffers()])),
+        parameter_bytes=size([*model.parameters(), *model.buffers()]),
         gradient_bytes=size(parameter.grad for parameter in model.parameters()),
-        optimizer_bytes=size(
-            value for state in optimizer.state.values() for value in state.values()
-        ),
+        optimizer_bytes=size(kept),
     )
 
 
 # What makes two trainings the same, so that one can go on from the checkpoint of the other.
 
 _NO_MATTER = {
-    *("data.root", "data.workers", "data.download", "data.bad_files"),
+    *("data.root", "data.workers", "data.download"),
     *("data.pin_memory", "data.prefetch_factor", "data.persistent_workers"),
     "data.multiprocessing_context",
     *("train.evaluate_every_epochs", "train.num_threads"),
@@ -525,7 +444,7 @@ _NEEDED = ("model", "data.name", "data.train_samples", "train.optimizer")
 """Keys that must be equal: else a checkpoint is of no use."""
 
 
-def describe_training(job: TrainingJob, context: RankContext) -> dict[str, Any]:
+def describe_training(job: TrainJob, context: RankContext) -> dict[str, Any]:
     """All that the weights after a step depend on, as a flat dict of dotted key and value."""
     flat: dict[str, Any] = {}
     for section in ("model", "data", "train"):
@@ -533,7 +452,7 @@ def describe_training(job: TrainingJob, context: RankContext) -> dict[str, Any]:
         flat |= {f"{section}.{key}": value for key, value in values.items()}
     left_out = _NO_MATTER | (_RUN_LENGTH if job.train.schedule == "constant" else set())
     flat = {key: value for key, value in flat.items() if key not in left_out}
-    flat["strategy"] = job_to_dict(job)["strategy"]
+    flat["strategy"] = job.strategy
     flat["world_size"] = context.world_size
     flat["num_threads"] = torch.get_num_threads()
     is_gpu = context.device.startswith("cuda")
@@ -542,34 +461,13 @@ def describe_training(job: TrainingJob, context: RankContext) -> dict[str, Any]:
     return flat
 
 
-def describe_differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return the differences, one phrase each: `world_size 4, now 2`."""
-    return [
-        f"{key} {before.get(key)}, now {now.get(key)}"
-        for key in now | before
-        if before.get(key) != now.get(key)
-    ]
-
-
-def require_same_training(before: dict[str, Any], now: dict[str, Any], checkpoint: str) -> None:
-    """Raise HpcdistError where the checkpoint is of another model, data set or optimizer."""
-    wrong = [phrase for phrase in describe_differences(before, now) if phrase.startswith(_NEEDED)]
-    if wrong:
-        raise HpcdistError(
-            f"{checkpoint} belongs to another training: {'; '.join(wrong)}",
-            hint="set checkpoint.resume to a checkpoint of this job, or leave it out",
-        )
-
-
-def train(context: RankContext, job: TrainJob, *, has_group: bool) -> bool:
+def train(context: RankContext, job: TrainJob) -> bool:
     """Train in this rank, from the checkpoint to go on from or from the start.
 
     False where the agent asked to stop before the end: then a checkpoint is saved.
     """
     trainer = Trainer(context, job)
-    path = checkpoint.find_start(context, job.checkpoint.resume, has_group=has_group)
-    if path is None:
-        trainer.seed([])
-    else:
-        trainer.restore(path, has_group=has_group)
+    path = checkpoint.find_start(context, job.checkpoint.resume)
+    if path is not None:
+        trainer.restore(path)
     return trainer.train()

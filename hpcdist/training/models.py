@@ -1,6 +1,6 @@
-"""The models: two small ones of our own, torchvision's classifiers by name, and the user's.
+"""The models: a small one of our own, torchvision's classifiers by name, and the user's.
 
-And what is done before the training: blocks, recomputing, compiling, memory format, threads.
+And what is settled before the training: blocks, memory format, threads.
 """
 
 from __future__ import annotations
@@ -9,24 +9,21 @@ import functools
 import importlib
 import inspect
 import os
+import random
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from itertools import pairwise
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.checkpoint import checkpoint
 
-from hpcdist.base.errors import HpcdistError, JobError
+from hpcdist.base.errors import JobError
 from hpcdist.base.secrets import Stars
-from hpcdist.base.text import nearest_first
 from hpcdist.job.spec import Model
-from hpcdist.training.checks import is_own, is_torchvision, require_compiler
+from hpcdist.training.checks import is_own, is_torchvision
 
 Shape = tuple[int, int, int]
 """(channels, height, width) of an image."""
@@ -51,15 +48,10 @@ def build_model(model: Model, image_shape: Shape, num_classes: int) -> nn.Module
     else:
         side = model.image_size
         shape = (image_shape[0], side, side) if side else image_shape
-        cls = _find_class(model.name) if is_own(model.name) else _BUILT_IN[model.name]
+        cls: Any = _find_class(model.name) if is_own(model.name) else FashionCNN
         given = {"image_shape": shape, "num_classes": num_classes}
         taken = inspect.signature(cls)
         given = {key: value for key, value in given.items() if key in taken.parameters}
-        if not is_own(model.name) and (wrong := sorted(given.keys() & model.args.keys())):
-            raise JobError(
-                f"model.args has {wrong[0]}, which the data say for {model.name}",
-                hint="leave it out",
-            )
         make = functools.partial(cls, **given | model.args)
         takes = f"the arguments of {model.name} are {taken}"
     try:
@@ -91,14 +83,13 @@ class FashionCNN(nn.Module):
         image_shape: Shape,
         num_classes: int,
         *,
-        channels: Sequence[int] = (32, 64),
         hidden: int = 128,
         dropout: float = 0.25,
     ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         previous, height, width = image_shape
-        for number in channels:
+        for number in (32, 64):
             layers += [nn.Conv2d(previous, number, 3, padding=1), nn.ReLU()]
             layers += [nn.MaxPool2d(2, ceil_mode=True)]  # ceil: an image of one pixel stays one
             previous, height, width = number, -(-height // 2), -(-width // 2)
@@ -118,30 +109,6 @@ class FashionCNN(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Logits [samples, classes] of images [samples, channels, height, width]."""
         logits: Tensor = self.classifier(self.features(images))
-        return logits
-
-
-class MLP(nn.Module):
-    """Linear layers with ReLU between them."""
-
-    def __init__(
-        self,
-        image_shape: Shape,
-        num_classes: int,
-        *,
-        hidden: Sequence[int] = (256, 128),
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        channels, height, width = image_shape
-        widths = [channels * height * width, *hidden]
-        layers: list[nn.Module] = [nn.Flatten()]
-        for inputs, outputs in pairwise(widths):
-            layers += [nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout(dropout)]
-        self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], num_classes))
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.layers(images)
         return logits
 
 
@@ -168,9 +135,6 @@ class Scaled(nn.Module):
         return logits
 
 
-_BUILT_IN = {"fashion_cnn": FashionCNN, "mlp": MLP}
-
-
 def _build_torchvision(model: Model, image_shape: Shape, num_classes: int) -> nn.Module:
     from torchvision import models
 
@@ -180,8 +144,9 @@ def _build_torchvision(model: Model, image_shape: Shape, num_classes: int) -> nn
         model.args.get("image_size", 224) if is_transformer else _LEAST_SIDES.get(model.name, 32)
     )
     side = model.image_size or (int(least) if min(image_shape[1:]) < least else None)
-    args = {**_TORCHVISION_ARGS.get(model.name, {}), "num_classes": num_classes, **model.args}
-    net: nn.Module = models.get_model(model.name, weights=None, **args)
+    args = {**_TORCHVISION_ARGS.get(model.name, {}), **model.args}
+    given = {"weights": None, "num_classes": num_classes}
+    net: nn.Module = models.get_model(model.name, **given, **args)
     return Scaled(net, side=side, rgb=True)
 
 
@@ -191,22 +156,18 @@ def _find_class(name: str) -> Any:
     if os.getcwd() not in sys.path[:1]:  # the user's folder comes first
         sys.path.insert(0, os.getcwd())
     try:
-        found = importlib.import_module(module)
+        found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
-        raise JobError(
-            f"model.name is {name!r}, but there is no module {error.name} in {os.getcwd()} or "
-            "among the installed packages",
-            hint="submit from the folder that holds it, or put that on PYTHONPATH",
-        ) from None
-    if hasattr(found, class_name):
-        return getattr(found, class_name)
-    nearest = nearest_first(class_name, sorted(each for each in vars(found) if each[:1] != "_"))
-    raise JobError(
-        f"model.name is {name!r}, but {found.__file__} has no {class_name}",
-        hint="it has: " + ", ".join(nearest[:8]) if nearest else "define it there",
-    )
+        found = None
+        lacking = f"no module {error.name} is in {os.getcwd()} or among the installed packages"
+    else:
+        lacking = f"{found.__file__} has no {class_name}"
+    if not hasattr(found, class_name):
+        hint = "submit from the folder that holds it, or put that on PYTHONPATH"
+        raise JobError(f"model.name is {name!r}, but {lacking}", hint=hint)
+    return getattr(found, class_name)
 
 
 def try_model(asked: dict[str, Any]) -> None:
@@ -216,31 +177,34 @@ def try_model(asked: dict[str, Any]) -> None:
         build_model(msgspec.convert(asked["model"], Model), asked["image_shape"], 10)
 
 
+def seed_all(seed: int, device: torch.device) -> None:
+    """Seed python's, numpy's and torch's generators: a user's model may draw from any. By torch's
+    own function, which asks for every kind of device, it would take 140 times as long."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+
+
 def count_parameters(module: nn.Module) -> int:
     """Return number of trained parameters."""
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
 def pick_memory_format(
-    module: nn.Module,
-    *,
-    setting: str | bool,
-    tensor_cores: bool,
-    device: torch.device,
-    sharded: bool = False,
+    module: nn.Module, *, tensor_cores: bool, device: torch.device
 ) -> torch.memory_format:
-    """Return the memory format of weights and images that train.channels_last asks for.
+    """Return the memory format of weights and images with which the model is the fastest.
 
-    `sharded`: the weights are to be cut up, which FSDP2 can do with contiguous ones only.
+    Measured on CPU with fashion_cnn, batches of 64, against contiguous: a step takes 0.7 of the
+    time on 8 x 8 images and 0.8 to 0.9 on 28 x 28 with one thread, 0.8 and 0.85 with two. On GPUs
+    the kernels for tensor cores want it; fp32's convolutions use them for TF32, but not on GPUs
+    before compute capability 8.0, and neither was measured.
     """
-    if setting == "auto":
-        # Measured on CPU with fashion_cnn, batches of 64, against contiguous: a step takes 0.7 of
-        # the time on 8 x 8 images and 0.8 to 0.9 on 28 x 28 with one thread, 0.8 and 0.85 with
-        # two. On GPUs the kernels for tensor cores want it; fp32's convolutions use them for TF32,
-        # but not on GPUs before compute capability 8.0, and neither was measured.
-        is_convolutional = any(isinstance(part, nn.Conv2d) for part in module.modules())
-        setting = not sharded and is_convolutional and (device.type == "cpu" or tensor_cores)
-    return torch.channels_last if setting else torch.contiguous_format
+    is_convolutional = any(isinstance(part, nn.Conv2d) for part in module.modules())
+    is_faster = is_convolutional and (device.type == "cpu" or tensor_cores)
+    return torch.channels_last if is_faster else torch.contiguous_format
 
 
 def find_blocks(module: nn.Module) -> Iterator[nn.Module]:
@@ -253,74 +217,21 @@ def find_blocks(module: nn.Module) -> Iterator[nn.Module]:
             yield from find_blocks(child)
 
 
-def recompute_blocks(model: nn.Module) -> None:
-    """Have each block of several layers keep only its input for the backward pass. HpcdistError
-    where the model has none: to recompute a single layer would save nothing."""
-    blocks = [block for block in find_blocks(model) if any(True for _ in block.children())]
-    if not blocks:
-        raise HpcdistError(
-            "train.activation_checkpointing is true, but the model has no blocks: modules of "
-            "several layers, as items of a Sequential or ModuleList",
-            hint="leave it out, or take a smaller train.batch_size with train.accumulate",
-        )
-    for block in blocks:
-        # An attribute of the instance hides the method; names of parameters stay as they are.
-        block.forward = functools.partial(
-            checkpoint,
-            block.forward,
-            use_reentrant=False,
-            # Around the forward pass, and around the one that is done again.
-            context_fn=lambda block=block: (nullcontext(), _without_running_means(block)),
-        )
+FLOP_PER_THREAD = 300e6
+"""Work of both passes of a step for which a thread pays.
 
-
-@contextmanager
-def _without_running_means(block: nn.Module) -> Iterator[None]:
-    """Batch norm must not count the same batch twice into its running means.
-
-    It must be given them all the same: what is saved for the backward pass has to be alike.
-    """
-    with ExitStack() as stack:
-        for part in block.modules():
-            if isinstance(part, _BatchNorm) and part.track_running_stats:
-                stack.callback(setattr, part, "momentum", part.momentum)
-                stack.callback(setattr, part, "num_batches_tracked", part.num_batches_tracked)
-                part.momentum, part.num_batches_tracked = 0.0, None
-        yield
-
-
-def compile_module(module: nn.Module, device: torch.device, *, setting: str | bool) -> nn.Module:
-    """Return the module compiled as train.compile says; JobError where there is no compiler."""
-    if not setting:
-        return module
-    require_compiler(device.type)
-    mode = setting if isinstance(setting, str) else None
-    return cast("nn.Module", torch.compile(module, mode=mode))
-
-
-FLOP_PER_THREAD = 100e6
-"""Work of one forward pass for which a thread pays.
-
-Measured with FashionCNN on 2 CPUs, 2 threads against 1: 1.1 times as fast at 22 MFLOP, 0.9 at 100,
-1.2 at 177, 1.7 at 271. With less work they lose twentyfold as soon as another program wants a CPU,
-since each spins until the other has had its turn.
+Measured with FashionCNN on 2 CPUs, 2 threads against 1, by the MFLOP of the forward pass: 1.1 times
+as fast at 22, 0.9 at 100, 1.2 at 177, 1.7 at 271. With less work they lose twentyfold as soon as
+another program wants a CPU, since each spins until the other has had its turn.
 """
 
 
-def pick_num_threads(model: nn.Module, images: Tensor, *, batch_size: int, available: int) -> int:
-    """Return the threads that pay in steps of `batch_size` images on the CPU, at most `available`.
+def pick_num_threads(step_flop: float | None, *, available: int) -> int:
+    """Return the threads that pay in steps of so much work on the CPU, at most `available`.
 
     A function of the model and the batch alone, and of no clock: the number of threads decides in
     which order numbers are added up, and so must not differ between a run and its resume.
     """
-    if available == 1:
-        return 1
-    from torch.utils.flop_counter import FlopCounterMode
-
-    was_training = model.training
-    model.eval()
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(images)
-    model.train(was_training)
-    flop = counter.get_total_flops() / len(images) * batch_size
-    return max(1, min(available, int(flop / FLOP_PER_THREAD)))
+    if step_flop is None:  # it cannot be counted
+        return available
+    return max(1, min(available, int(step_flop / FLOP_PER_THREAD)))

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TypeVar
 
 from hpcdist.base.errors import EXIT_STOPPED
-from hpcdist.data.catalog import data_notes
-from hpcdist.job.spec import LightningJob, TrainingJob, TrainJob
+from hpcdist.data.catalog import find_data_set
+from hpcdist.job.spec import LightningJob, TrainJob
 from hpcdist.rank.context import RankContext, Workload
 from hpcdist.training.checks import (
-    check_kind_of_device,
-    check_settings,
     check_training,
-    prepare_data,
-    require_compiler,
     training_modules,
     try_model,
 )
 from hpcdist.training.group import process_group
 
-TrainingJobT = TypeVar("TrainingJobT", bound=TrainingJob)
+TrainingJobT = TypeVar("TrainingJobT", TrainJob, LightningJob)
 
 
 class _Training(Workload[TrainingJobT]):
@@ -28,25 +25,13 @@ class _Training(Workload[TrainingJobT]):
 
     def check(self) -> None:
         """Raise JobError for all that can be known to be wrong without importing torch."""
-        check_settings(self.job)
         check_training(self.job)
-
-    def check_device(self, device: str) -> None:
-        check_kind_of_device(self.job, device)
-
-    def check_host(self, device: str) -> None:
-        """Raise JobError where the job compiles its model and this host has no compiler."""
-        if self.job.train.compile:
-            require_compiler(device)
-
-    def notes(self) -> list[str]:
-        return data_notes(self.job.data)
 
     def try_code(self) -> None:
         try_model(self.job.model, self.job.data)
 
     def prepare(self) -> None:
-        prepare_data(self.job)
+        find_data_set(self.job.data).prepare(self.job.data)
 
     def _train(
         self, context: RankContext, train: Callable[..., bool], *, needs_group: bool
@@ -57,8 +42,8 @@ class _Training(Workload[TrainingJobT]):
         torch.set_num_threads(self.job.train.num_threads or context.num_threads)
         if context.device.startswith("cuda"):
             torch.cuda.set_device(context.device)
-        with process_group(context, needed=needs_group) as has_group:
-            is_done = train(context, self.job, has_group=has_group)
+        with process_group(context) if needs_group else nullcontext():
+            is_done = train(context, self.job)
         if not is_done:
             raise SystemExit(EXIT_STOPPED)
 

@@ -18,7 +18,6 @@ from hpcdist.agent.coordinator import (
     Lost,
     Now,
     Send,
-    Stage,
 )
 from hpcdist.agent.messages import HangReport
 from hpcdist.agent.node import NodeFacts, OwnNode, RankMeeting
@@ -45,18 +44,17 @@ def killed(rank, node=0, **fields):
 
 
 def victim(rank, node=0, **fields):
-    return end(
-        rank,
-        node,
-        exit_code=1,
-        exception="RuntimeError",
-        message="[gloo] Connection closed by peer",
-        **fields,
-    )
+    lost_peer = {"exception": "RuntimeError", "message": "[gloo] Connection closed by peer"}
+    return end(rank, node, exit_code=1, **lost_peer, **fields)
 
 
-def kind_of(message):
-    return message.__struct_config__.tag
+def stop(rank, node=0, **fields):
+    return end(rank, node, exit_code=75, step=12, **fields)
+
+
+def report(rank, **fields):
+    ends = {key: fields.pop(key) for key in ("step",) if key in fields}
+    return HangReport(end=end(rank, node=rank, **ends), **{"silent_s": 5.0} | fields)
 
 
 @dataclass
@@ -113,28 +111,30 @@ class Cluster:
         self.attempts += 1
         return Claimed(self.attempts - 1, failed)
 
+    def received(self, node):
+        return [message.__struct_config__.tag for to, message in self.sent if to == node]
+
+    @property
+    def verdict(self):
+        (verdict,) = self.verdicts
+        return verdict
+
+    # The steps of a scenario.
+
     def tell(self, node, message):
         self.decide(Heard(node, message))
 
-    def open_store(self, port=20001, error=None):
-        if error is not None:
-            self.tell(0, messages.Failed(sentence=error))
-        else:
-            self.tell(0, messages.StoreOpened(port=port))
+    def open_store(self):
+        self.tell(0, messages.StoreOpened(port=20001))
 
     def lose(self, node):
         self.decide(Lost(node, "connection reset"))
 
-    def join(self, *nodes):
+    def join(self, *nodes, **facts):
         for node in nodes:
-            facts = NodeFacts(
-                node=node,
-                host=f"host{node}",
-                num_nodes=self.nodes,
-                device="cpu",
-                master_addr="10.0.0.1",
-            )
-            self.tell(node, messages.Join(facts=facts))
+            known = {"num_nodes": self.nodes, "device": "cpu", "master_addr": "10.0.0.1"} | facts
+            facts_of_node = NodeFacts(node=node, host=f"host{node}", **known)
+            self.tell(node, messages.Join(facts=facts_of_node))
 
     def run(self):
         self.join(*range(self.nodes))
@@ -146,38 +146,425 @@ class Cluster:
             self.tell(one.node, messages.Ended(attempt=number, end=one))
 
     def gone(self, *nodes, attempt=None):
-        for node in nodes:
+        """The agents of these nodes, or of both, have no ranks any more."""
+        for node in nodes or (0, 1):
             number = self.coordinator.attempt.number if attempt is None else attempt
             self.tell(node, messages.Gone(attempt=number))
+
+    def signalled(self, number, node=0):
+        self.tell(node, messages.Signalled(signal=number))
+
+    def cancel(self, number="SIGTERM"):
+        self.tell(0, messages.Signalled(signal=number, is_cancel=True))
 
     def be_quiet(self, attempt=0):
         for node in range(self.nodes):
             self.tell(node, messages.Quiet(attempt=attempt, quiet_s=60.0))
 
+    def stacks(self, node, *reports):
+        self.tell(node, messages.Stacks(attempt=0, reports=list(reports)))
+
+    def note(self, node, said, **fields):
+        self.decide(Note(node=node, host=f"host{node}", said=said, **fields))
+
+    def reach(self, node, boundary):
+        self.tell(node, messages.Reached(attempt=0, boundary=boundary))
+
     def wait(self, seconds):
         self.now += seconds
         self.decide(None)
 
-    def received(self, node):
-        return [kind_of(message) for to, message in self.sent if to == node]
+    def is_in(self, stage):
+        assert self.coordinator.stage.value == stage
+        assert bool(self.verdicts) == (stage == "finished")
 
-    @property
-    def stage(self):
-        return self.coordinator.stage
+    def has_received(self, node, *kinds):
+        assert self.received(node) == [*kinds]
 
-    @property
-    def verdict(self):
-        (verdict,) = self.verdicts
-        return verdict
+
+class Steps:
+    """`do.wait(1)` is the step of a scenario that calls the method."""
+
+    def __getattr__(self, name):
+        return lambda *arguments, **options: (name, arguments, options)
+
+
+do = Steps()
+
+
+def play(*steps, **options):
+    cluster = Cluster(**options)
+    for name, arguments, step_options in steps:
+        getattr(cluster, name)(*arguments, **step_options)
+    return cluster
+
+
+RUN, GONE = do.run(), do.gone()
+WARNED = [RUN, do.signalled("SIGUSR2")]
+FAILED = end(0, exit_code=1, exception="ValueError", message="x")
+UNREACHED = "(host host1): no agent could be started there: no route"
+STUCK = report(0, is_waiting=True, where="train.py:3 (step)")
+ASLEEP = report(1, where="train.py:9 (load)")
+BOTH_WELL, BOTH_STOP = do.end(well(0), well(1, 1)), do.end(stop(0), stop(1, 1))
+
+SCENARIOS = {
+    # name: (what the run is like, what happens, what the verdict says)
+    "an agent that ends its ranks slowly is not lost": (
+        {"ranks": 3, "restarts": 1},
+        [
+            *(RUN, do.end(FAILED), do.wait(SETTLE_S), do.end(killed(1), killed(2)), do.gone(0)),
+            # closing their files takes longer than the whole time for the end
+            *(step for rank in (3, 4, 5) for step in (do.wait(4.0), do.end(killed(rank, 1)))),
+            *(do.wait(4.0), do.gone(1), do.open_store(), do.is_in("running")),
+            *(do.end(*(well(rank, rank // 3) for rank in range(6))), GONE),
+        ],
+        {"kind": "done", "restarts": 1},
+    ),
+    "nodes that do not join in time are named": (
+        {"nodes": 4},
+        [
+            *(do.join(0, 2), do.wait(29), do.is_in("joining"), do.wait(2), do.gone(0, 2)),
+            *(do.join(3), do.has_received(3, "close"), do.has_received(1)),
+        ],
+        {"kind": "launch", "says": "nodes 1 and 3 did not join within 30 s"},
+    ),
+    "failures of one moment are heard before the ranks are ended": (
+        {"ranks": 2},
+        [
+            *(RUN, do.end(victim(0, time_s=100.0)), do.is_in("settling"), do.wait(SETTLE_S / 2)),
+            *(do.end(killed(3, 1, time_s=100.01)), do.wait(SETTLE_S), do.is_in("ending")),
+            *(do.end(killed(1, stopped=True), killed(2, 1, stopped=True)), GONE),
+        ],
+        {"first": 3, "victims": [0, 1, 2]},
+    ),
+    "consequences wait longer for their cause": (
+        {"ranks": 2},
+        [
+            *(RUN, do.end(victim(0)), do.wait(SETTLE_S), do.is_in("settling")),
+            *(do.wait(CAUSE_S - SETTLE_S), do.is_in("ending"), GONE),
+        ],
+        {"first": 0},
+    ),
+    "nothing is waited for once all have ended": (
+        {"ranks": 2},
+        [RUN, do.end(victim(0), killed(3, 1), victim(1), victim(2, 1)), do.is_in("ending"), GONE],
+        {"first": 3},
+    ),
+    "an agent that is lost is the cause of failures that are only victims": (
+        {"restarts": 3},
+        [RUN, do.end(victim(0)), do.wait(1), do.lose(1), do.gone(0)],
+        {"kind": "agent_lost", "says": "node 1 (host host1) was lost: connection reset"},
+    ),
+    "an agent that is lost afterwards does not hide the failure": (
+        {},
+        [RUN, do.end(killed(0)), do.wait(1), do.lose(1), do.gone(0)],
+        {"kind": "signal", "first": 0},
+    ),
+    # as where srun has all processes of a step killed on a healthy node
+    "an agent whose ranks were killed just before it is the cause and not they": (
+        {"ranks": 2},
+        [
+            *(RUN, do.end(killed(2, 1), victim(0)), do.wait(1), do.lose(1)),
+            *(do.end(victim(1)), do.gone(0)),
+        ],
+        {"kind": "agent_lost", "node": 1},
+    ),
+    "an agent that is lost after a rank had no memory is not the cause": (
+        {"ranks": 2},
+        [RUN, do.end(killed(2, 1, out_of_memory=True)), do.wait(1), do.lose(1), do.gone(0)],
+        {"kind": "out_of_memory"},
+    ),
+    "an agent that is lost after all ended well does not spoil the run": (
+        {},
+        [RUN, BOTH_WELL, do.lose(1), do.gone(0)],
+        {"kind": "done"},
+    ),
+    "an agent that does not end its ranks in time is given up": (
+        {},
+        [
+            *(RUN, do.end(killed(0)), do.wait(1), do.gone(0), do.is_in("ending"), do.wait(10)),
+            do.has_received(1, "begin", "start", "end"),
+        ],
+        {"kind": "signal", "first": 0},
+    ),
+    "an agent that comes and goes before it joins is not lost": (
+        {},
+        [do.join(0), do.lose(1), do.is_in("joining"), RUN, do.is_in("running"), BOTH_WELL, GONE],
+        {"kind": "done"},
+    ),
+    "messages of an old attempt do not count": (
+        {"restarts": 1},
+        [
+            *(RUN, do.end(killed(0)), do.wait(1), GONE, do.is_in("starting"), do.open_store()),
+            *(do.end(killed(1, 1), attempt=0), do.gone(attempt=0), do.be_quiet(attempt=0)),
+            *(do.is_in("running"), BOTH_WELL, GONE),
+            do.has_received(0, *("begin", "start", "end"), *("begin", "start", "end"), "close"),
+        ],
+        {"kind": "done", "restarts": 1, "attempt": 1},
+    ),
+    "an attempt that was overtaken does not start again": (
+        {"restarts": 1, "is_overtaken": True},
+        [RUN, do.end(killed(0)), do.wait(1), GONE, do.is_in("finished")],
+        {"attempt": 0, "attempts": 1},
+    ),
+    "a host that is lost before its agent has joined ends the run with its name": (
+        {},
+        [
+            *(do.join(0), do.note(0, "a node that is there"), do.is_in("joining")),
+            *(do.note(1, "no route", is_host_lost=True), do.gone(0)),
+        ],
+        {"kind": "launch", "try_elsewhere": True, "says": UNREACHED},
+    ),
+    "node 0's own agent is let go also where the run ends before it has joined": (
+        {},
+        [do.note(1, "no route"), do.has_received(0, "close"), do.has_received(1)],
+        {"kind": "launch", "says": UNREACHED},
+    ),
+    "nodes that do not fit together end the run before any rank starts": (
+        {},
+        [do.join(0), do.join(1, num_nodes=5), GONE],
+        {"kind": "launch", "says": "node 1 (host host1) belongs to a job of 5 nodes", "stores": 0},
+    ),
+    "a store that cannot be opened is told": (
+        {"restarts": 1},
+        [do.join(0, 1), do.tell(0, messages.Failed(sentence="no port is free")), GONE],
+        {"kind": "launch", "says": "node 0 (host host0): no port is free"},
+    ),
+    # Cancel
+    "cancel after a failure does not hide a last failure": (
+        {},
+        [RUN, do.end(end(0, exit_code=3)), do.wait(1), do.cancel(), GONE],
+        {"state": "failed"},
+    ),
+    "cancel after a failure stops the restarts": (
+        {"restarts": 1},
+        [RUN, do.end(end(0, exit_code=3)), do.wait(1), do.cancel(), GONE],
+        {"state": "cancelled"},
+    ),
+    "a signal that reached the ranks before the agent is a cancel": (
+        {},
+        [RUN, do.end(end(1, 1, signal="SIGTERM")), do.cancel(), do.wait(1), GONE],
+        {"state": "cancelled"},
+    ),
+    "cancel after all ended well changes nothing": (
+        {},
+        [RUN, BOTH_WELL, do.cancel(), GONE, do.cancel()],
+        {"kind": "done"},
+    ),
+    "a warned run can be cancelled": (
+        {},
+        [*WARNED, do.cancel("SIGINT"), GONE],
+        {"kind": "cancelled"},
+    ),
+    "a run whose ranks have just stopped can still be cancelled": (
+        {},
+        [*WARNED, BOTH_STOP, do.cancel("SIGINT"), GONE],
+        {"kind": "cancelled"},
+    ),
+    # Limits and warnings
+    "the time limit is told once": (
+        {"restarts": 1, "limit_min": 2.0},
+        [
+            *(RUN, do.wait(120), do.wait(1), GONE),
+            do.has_received(0, "begin", "start", "pause", "end", "close"),
+        ],
+        {"kind": "time_limit"},
+    ),
+    "the time limit does not hide a failure": (
+        {"limit_min": 2.0},
+        [RUN, do.wait(119.9), do.end(killed(0)), do.wait(0.1), do.wait(1), GONE],
+        {"kind": "signal"},
+    ),
+    "a warning makes all nodes stop after the last boundary that any has reached": (
+        {},
+        [
+            *(*WARNED, do.signalled("SIGUSR2", 1), do.reach(0, 11)),
+            *(do.has_received(0, "begin", "start", "pause"), do.reach(1, 12)),
+            *(do.has_received(1, "begin", "start", "pause", "pause"), BOTH_STOP, GONE),
+        ],
+        {
+            "kind": "time_limit",
+            "state": "preempted",
+            "exit_code_of_run": 75,
+            "stop_at": 13,
+            "message": "stopped at step 12 before the time limit",
+        },
+    ),
+    "SIGTERM is a preemption": (
+        {},
+        [RUN, do.signalled("SIGTERM"), BOTH_STOP, GONE],
+        {"kind": "preempted", "signal": "SIGTERM", "message": "stopped at step 12 by SIGTERM"},
+    ),
+    "a run that ends before it stops is done": ({}, [*WARNED, BOTH_WELL, GONE], {"kind": "done"}),
+    "a rank that lost a peer that stopped is no failure": (
+        {},
+        [*WARNED, do.end(stop(0)), do.end(victim(1, 1)), do.is_in("ending"), GONE],
+        {"kind": "time_limit"},
+    ),
+    "once one rank has stopped the others have a minute": (
+        {},
+        [
+            *(*WARNED, do.end(stop(0)), do.is_in("running"), do.wait(STOP_TOGETHER_S)),
+            *(do.is_in("ending"), do.end(killed(1, 1, stopped=True)), GONE),
+        ],
+        {"kind": "time_limit", "exit_code_of_run": 75},
+    ),
+    "a rank that fails while it is to stop is a failure": (
+        {},
+        [
+            *(*WARNED, do.end(stop(0))),
+            *(do.end(end(1, 1, exit_code=1, exception="OSError", message="disk full")), GONE),
+        ],
+        {"state": "failed", "first": 1, "says": "disk full"},
+    ),
+    "75 without a warning is a failure": (
+        {},
+        [RUN, do.end(stop(0)), do.wait(SETTLE_S), GONE],
+        {"kind": "exit", "first": 0, "says": "without having been asked to"},
+    ),
+    "a warning that comes after the first stop is heard": (
+        {},
+        [
+            *(RUN, do.end(stop(0)), do.is_in("settling"), do.signalled("SIGUSR2", 1)),
+            *(do.wait(SETTLE_S), do.is_in("running"), do.end(stop(1, 1)), GONE),
+        ],
+        {"kind": "time_limit"},
+    ),
+    "ranks that die of the warning itself are no failure": (
+        {},
+        [
+            *(RUN, do.signalled("SIGTERM")),
+            *(do.end(end(0, signal="SIGTERM"), end(1, 1, signal="SIGTERM")), GONE),
+        ],
+        {
+            "kind": "preempted",
+            "exit_code_of_run": 75,
+            "exit_code": None,
+            "message": "ended by SIGTERM",
+        },
+    ),
+    "a warned run does not start its ranks again": (
+        {"restarts": 3},
+        [*WARNED, do.end(killed(0)), do.wait(SETTLE_S), GONE],
+        {
+            "kind": "time_limit",
+            "exit_code_of_run": 75,
+            "attempts": 1,
+            "says": "after a failure: rank 0",
+        },
+    ),
+    "ranks that are asked to stop and do not, end at the limit": (
+        {"limit_min": 5.0},
+        [RUN, do.wait(240), do.has_received(0, "begin", "start", "pause"), do.wait(60), GONE],
+        {"kind": "time_limit", "state": "failed", "says": "had been asked to stop, and did not"},
+    ),
+    "the limit that is told after our own warning is the same limit": (
+        {"limit_min": 5.0},
+        [
+            *(RUN, do.wait(240), do.signalled("SIGUSR2"), BOTH_STOP, GONE),
+            do.has_received(0, "begin", "start", "pause", "end", "close"),
+        ],
+        {"kind": "time_limit", "signal": "SIGUSR2"},
+    ),
+    "a kill while the ranks stop for our own limit is not taken for the limit": (
+        {"limit_min": 5.0},
+        [RUN, do.wait(240), do.signalled("SIGINT"), BOTH_STOP, GONE],
+        {"kind": "preempted", "signal": "SIGINT"},
+    ),
+    "a kill while the ranks stop for a limit that was told is not taken for the limit": (
+        {},
+        [*WARNED, do.signalled("SIGINT"), BOTH_STOP, GONE],
+        {"kind": "preempted", "signal": "SIGINT"},
+    ),
+    "an agent that is lost after SIGINT was lost to the kill": (
+        {},
+        [RUN, do.signalled("SIGINT"), do.lose(1), do.end(killed(0, stopped=True)), do.gone(0)],
+        {"kind": "preempted", "signal": "SIGINT", "says": "agent of node 1"},
+    ),
+    "SIGTERM after a warning does not hide a failure": (
+        {},
+        [
+            *(*WARNED, do.end(end(0, exit_code=3)), do.signalled("SIGTERM")),
+            *(do.end(killed(1, 1, stopped=True)), GONE),
+        ],
+        {"kind": "exit", "exit_code_of_run": 1},
+    ),
+    "SIGTERM after a warning does not hide a stop": (
+        {},
+        [
+            *(*WARNED, do.end(stop(0)), do.signalled("SIGTERM")),
+            *(do.end(killed(1, 1, stopped=True)), GONE),
+        ],
+        {"kind": "time_limit", "exit_code_of_run": 75},
+    ),
+    "SIGTERM after a warning has a verdict where no rank had begun": (
+        {},
+        [*WARNED, do.signalled("SIGTERM"), GONE],
+        {"kind": "time_limit", "state": "failed"},
+    ),
+    # Hangs
+    "a hang is decided when all agents have answered": (
+        {},
+        [
+            *(RUN, do.be_quiet(), do.has_received(0, "begin", "start", "dump")),
+            *(do.stacks(0, STUCK), do.is_in("running"), do.stacks(1, ASLEEP), GONE),
+        ],
+        {
+            "kind": "hang",
+            "first": 1,
+            "message": "rank 1 (node 1, host host1) hangs: no sign of work for 5 s, in "
+            "train.py:9 (load); rank 0 ended because of it",
+        },
+    ),
+    "a hang is decided without an agent that does not answer": (
+        {},
+        [RUN, do.be_quiet(), do.stacks(0, report(0)), do.wait(6), GONE],
+        {"kind": "hang", "first": 0},
+    ),
+    "a hang of which no agent says anything is a hang all the same": (
+        {},
+        [RUN, do.be_quiet(), do.wait(6), GONE],
+        {
+            "kind": "hang",
+            "state": "failed",
+            "says": "the agents of nodes 0 and 1 did not say where",
+        },
+    ),
+    "a rank that fails while stacks are collected is the cause": (
+        {},
+        [
+            *(RUN, do.be_quiet(), do.end(killed(1, 1)), do.stacks(0, report(0)), do.stacks(1)),
+            *(do.wait(SETTLE_S), GONE),
+        ],
+        {"kind": "signal", "first": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_what_happens_leads_to_the_verdict(name):
+    options, steps, expected = SCENARIOS[name]
+    cluster = play(*steps, **options)
+    verdict = cluster.verdict
+    pauses = [message for _, message in cluster.sent if isinstance(message, messages.Pause)]
+    found = {
+        "first": verdict.first and verdict.first.rank,
+        "attempts": cluster.attempts,
+        "stores": cluster.stores,
+        "stop_at": pauses[-1].stop_at if pauses else None,
+    }
+    says = expected.get("says", "")
+    assert says in verdict.message
+    for key, value in expected.items():
+        if key != "says":
+            assert (found[key] if key in found else getattr(verdict, key)) == value, key
 
 
 def test_a_run_goes_from_joining_to_its_verdict():
-    cluster = Cluster()
-    cluster.join(0)
-    assert cluster.stage is Stage.JOINING
+    cluster = play(do.join(0), do.is_in("joining"))
     assert not cluster.stores
     cluster.join(1)
-    assert cluster.stage is Stage.STARTING
+    cluster.is_in("starting")
     cluster.open_store()
     assert [(node, begin.meeting.attempt) for node, begin in cluster.sent[:2]] == [(0, 0), (1, 0)]
     (start, _) = (message for _, message in cluster.sent[2:])
@@ -191,343 +578,62 @@ def test_a_run_goes_from_joining_to_its_verdict():
         backend="gloo",
     )
     cluster.end(well(0), well(1, 1))
-    assert cluster.stage is Stage.ENDING
     cluster.gone(0)
-    assert not cluster.verdicts
+    cluster.is_in("ending")
     cluster.gone(1)
     assert cluster.verdict.kind == "done"
     assert cluster.received(0) == cluster.received(1) == ["begin", "start", "end", "close"]
     assert cluster.coordinator.deadline is None
 
 
-def test_an_agent_that_ends_its_ranks_slowly_is_not_lost():
-    cluster = Cluster(nodes=2, ranks=3, restarts=1)
-    cluster.run()
-    cluster.end(end(0, exit_code=1, exception="ValueError", message="x"))
-    cluster.wait(SETTLE_S)
-    cluster.end(*[killed(rank) for rank in (1, 2)])
-    cluster.gone(0)
-
-    for rank in (3, 4, 5):  # closing their files takes longer than the whole time for the end
-        cluster.wait(4.0)
-        cluster.end(killed(rank, 1))
-    cluster.wait(4.0)
-    cluster.gone(1)
-
-    assert cluster.coordinator.attempt.restarts == 1
+def test_the_failure_of_an_attempt_is_kept_for_its_own_verdict():
+    cluster = play(RUN, do.end(FAILED), do.wait(SETTLE_S), GONE, restarts=1)
     assert cluster.failed_attempts[0].first.report.exception == "ValueError"
-    cluster.open_store()
-    assert cluster.stage is Stage.RUNNING
 
 
-def test_nodes_that_do_not_join_in_time_are_named():
-    cluster = Cluster(nodes=4)
-    cluster.join(0, 2)
-    cluster.wait(29)
-    assert cluster.stage is Stage.JOINING
-    cluster.wait(2)
-    cluster.gone(0, 2)
-    assert cluster.verdict.kind == "launch"
-    assert "nodes 1 and 3 did not join within 30 s" in cluster.verdict.message
-    cluster.join(3)
-    assert cluster.received(3) == ["close"]
-    assert cluster.received(1) == []
-
-
-def test_failures_of_one_moment_are_heard_before_the_ranks_are_ended():
-    cluster = Cluster(ranks=2)
-    cluster.run()
-    cluster.end(victim(0, time_s=100.0))
-    assert cluster.stage is Stage.SETTLING
-    cluster.wait(SETTLE_S / 2)
-    cluster.end(killed(3, 1, time_s=100.01))
-    cluster.wait(SETTLE_S)
-    assert cluster.stage is Stage.ENDING
-    cluster.end(killed(1, stopped=True), killed(2, 1, stopped=True))
-    cluster.gone(0, 1)
-    assert (cluster.verdict.first.rank, cluster.verdict.victims) == (3, [0, 1, 2])
-
-
-def test_consequences_wait_longer_for_their_cause_and_nothing_is_waited_for_once_all_have_ended():
-    cluster = Cluster(ranks=2)
-    cluster.run()
-    cluster.end(victim(0))
-    cluster.wait(SETTLE_S)
-    assert cluster.stage is Stage.SETTLING
-    cluster.wait(CAUSE_S - SETTLE_S)
-    assert cluster.stage is Stage.ENDING
-
-    cluster = Cluster(ranks=2)
-    cluster.run()
-    cluster.end(victim(0), killed(3, 1))
-    cluster.end(victim(1), victim(2, 1))
-    assert cluster.stage is Stage.ENDING
-
-
-def test_an_agent_that_is_lost_is_the_cause_of_failures_that_are_only_victims():
-    cluster = Cluster(restarts=3)
-    cluster.run()
-    cluster.end(victim(0))
-    cluster.wait(1)
-    cluster.lose(1)
-    cluster.gone(0)
-    assert cluster.verdict.kind == "agent_lost"
-    assert "node 1 (host host1) was lost: connection reset" in cluster.verdict.message
-    assert not cluster.coordinator.attempt.restarts
-
-
-def test_an_agent_that_is_lost_afterwards_does_not_hide_the_failure():
-    cluster = Cluster()
-    cluster.run()
-    cluster.end(killed(0))
-    cluster.wait(1)
-    cluster.lose(1)
-    cluster.gone(0)
-    assert (cluster.verdict.kind, cluster.verdict.first.rank) == ("signal", 0)
-
-
-def test_an_agent_whose_ranks_were_killed_just_before_it_is_the_cause_and_not_they():
-    """As where srun has all processes of a step killed on a healthy node."""
-    cluster = Cluster(ranks=2)
-    cluster.run()
-    cluster.end(killed(2, 1), victim(0))
-    cluster.wait(1)
-    cluster.lose(1)
-    cluster.end(victim(1))
-    cluster.gone(0)
-    assert (cluster.verdict.kind, cluster.verdict.node) == ("agent_lost", 1)
-
-    cluster = Cluster(ranks=2)
-    cluster.run()
-    cluster.end(killed(2, 1, out_of_memory=True))
-    cluster.wait(1)
-    cluster.lose(1)
-    cluster.gone(0)
-    assert cluster.verdict.kind == "out_of_memory"
-
-
-def test_an_agent_that_is_lost_after_all_ended_well_does_not_spoil_the_run():
-    cluster = Cluster()
-    cluster.run()
-    cluster.end(well(0), well(1, 1))
-    cluster.lose(1)
-    cluster.gone(0)
-    assert cluster.verdict.kind == "done"
-
-
-def test_an_agent_that_does_not_end_its_ranks_in_time_is_given_up():
-    cluster = Cluster()
-    cluster.run()
-    cluster.end(killed(0))
-    cluster.wait(1)
-    cluster.gone(0)
-    assert not cluster.verdicts
-    cluster.wait(10)
-    assert (cluster.verdict.kind, cluster.verdict.first.rank) == ("signal", 0)
-    assert cluster.received(1) == ["begin", "start", "end"]
-
-
-def test_an_agent_that_comes_and_goes_before_it_joins_is_not_lost():
-    cluster = Cluster()
-    cluster.join(0)
-    cluster.lose(1)
-    assert cluster.stage is Stage.JOINING
-    cluster.run()
-    assert cluster.stage is Stage.RUNNING
-
-
-def test_messages_of_an_old_attempt_do_not_count():
-    cluster = Cluster(restarts=1)
-    cluster.run()
-    cluster.end(killed(0))
-    cluster.wait(1)
-    cluster.gone(0, 1)
-    assert (cluster.stage, cluster.stores) == (Stage.STARTING, 2)
-    cluster.open_store(20002)
-    cluster.end(killed(1, 1), attempt=0)
-    cluster.gone(0, 1, attempt=0)
-    cluster.be_quiet(attempt=0)
-    assert cluster.stage is Stage.RUNNING
-    assert "dump" not in cluster.received(0)
-    cluster.end(well(0), well(1, 1))
-    cluster.gone(0, 1)
-    assert (cluster.verdict.kind, cluster.verdict.restarts) == ("done", 1)
-    assert cluster.verdict.attempt == 1
-
-
-def test_an_attempt_that_was_overtaken_does_not_start_again():
-    cluster = Cluster(restarts=1, is_overtaken=True)
-    cluster.run()
-    cluster.end(killed(0))
-    cluster.wait(1)
-    cluster.gone(0, 1)
-    assert (cluster.stage, cluster.attempts, cluster.failed_attempts) == (Stage.FINISHED, 1, [])
-    assert cluster.verdict.attempt == 0
-
-
-def test_a_host_that_is_lost_before_its_agent_has_joined_ends_the_run_with_its_name():
-    cluster = Cluster()
-    cluster.join(0)
-    cluster.decide(Note(node=0, host="host0", said="a node that is there"))
-    assert cluster.stage is Stage.JOINING
-    cluster.decide(Note(node=1, host="host1", said="no route", is_host_lost=True))
-    cluster.gone(0)
-    assert (cluster.verdict.kind, cluster.verdict.try_elsewhere) == ("launch", True)
-    assert cluster.verdict.message.endswith(
-        "(host host1): no agent could be started there: no route"
-    )
-
-
-def test_node_0_s_own_agent_is_let_go_also_where_the_run_ends_before_it_has_joined():
-    cluster = Cluster()
-    cluster.decide(Note(node=1, host="host1", said="no route"))
-    assert cluster.verdict.message.endswith(
-        "(host host1): no agent could be started there: no route"
-    )
-    assert [(node, kind_of(message)) for node, message in cluster.sent] == [(0, "close")]
-
-
-@pytest.mark.parametrize("stage", ["joining", "starting", "running", "hanging"])
-def test_cancel_wins_while_nothing_has_failed(stage):
-    cluster = Cluster(restarts=2)
-    cluster.join(0)
-    if stage != "joining":
-        cluster.join(1)
-    if stage in {"running", "hanging"}:
-        cluster.open_store()
-    if stage == "hanging":
-        cluster.be_quiet()
-    assert cluster.stage.value == stage.replace("hanging", "running")
-    cluster.tell(0, messages.Signalled(signal="SIGINT", is_cancel=True))
+@pytest.mark.parametrize(
+    ("before", "has_started"),
+    [
+        ([do.join(0), do.is_in("joining")], False),
+        ([do.join(0, 1), do.is_in("starting")], False),
+        ([RUN, do.is_in("running")], True),
+        ([RUN, do.be_quiet(), do.is_in("running")], True),
+    ],
+    ids=["joining", "starting", "running", "hanging"],
+)
+def test_cancel_wins_while_nothing_has_failed(before, has_started):
+    cluster = play(*before, do.cancel("SIGINT"), restarts=2)
     cluster.open_store()  # an answer that was on its way
-    cluster.gone(0, 1)
+    cluster.gone()
     assert (cluster.verdict.state, cluster.verdict.signal) == ("cancelled", "SIGINT")
-    assert "start" not in cluster.received(0) or stage in {"running", "hanging"}
+    assert ("start" in cluster.received(0)) == has_started
+
+
+@pytest.mark.parametrize("nodes", [[0], [0, 1]], ids=["joining", "starting"])
+def test_a_warning_before_the_ranks_run_starts_none(nodes):
+    cluster = play(do.join(*nodes), do.signalled("SIGTERM"), do.open_store(), GONE)
+    assert (cluster.verdict.kind, cluster.verdict.exit_code_of_run) == ("preempted", 75)
+    assert cluster.verdict.exit_code is None
+    assert "start" not in cluster.received(0)
 
 
 def test_ranks_of_a_job_that_is_killed_have_the_time_that_the_scheduler_leaves():
-    cluster = Cluster(nodes=1)
-    cluster.run()
-    cluster.tell(0, messages.Signalled(signal="SIGINT", is_cancel=True))
-    _, order = cluster.sent[-1]
+    _, order = play(RUN, do.cancel("SIGINT"), nodes=1).sent[-1]
     assert (order.signal, order.grace_s) == (signal.SIGINT, 0.2)
 
 
-def test_cancel_after_a_failure_stops_the_restarts_but_does_not_hide_a_last_failure():
-    for restarts, state in ((0, "failed"), (1, "cancelled")):
-        cluster = Cluster(restarts=restarts)
-        cluster.run()
-        cluster.end(end(0, exit_code=3))
-        cluster.wait(1)
-        cluster.tell(0, messages.Signalled(signal="SIGTERM", is_cancel=True))
-        cluster.gone(0, 1)
-        assert cluster.verdict.state == state
-
-
-def test_a_signal_that_reached_the_ranks_before_the_agent_is_a_cancel():
-    cluster = Cluster()
-    cluster.run()
-    cluster.end(end(1, 1, signal="SIGTERM"))
-    cluster.tell(0, messages.Signalled(signal="SIGTERM", is_cancel=True))
-    cluster.wait(1)
-    cluster.gone(0, 1)
-    assert cluster.verdict.state == "cancelled"
-
-
-def test_cancel_after_all_ended_well_changes_nothing():
-    cluster = Cluster()
-    cluster.run()
-    cluster.end(well(0), well(1, 1))
-    cluster.tell(0, messages.Signalled(signal="SIGTERM", is_cancel=True))
-    cluster.gone(0, 1)
-    cluster.tell(0, messages.Signalled(signal="SIGTERM", is_cancel=True))
-    assert cluster.verdict.kind == "done"
-
-
-def test_the_time_limit_does_not_hide_a_failure_and_is_told_once():
-    cluster = Cluster(restarts=1, limit_min=2.0)
-    cluster.run()
-    cluster.wait(120)
-    cluster.wait(1)
-    cluster.gone(0, 1)
-    assert (cluster.verdict.kind, cluster.received(0)) == (
-        "time_limit",
-        ["begin", "start", "pause", "end", "close"],
-    )
-    cluster = Cluster(limit_min=2.0)
-    cluster.run()
-    cluster.wait(119.9)
-    cluster.end(killed(0))
-    cluster.wait(0.1)
-    cluster.wait(1)
-    cluster.gone(0, 1)
-    assert cluster.verdict.kind == "signal"
-
-
-def test_a_store_that_cannot_be_opened_is_told():
-    cluster = Cluster(restarts=1)
-    cluster.join(0, 1)
-    cluster.open_store(None, "no port from 1 to 2 is free")
-    cluster.gone(0, 1)
-    assert (cluster.verdict.kind, cluster.verdict.message) == (
-        "launch",
-        "node 0 (host host0): no port from 1 to 2 is free",
-    )
-
-
-def report(rank, **fields):
-    ends = {key: fields.pop(key) for key in ("step",) if key in fields}
-    return HangReport(end=end(rank, node=rank, **ends), **{"silent_s": 5.0} | fields)
-
-
-def test_a_hang_is_decided_when_all_agents_have_answered():
-    cluster = Cluster()
-    cluster.run()
-    cluster.be_quiet()
-    assert cluster.received(0) == ["begin", "start", "dump"]
-    waiting = report(0, is_waiting=True, where="train.py:3 (step)")
-    asleep = report(1, where="train.py:9 (load)")
-    cluster.tell(0, messages.Stacks(attempt=0, reports=[waiting]))
-    assert cluster.stage is Stage.RUNNING
-    cluster.tell(1, messages.Stacks(attempt=0, reports=[asleep]))
-    cluster.gone(0, 1)
-    assert (cluster.verdict.kind, cluster.verdict.first.rank) == ("hang", 1)
-    assert cluster.verdict.message == (
-        "rank 1 (node 1, host host1) hangs: no sign of work for 5 s, in train.py:9 (load); "
-        "rank 0 ended because of it"
-    )
-
-
-def test_a_hang_is_decided_without_an_agent_that_does_not_answer():
-    cluster = Cluster()
-    cluster.run()
-    cluster.be_quiet()
-    cluster.tell(0, messages.Stacks(attempt=0, reports=[report(0)]))
-    cluster.wait(6)
-    cluster.gone(0, 1)
-    assert (cluster.verdict.kind, cluster.verdict.first.rank) == ("hang", 0)
-
-
-def test_a_hang_of_which_no_agent_says_anything_is_a_hang_all_the_same():
-    cluster = Cluster()
-    cluster.run()
-    cluster.be_quiet()
-    cluster.wait(6)
-    cluster.gone(0, 1)
-    assert (cluster.verdict.kind, cluster.verdict.state) == ("hang", "failed")
-    assert "the agents of nodes 0 and 1 did not say where" in cluster.verdict.message
-
-
-def test_a_rank_that_fails_while_stacks_are_collected_is_the_cause():
-    cluster = Cluster()
-    cluster.run()
-    cluster.be_quiet()
-    cluster.end(killed(1, 1))
-    cluster.tell(0, messages.Stacks(attempt=0, reports=[report(0)]))
-    cluster.tell(1, messages.Stacks(attempt=0, reports=[]))
-    cluster.wait(SETTLE_S)
-    cluster.gone(0, 1)
-    assert (cluster.verdict.kind, cluster.verdict.first.rank) == ("signal", 1)
+@pytest.mark.parametrize("num_before", [0, 1, 2], ids=["the agents", "a rank", "all ranks"])
+def test_sigterm_after_a_warning_ends_the_ranks_at_once(num_before):
+    last = [end(0, signal="SIGTERM"), end(1, 1, signal="SIGTERM")]
+    if num_before == 0:
+        last = [killed(0, stopped=True), killed(1, 1, stopped=True)]
+    both = [do.signalled("SIGTERM"), do.signalled("SIGTERM", 1), do.is_in("ending")]
+    cluster = play(*WARNED, do.end(*last[:num_before]), *both, do.end(*last), GONE, restarts=1)
+    assert cluster.received(0).count("end") == 1
+    verdict = cluster.verdict
+    assert (verdict.kind, verdict.state, verdict.signal) == ("time_limit", "failed", "SIGTERM")
+    assert verdict.first is None
+    assert "had been asked to stop by SIGUSR2, and did not" in verdict.message
 
 
 @pytest.mark.parametrize(
@@ -547,236 +653,5 @@ def test_a_rank_that_fails_while_stacks_are_collected_is_the_cause():
 )
 def test_the_rank_that_makes_the_others_wait(reports, first, words):
     verdict = hang_verdict(reports, 2, {})
-    assert verdict.first.rank == first
-    assert verdict.victims == [1 - first]
+    assert (verdict.first.rank, verdict.victims) == (first, [1 - first])
     assert words in verdict.message
-
-
-def stop(rank, node=0, **fields):
-    return end(rank, node, exit_code=75, step=12, **fields)
-
-
-def warned(signal="SIGUSR2", **options):
-    """Where there is no signal, it is our own clock that warns."""
-    cluster = Cluster(limit_min=5.0, **options)
-    cluster.run()
-    if signal is None:
-        cluster.wait(240)
-    else:
-        cluster.tell(0, messages.Signalled(signal=signal))
-    return cluster
-
-
-def test_a_warning_makes_all_nodes_stop_after_the_last_boundary_that_any_has_reached():
-    cluster = warned()
-    cluster.tell(1, messages.Signalled(signal="SIGUSR2"))
-    assert cluster.received(0) == cluster.received(1) == ["begin", "start", "pause"]
-    cluster.tell(0, messages.Reached(attempt=0, boundary=11))
-    assert "stop_at" not in cluster.received(0)
-    cluster.tell(1, messages.Reached(attempt=0, boundary=12))
-    assert cluster.sent[-2:] == [(node, messages.Pause(stop_at=13)) for node in (0, 1)]
-    cluster.end(stop(0), stop(1, 1))
-    cluster.gone(0, 1)
-    verdict = cluster.verdict
-    assert (verdict.kind, verdict.state, verdict.exit_code_of_run) == (
-        "time_limit",
-        "preempted",
-        75,
-    )
-    assert verdict.message == "stopped at step 12 before the time limit"
-
-
-def test_sigterm_is_a_preemption():
-    cluster = warned("SIGTERM")
-    cluster.end(stop(0), stop(1, 1))
-    cluster.gone(0, 1)
-    assert (cluster.verdict.kind, cluster.verdict.signal) == ("preempted", "SIGTERM")
-    assert cluster.verdict.message == "stopped at step 12 by SIGTERM"
-
-
-def test_a_run_that_ends_before_it_stops_is_done():
-    cluster = warned()
-    cluster.end(well(0), well(1, 1))
-    cluster.gone(0, 1)
-    assert cluster.verdict.kind == "done"
-
-
-@pytest.mark.parametrize("stage", [Stage.JOINING, Stage.STARTING])
-def test_a_warning_before_the_ranks_run_starts_none(stage):
-    cluster = Cluster()
-    cluster.join(*range(1 if stage is Stage.JOINING else 2))
-    assert cluster.stage is stage
-    cluster.tell(0, messages.Signalled(signal="SIGTERM"))
-    cluster.open_store()
-    cluster.gone(0, 1)
-    assert (cluster.verdict.kind, cluster.verdict.exit_code_of_run) == ("preempted", 75)
-    assert cluster.verdict.exit_code is None
-    assert "start" not in cluster.received(0)
-
-
-def test_once_one_rank_has_stopped_the_others_have_a_minute():
-    cluster = warned()
-    cluster.end(stop(0))
-    cluster.end(victim(1, 1))  # it lost a peer that stopped
-    assert cluster.stage is Stage.ENDING  # all have ended
-    cluster.gone(0, 1)
-    assert cluster.verdict.kind == "time_limit"
-
-    cluster = warned()
-    cluster.end(stop(0))
-    assert cluster.stage is Stage.RUNNING
-    cluster.wait(STOP_TOGETHER_S)
-    assert cluster.stage is Stage.ENDING
-    cluster.end(killed(1, 1, stopped=True))
-    cluster.gone(0, 1)
-    assert (cluster.verdict.kind, cluster.verdict.exit_code_of_run) == ("time_limit", 75)
-
-
-def test_a_rank_that_fails_while_it_is_to_stop_is_a_failure():
-    cluster = warned()
-    cluster.end(stop(0))
-    cluster.end(end(1, 1, exit_code=1, exception="OSError", message="disk full"))
-    cluster.gone(0, 1)
-    assert (cluster.verdict.state, cluster.verdict.first.rank) == ("failed", 1)
-    assert "disk full" in cluster.verdict.message
-
-
-def test_75_without_a_warning_is_a_failure():
-    cluster = Cluster()
-    cluster.run()
-    cluster.end(stop(0))
-    cluster.wait(SETTLE_S)
-    cluster.gone(0, 1)
-    assert (cluster.verdict.kind, cluster.verdict.first.exit_code) == ("exit", 75)
-    assert "without having been asked to" in cluster.verdict.message
-
-
-def test_a_warning_that_comes_after_the_first_stop_is_heard():
-    cluster = Cluster()
-    cluster.run()
-    cluster.end(stop(0))
-    assert cluster.stage is Stage.SETTLING
-    cluster.tell(1, messages.Signalled(signal="SIGUSR2"))
-    cluster.wait(SETTLE_S)
-    assert cluster.stage is Stage.RUNNING
-    cluster.end(stop(1, 1))
-    cluster.gone(0, 1)
-    assert cluster.verdict.kind == "time_limit"
-
-
-def test_ranks_that_die_of_the_warning_itself_are_no_failure():
-    cluster = warned("SIGTERM")
-    cluster.end(end(0, signal="SIGTERM"), end(1, 1, signal="SIGTERM"))
-    cluster.gone(0, 1)
-    assert (cluster.verdict.kind, cluster.verdict.exit_code_of_run) == ("preempted", 75)
-    assert cluster.verdict.exit_code is None
-    assert cluster.verdict.message == "ended by SIGTERM"
-
-
-def test_a_warned_run_does_not_start_its_ranks_again():
-    cluster = warned(restarts=3)
-    cluster.end(killed(0))
-    cluster.wait(SETTLE_S)
-    cluster.gone(0, 1)
-    assert not cluster.failed_attempts
-    assert (cluster.verdict.kind, cluster.verdict.exit_code_of_run) == ("time_limit", 75)
-    assert "after a failure: rank 0" in cluster.verdict.message
-
-
-def test_a_warned_run_can_be_cancelled():
-    cluster = warned()
-    cluster.tell(0, messages.Signalled(signal="SIGINT", is_cancel=True))
-    cluster.gone(0, 1)
-    assert cluster.verdict.kind == "cancelled"
-
-
-def test_a_run_whose_ranks_have_just_stopped_can_still_be_cancelled():
-    cluster = warned()
-    cluster.end(stop(0), stop(1, 1))
-    cluster.tell(0, messages.Signalled(signal="SIGINT", is_cancel=True))
-    cluster.gone(0, 1)
-    assert cluster.verdict.kind == "cancelled"
-
-
-def test_ranks_that_are_asked_to_stop_and_do_not_end_at_the_limit():
-    cluster = warned(None)
-    assert cluster.received(0)[-1] == "pause"
-    cluster.wait(60)
-    cluster.gone(0, 1)
-    assert (cluster.verdict.kind, cluster.verdict.state) == ("time_limit", "failed")
-    assert "had been asked to stop, and did not" in cluster.verdict.message
-
-
-@pytest.mark.parametrize("first", ["the agents", "a rank", "all ranks"])
-def test_sigterm_after_a_warning_ends_the_ranks_at_once(first):
-    cluster = warned(restarts=1)
-    last = [end(0, signal="SIGTERM"), end(1, 1, signal="SIGTERM")]
-    if first == "the agents":
-        last = [killed(0, stopped=True), killed(1, 1, stopped=True)]
-    cluster.end(*last[: {"the agents": 0, "a rank": 1}.get(first, 2)])
-    cluster.tell(0, messages.Signalled(signal="SIGTERM"))
-    cluster.tell(1, messages.Signalled(signal="SIGTERM"))
-    assert cluster.stage is Stage.ENDING
-    assert cluster.received(0).count("end") == 1
-    cluster.end(*last)
-    cluster.gone(0, 1)
-    verdict = cluster.verdict
-    assert (verdict.kind, verdict.state, verdict.signal) == ("time_limit", "failed", "SIGTERM")
-    assert verdict.first is None
-    assert "had been asked to stop by SIGUSR2, and did not" in verdict.message
-
-
-@pytest.mark.parametrize("limit", [None, "SIGUSR2"], ids=["own-clock", "told"])
-def test_a_kill_while_the_ranks_stop_for_the_time_limit_is_not_taken_for_the_limit(limit):
-    cluster = warned(limit)
-    cluster.tell(0, messages.Signalled(signal="SIGINT"))
-    cluster.end(stop(0), stop(1, 1))
-    cluster.gone(0, 1)
-    assert (cluster.verdict.kind, cluster.verdict.signal) == ("preempted", "SIGINT")
-
-
-def test_an_agent_that_is_lost_after_sigint_was_lost_to_the_kill():
-    cluster = warned("SIGINT")
-    cluster.lose(1)
-    cluster.end(killed(0, stopped=True))
-    cluster.gone(0)
-    assert (cluster.verdict.kind, cluster.verdict.signal) == ("preempted", "SIGINT")
-    assert "agent of node 1" in cluster.verdict.message
-
-
-def test_the_limit_that_is_told_after_our_own_warning_is_the_same_limit():
-    cluster = warned(None)
-    cluster.tell(0, messages.Signalled(signal="SIGUSR2"))
-    cluster.end(stop(0), stop(1, 1))
-    cluster.gone(0, 1)
-    assert (cluster.verdict.kind, cluster.verdict.signal) == ("time_limit", "SIGUSR2")
-    assert cluster.received(0).count("pause") == 1
-
-
-def test_sigterm_after_a_warning_hides_neither_a_failure_nor_a_stop():
-    for own, kind in ((end(0, exit_code=3), "exit"), (stop(0), "time_limit")):
-        cluster = warned()
-        cluster.end(own)
-        cluster.tell(0, messages.Signalled(signal="SIGTERM"))
-        cluster.end(killed(1, 1, stopped=True))
-        cluster.gone(0, 1)
-        assert cluster.verdict.kind == kind
-        assert cluster.verdict.exit_code_of_run == (75 if own.exit_code == 75 else 1)
-
-
-def test_sigterm_after_a_warning_has_a_verdict_where_no_rank_had_begun():
-    cluster = warned()
-    cluster.tell(0, messages.Signalled(signal="SIGTERM"))
-    cluster.gone(0, 1)
-    assert (cluster.verdict.kind, cluster.verdict.state) == ("time_limit", "failed")
-
-
-def test_nodes_that_do_not_fit_together_end_the_run_before_any_rank_starts():
-    cluster = Cluster()
-    cluster.join(0)
-    odd = NodeFacts(node=1, host="host1", num_nodes=5, device="cpu")
-    cluster.tell(1, messages.Join(facts=odd))
-    cluster.gone(0, 1)
-    assert cluster.verdict.kind == "launch"
-    assert "node 1 (host host1) belongs to a job of 5 nodes" in cluster.verdict.message
-    assert cluster.stores == 0

@@ -5,18 +5,15 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
 from pathlib import Path
 
 import pytest
-from harness import start_script
 from rank_places import environment_of, place
 
 from hpcdist.runs.events import read_events
 from hpcdist.summary import summarize
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SNAPSHOTS = Path(__file__).parents[1] / "foreign" / "programs" / "ddp_snapshot.py"
 ENDLESS = 100_000
 STOPS = {
     # Example -> package, phases that it records
@@ -85,33 +82,3 @@ def go_on(zygote, run_script):
 def has_stepped(run):
     path = run.event_file(1)
     return path.exists() and any(e["event"] == "steps" for e in read_events(path))
-
-
-def test_a_training_from_a_snapshot_leaves_what_it_leaves_without_hpcdist(
-    zygote, launch, write_script, tmp_path
-):
-    """Two ranks either way; `make foreign` has it under torchrun itself."""
-    ours, alone = tmp_path / "ours", [tmp_path / f"alone-{rank}" for rank in range(2)]
-    for folder in (ours, *alone):
-        folder.mkdir()
-    (alone[1] / "snapshot.pt").symlink_to(alone[0] / "snapshot.pt")  # in one folder, as it were
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = str(probe.getsockname()[1])
-    children = []
-    for rank, folder in enumerate(alone):
-        environment = environment_of(place(ranks_per_node=2, rank=rank)) | {"MASTER_PORT": port}
-        del environment["TORCHELASTIC_USE_AGENT_STORE"]
-        children.append(start_script(zygote, folder, SNAPSHOTS, 4, environment=environment))
-    there = f"import os\nos.chdir({str(ours)!r})\n"  # agents of tests stay where their zygote is
-    launched = launch(write_script(there + SNAPSHOTS.read_text()), 4, gpus=2)
-    assert launched.verdict().kind == "done", launched.everything_said()
-    for child, folder in zip(children, alone, strict=True):
-        assert child.wait(150) == 0, (folder / "output").read_text()
-    left = {path.name: path.read_bytes() for folder in alone for path in folder.iterdir()}
-    del left["output"]
-    assert {path.name: path.read_bytes() for path in ours.iterdir()} == left
-    assert left.keys() == {
-        "snapshot.pt",
-        *(f"losses-{rank}.csv" for rank in (0, 1)),
-        *(f"last-{rank}.json" for rank in (0, 1)),
-    }

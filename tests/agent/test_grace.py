@@ -92,7 +92,6 @@ def test_the_verdict_names_the_ranks_that_took_longer_than_the_grace(start):
             (["got KeyboardInterrupt", "saved"], ["got SIGINT", "saved"]),
         ),
         (signal.SIGHUP, ("SIGHUP", "SIGTERM"), (["got SIGHUP", "saved"], ["got SIGTERM", "saved"])),
-        (signal.SIGTERM, ("SIGTERM", "nothing"), (["got SIGTERM", "saved"], [])),
     ],
     ids=lambda value: value.name if isinstance(value, signal.Signals) else "",
 )

@@ -1,9 +1,7 @@
 """The verdict on a hang names the collective operation, and the rank that never reached it."""
 
-import random
 import time
 
-import msgspec
 import pytest
 
 from hpcdist.agent.messages import HangReport
@@ -15,7 +13,6 @@ from hpcdist.runs.requests import (
     Collectives,
     GroupRecord,
     Operation,
-    describe,
     find_standstills,
     to_blame,
 )
@@ -86,9 +83,6 @@ elif case == "checkpoint":
         os.mkfifo(fifo := os.environ["HPCDIST_RUN_DIR"] + "/fifo")
         torch.save({"weights": x}, fifo)
     dist.barrier()
-elif case == "uneven":
-    for _ in range(3 - rank):
-        dist.all_reduce(x)
 elif case == "shapes":
     dist.all_reduce(torch.ones(10, dtype=torch.float64 if rank == 1 else torch.float32))
 rest()
@@ -107,7 +101,6 @@ VERDICTS = {
     "sharded": (2, ["rank 2 never reached all_gather"]),
     "checkpoint": (0, ["in save of serialization.py", "wait in barrier"]),
     "no group": (2, ["ranks 0 and 1 wait in init_process_group of distributed_c10d.py"]),
-    "uneven": (2, ["rank 2 never reached all_reduce(float[10]), number 3"]),
     "shapes": (None, ["rank 1 began all_reduce(double[10]) in its place"]),
 }
 BY_GLOO = "tensors of different sizes or types"
@@ -119,7 +112,7 @@ def test_what_hangs_is_named_with_the_operation_that_it_never_reached(launch, wr
         *VERDICTS,
         gpus=3,
         max_restarts=len(VERDICTS) - 1,
-        hang_timeout_s=2,
+        hang_timeout_s=1.2,
     )
     final = launched.verdict()
     for attempt, (case, (blamed, words)) in enumerate(VERDICTS.items()):
@@ -195,35 +188,6 @@ DONE, WAITS = operation(1), operation(2, done=False)
 )
 def test_the_rank_that_never_reached_an_operation_is_to_blame(accounts, blamed):
     assert to_blame(find_standstills(accounts, accounts)) == blamed
-
-
-def test_any_account_of_collectives_gives_a_sentence_or_is_refused():
-    numbers = random.Random(7)
-    for _ in range(2000):
-        values = {
-            rank: {"groups": [made_up_group(numbers) for _ in range(numbers.randrange(3))]}
-            for rank in range(numbers.randrange(4))
-        }
-        accounts = msgspec.convert(values, dict[int, Collectives])
-        describe(find_standstills(accounts, range(3), living=[2]), {0: "a.py:1"})
-    for time_s in (1e308, -1.0):
-        with pytest.raises(msgspec.ValidationError):
-            msgspec.convert({"number": 1, "name": "a", "begun_s": time_s}, Operation)
-
-
-def made_up_group(numbers):
-    operations = [
-        {
-            "number": numbers.choice([-1, 0, 1, 1, 2**62]),
-            "name": numbers.choice(["all_reduce", "all_gather", ""]),
-            "sizes": [[numbers.randrange(3)]] * numbers.randrange(3),
-            "dtypes": ["Float"] * numbers.randrange(3),
-            "is_done": numbers.random() < 0.5,
-        }
-        for _ in range(numbers.randrange(5))
-    ]
-    ranks = numbers.choice([None, [], [0, 0, 9], [1]])
-    return {"name": numbers.choice("01"), "ranks": ranks, "operations": operations}
 
 
 def test_a_rank_that_waits_elsewhere_for_another_one_is_not_to_blame():
@@ -316,7 +280,7 @@ def test_a_script_that_seems_to_hang_is_told_of_and_goes_on(launch, write_script
     assert hang.rank == 0
     told = "rank 0 never reached barrier, number 1 (at pauses.py:8 (<module>)), in which rank 1"
     assert told in hang.message
-    assert told in run.agent_log_file(0).read_text()
+    launched.wait(lambda: told in run.agent_log_file(0).read_text())
     assert not run.verdict_file.exists()
     for verb in ("status", "watch"):
         main([verb, str(run.path)])

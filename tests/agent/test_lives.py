@@ -31,6 +31,24 @@ STOPPED = Verdict(
     step=5,
 )
 
+WARNED = msgspec.structs.replace(STOPPED, kind="time_limit", signal="SIGUSR2")
+LOST = Verdict(
+    kind="agent_lost", state="failed", message="node 0 was lost", exit_code_of_run=1, node=0
+)
+OVERDUE = Verdict(
+    kind="time_limit",
+    state="failed",
+    message="ended by SIGTERM",
+    exit_code_of_run=1,
+    signal="SIGTERM",
+)
+ENDED = msgspec.structs.replace(STOPPED, exit_code=None, message="ended by SIGTERM")
+FAILED = Verdict(kind="exception", state="failed", message="no", exit_code_of_run=1)
+UNREACHED = Verdict(kind="launch", message="no route", host="n2", try_elsewhere=True, time_s=1.0)
+UNSTARTED = Verdict(
+    kind="launch", state="failed", message="no agent", exit_code_of_run=1, try_elsewhere=True
+)
+
 
 class Scheduler:
     """A scheduler that answers as it is told to; before, it is silent `silent` times, and `deaf`
@@ -46,6 +64,7 @@ class Scheduler:
         silent=0,
         deaf=0,
         difference=None,
+        patience_s=100.0,
     ):
         self.difference = difference
         self.decision = decision
@@ -57,7 +76,7 @@ class Scheduler:
         self.requeued = 0
         self.on_decide = lambda: None
         self.kill_wait_s = 30.0
-        self.patience_s = 100.0
+        self.patience_s = patience_s
 
     def life(self):
         return self.number
@@ -141,29 +160,100 @@ def test_a_stopped_run_leaves_the_verdict_to_its_last_life(run):
     assert (stopped.kind, stopped.message) == ("preempted", STOPPED.message)
 
 
-@pytest.mark.parametrize("why", ["the user says no", "the scheduler cannot", "it decides so"])
-def test_without_a_requeue_the_stop_is_the_final_verdict(run, why):
-    scheduler = {"the user says no": Scheduler(), "it decides so": Scheduler("final")}.get(why)
-    job = TrainJob(name="t", launch=Launch(requeue=why != "the user says no"))
-    conclude(run, job, STOPPED, scheduler)
+PREEMPTED, WARNING = ("preempted", "preempted", 75), ("time_limit", "preempted", 75)
+NEVER = TrainJob(name="t", launch=Launch(requeue=False))
+OVER = ("time_limit", "failed", 1)
+ENDS = {
+    # name: (job, how the attempt ended, the scheduler's answers; whether that is the end, whether
+    # hpcdist requeues the job, kind, state and exit code, words of the message)
+    "the user wants no requeue": (NEVER, STOPPED, {}, True, 0, PREEMPTED, STOPPED.message),
+    "the scheduler decides so": (TRAINING, STOPPED, {"decision": "final"}, True, 0, PREEMPTED, ""),
+    "no agent could be started": (NEVER, UNSTARTED, {}, True, 0, ("launch", "failed", 1), ""),
+    "a failure is final": (TRAINING, FAILED, {}, True, 0, ("exception", "failed", 1), "no"),
+    "it requeues by itself": (TRAINING, STOPPED, {"decision": "leave"}, False, 0, PREEMPTED, ""),
+    "a requeue that fails": (
+        *(TRAINING, STOPPED, {"error": SchedulerError("no")}, True, 0, PREEMPTED),
+        "stopped at step 5 by SIGTERM; it could not be requeued: ",
+    ),
+    "a scheduler that says nothing": (
+        *(TRAINING, STOPPED, {"decision": None}, True, 0, PREEMPTED),
+        "preempted or requeued: stopped at step 5 by SIGTERM; it could not be requeued: ",
+    ),
+    "SIGTERM for the limit": (
+        *(TRAINING, STOPPED, {"cause": "time_limit"}, False, 1, ("time_limit", "preempted", 75)),
+        "the time limit was reached: stopped",
+    ),
+    "SIGTERM for a preemption": (
+        *(TRAINING, STOPPED, {"cause": "preemption"}, False, 1, PREEMPTED, "preempted: stopped"),
+    ),
+    "SIGTERM for either": (
+        *(TRAINING, STOPPED, {"cause": "requeue or preemption"}, False, 1, PREEMPTED),
+        "preempted or requeued: stopped",
+    ),
+    "a training at its limit has saved nothing": (
+        *(TRAINING, OVERDUE, {"cause": "time_limit"}, True, 0, OVER),
+        "the time limit was reached: ended by SIGTERM",
+    ),
+    "a training at its limit was not warned": (
+        *(TRAINING, ENDED, {"cause": "time_limit"}, True, 0, OVER),
+        "the time limit was reached: ended by SIGTERM",
+    ),
+    "a script at its limit has saved nothing": (
+        *(SCRIPT, OVERDUE, {"cause": "time_limit"}, True, 0, OVER),
+        "; a script is started again after its limit",
+    ),
+    "who did not stop before a preemption goes on all the same": (
+        *(SCRIPT, OVERDUE, {"decision": "leave", "cause": "requeue or preemption"}, False, 0),
+        *(PREEMPTED, ""),
+    ),
+    "it is silent for a while": (TRAINING, WARNED, {"silent": 12}, False, 1, WARNING, ""),
+    "it has heard and says nothing": (TRAINING, WARNED, {"deaf": 1}, False, 1, WARNING, ""),
+    "it is silent, then deaf": (TRAINING, WARNED, {"silent": 1, "deaf": 1}, False, 1, WARNING, ""),
+    "a request that was perhaps heard": (
+        *(TRAINING, WARNED, {"error": RequeueUnclearError("LSF may, or not")}, False, 0, WARNING),
+        "; LSF may, or not",
+    ),
+    "the next life is told what is different": (
+        *(TRAINING, UNREACHED, {"difference": "it starts again without n2"}, False, 1),
+        *(("launch", "failed", 1), "no route; it starts again without n2"),
+    ),
+    "an agent that is cut off leaves the run to the others": (
+        *(TRAINING, LOST, {"decision": None}, False, 0, ("agent_lost", "failed", 1)),
+        "could not be requeued",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_the_end_of_a_life_is_the_end_of_the_run_or_not(run, name):
+    job, verdict, answers, is_final, requeued, (kind, state, code), words = ENDS[name]
+    begin_attempt(run, job, life=0)
+    conclude(run, job, verdict, scheduler := Scheduler(**answers))
+    final, stopped = run.read_verdict(), run.read_attempt_verdict(0)
+    assert (final is not None) == is_final
+    told = final if is_final else stopped
+    assert (told.kind, told.state, told.exit_code_of_run) == (kind, state, code)
+    assert words in told.message
+    assert scheduler.requeued == requeued
+    if verdict is LOST:  # whoever can ask the scheduler may still act
+        assert run.claim_end_of_life(0)
+
+
+def test_without_a_scheduler_the_stop_is_the_final_verdict(run):
+    conclude(run, TRAINING, STOPPED, None)
     assert run.read_verdict() == STOPPED
-    assert scheduler is None or not scheduler.requeued
 
 
-def test_a_scheduler_that_requeues_by_itself_is_not_asked_to(run):
+@pytest.mark.parametrize("answers", [{"decision": None}, {"error": SchedulerError("no")}])
+@pytest.mark.parametrize(
+    ("verdict", "patience_s", "waited_s"),
+    [(WARNED, 100.0, 100), (WARNED, lsf.patience_s, 540), (STOPPED, 100.0, 15)],
+    ids=["warned", "on LSF", "SIGTERM"],
+)
+def test_how_long_a_silent_scheduler_is_asked(run, verdict, patience_s, waited_s, answers):
     begin_attempt(run, TRAINING, life=0)
-    conclude(run, TRAINING, STOPPED, scheduler := Scheduler("leave"))
-    assert (run.read_verdict(), run.read_attempt_verdict(0)) == (None, STOPPED)
-    assert not scheduler.requeued
-
-
-@pytest.mark.parametrize("scheduler", [Scheduler(error=SchedulerError("no")), Scheduler(None)])
-def test_a_requeue_that_fails_is_told_in_the_final_verdict(run, scheduler):
-    begin_attempt(run, TRAINING, life=0)
-    conclude(run, TRAINING, STOPPED, scheduler)
-    verdict = run.read_verdict()
-    assert verdict.exit_code_of_run == 75
-    assert "stopped at step 5 by SIGTERM; it could not be requeued: " in verdict.message
+    assert conclude(run, TRAINING, verdict, Scheduler(patience_s=patience_s, **answers)) == waited_s
+    assert "it could not be requeued" in run.read_verdict().message
 
 
 def test_a_life_that_ends_on_a_full_disk_is_not_requeued_and_has_a_verdict(small_disk):
@@ -185,12 +275,6 @@ def test_of_several_agents_one_requeues(run):
         conclude(run, TRAINING, lost, scheduler)
     assert [scheduler.requeued for scheduler in agents] == [1, 0]
     assert run.read_verdict() is None
-
-
-def test_a_failure_is_final(run):
-    failed = Verdict(kind="exception", state="failed", message="no", exit_code_of_run=1)
-    conclude(run, TRAINING, failed, scheduler := Scheduler())
-    assert (run.read_verdict(), scheduler.requeued) == (failed, 0)
 
 
 def test_a_life_that_ended_before_its_first_attempt_counts_as_one(run):
@@ -262,10 +346,6 @@ def test_a_script_of_which_nothing_is_known_is_started_ten_times(run):
     assert "10 starts: those of attempts 0-9 ended" in verdict.message
 
 
-WARNED = msgspec.structs.replace(STOPPED, kind="time_limit", signal="SIGUSR2")
-LOST = Verdict(
-    kind="agent_lost", state="failed", message="node 0 was lost", exit_code_of_run=1, node=0
-)
 EARLY = msgspec.structs.replace(STOPPED, exit_code=None, step=None)
 
 
@@ -286,50 +366,6 @@ def test_lives_that_lose_a_node_may_be_the_jobs_own_doing(run):
         assert live(run, TRAINING, life, verdict=LOST)
     assert not live(run, TRAINING, 2, verdict=LOST)
     assert "3 starts: those of attempts 0, 1 and 2" in run.read_verdict().message
-
-
-CAUSES = {
-    "time_limit": ("the time limit was reached: ", "time_limit"),
-    "preemption": ("preempted: ", "preempted"),
-    "requeue or preemption": ("preempted or requeued: ", "preempted"),
-}
-
-
-@pytest.mark.parametrize("cause", CAUSES)
-def test_what_sigterm_was_for_is_told_as_the_scheduler_knows_it(run, cause):
-    begin_attempt(run, TRAINING, life=0)
-    conclude(run, TRAINING, STOPPED, Scheduler(cause=cause))
-    verdict = run.read_attempt_verdict(0)
-    words, kind = CAUSES[cause]
-    assert (verdict.message, verdict.kind) == (words + STOPPED.message, kind)
-    assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75)
-
-
-def test_what_a_scheduler_that_does_not_answer_knows_is_left_open(run):
-    conclude(run, TRAINING, STOPPED, Scheduler(None))
-    assert run.read_verdict().message.startswith("preempted or requeued: stopped at step 5")
-
-
-OVERDUE = Verdict(
-    kind="time_limit",
-    state="failed",
-    message="ended by SIGTERM",
-    exit_code_of_run=1,
-    signal="SIGTERM",
-)
-ENDED = msgspec.structs.replace(STOPPED, exit_code=None, message="ended by SIGTERM")
-
-
-@pytest.mark.parametrize("verdict", [OVERDUE, ENDED], ids=["warned before", "not warned"])
-@pytest.mark.parametrize("job", [TRAINING, SCRIPT], ids=["training", "script"])
-def test_at_the_limit_a_run_that_has_saved_nothing_is_over(run, job, verdict):
-    begin_attempt(run, job, life=0)
-    conclude(run, job, verdict, scheduler := Scheduler(cause="time_limit"))
-    final = run.read_verdict()
-    assert (final.kind, final.state, final.exit_code_of_run) == ("time_limit", "failed", 1)
-    assert final.message.startswith("the time limit was reached: ended by SIGTERM")
-    assert ("; a script is started again after its limit" in final.message) == (job is SCRIPT)
-    assert not scheduler.requeued
 
 
 @pytest.mark.parametrize("saves", [True, False], ids=["saves", "only records"])
@@ -360,65 +396,6 @@ def test_at_the_limit_a_training_goes_on_where_it_has_saved_in_this_life(run):
     save_checkpoint(run, 5)
     conclude(run, TRAINING, OVERDUE, scheduler := Scheduler(cause="time_limit"))
     assert (run.read_verdict(), scheduler.requeued) == (None, 1)
-
-
-def test_who_did_not_stop_before_a_preemption_goes_on_all_the_same(run):
-    begin_attempt(run, SCRIPT, life=0)
-    conclude(run, SCRIPT, OVERDUE, Scheduler("leave", cause="requeue or preemption"))
-    verdict = run.read_attempt_verdict(0)
-    assert (verdict.kind, verdict.state, verdict.exit_code_of_run) == ("preempted", "preempted", 75)
-
-
-@pytest.mark.parametrize("scheduler", [{"silent": 12}, {"deaf": 1}, {"silent": 1, "deaf": 1}])
-def test_a_scheduler_that_is_silent_for_a_while_is_asked_again(run, scheduler):
-    begin_attempt(run, TRAINING, life=0)
-    conclude(run, TRAINING, WARNED, scheduler := Scheduler(**scheduler))
-    assert (run.read_verdict(), scheduler.requeued) == (None, 1)
-
-
-@pytest.mark.parametrize(
-    ("verdict", "waited_s"), [(WARNED, 100), (STOPPED, 15)], ids=["warned", "SIGTERM"]
-)
-@pytest.mark.parametrize("silent", ["at once", "when it is to requeue"])
-def test_how_long_it_is_asked(run, verdict, waited_s, silent):
-    begin_attempt(run, TRAINING, life=0)
-    scheduler = Scheduler(None) if silent == "at once" else Scheduler(error=SchedulerError("no"))
-    assert conclude(run, TRAINING, verdict, scheduler) == waited_s
-    assert "it could not be requeued" in run.read_verdict().message
-
-
-def test_a_request_that_was_perhaps_heard_leaves_the_run_to_its_scheduler(run):
-    begin_attempt(run, TRAINING, life=0)
-    scheduler = Scheduler(error=RequeueUnclearError("LSF may start it again, or not"))
-    assert conclude(run, TRAINING, WARNED, scheduler) == 100
-    assert run.read_verdict() is None
-    verdict = run.read_attempt_verdict(0)
-    assert verdict.message.endswith("; LSF may start it again, or not")
-    assert verdict.exit_code_of_run == 75
-
-
-def test_a_scheduler_that_leaves_its_jobs_more_time_is_asked_for_longer(run):
-    scheduler = Scheduler(None)
-    scheduler.patience_s = lsf.patience_s
-    begin_attempt(run, TRAINING, life=0)
-    assert conclude(run, TRAINING, WARNED, scheduler) == 540
-
-
-def test_what_is_different_in_the_next_life_is_told_with_the_end_of_this_one(run):
-    lost = Verdict(kind="launch", message="no route", host="n2", try_elsewhere=True, time_s=1.0)
-    begin_attempt(run, TRAINING, life=0)
-    scheduler = Scheduler(difference="it starts again without n2")
-    conclude(run, TRAINING, lost, scheduler)
-    assert run.read_verdict() is None
-    assert run.read_attempt_verdict(0).message == "no route; it starts again without n2"
-
-
-def test_an_agent_that_is_cut_off_leaves_the_run_to_the_others(run):
-    begin_attempt(run, TRAINING, life=0)
-    conclude(run, TRAINING, LOST, Scheduler(None))
-    assert run.read_verdict() is None
-    assert "could not be requeued" in run.read_attempt_verdict(0).message
-    assert run.claim_end_of_life(0)  # whoever can ask the scheduler may still act
 
 
 @pytest.mark.parametrize("answer", ["requeue", None], ids=["answered", "silent"])
@@ -465,11 +442,6 @@ def test_an_attempt_that_told_its_end_is_not_lost(run):
     assert run.read_attempt_verdict(0).kind == "preempted"
 
 
-UNSTARTED = Verdict(
-    kind="launch", state="failed", message="no agent", exit_code_of_run=1, try_elsewhere=True
-)
-
-
 def test_a_job_in_which_no_agent_could_be_started_is_started_again_as_often_as_any(run):
     def begin_in_vain(life):
         scheduler = Scheduler(life=life)
@@ -486,9 +458,3 @@ def test_a_job_in_which_no_agent_could_be_started_is_started_again_as_often_as_a
     assert "no progress in 3 starts: those of attempts 0, 1 and 2 ended" in verdict.message
     assert "(the last: no agent)" in verdict.message
     assert [run.read_attempt_verdict(attempt).message for attempt in (1, 2)] == ["no agent"] * 2
-
-
-def test_without_a_requeue_a_job_in_which_no_agent_could_be_started_has_failed(run):
-    job = TrainJob(name="t", launch=Launch(requeue=False))
-    conclude(run, job, UNSTARTED, Scheduler(), has_begun=False)
-    assert run.read_verdict() == UNSTARTED

@@ -7,7 +7,6 @@ from meeting_host import MeetingHost, join_in_time, write_place
 
 from hpcdist.agent import messages
 from hpcdist.agent.meeting import join_meeting
-from hpcdist.agent.messages import Beat
 from hpcdist.agent.node import CannotLaunchError
 from hpcdist.runs.run import Run
 
@@ -54,19 +53,6 @@ def test_a_node_that_comes_again_takes_the_place_of_its_former_connection(host):
     host.meeting.send([1], messages.Close())  # nobody is there, which on_lost has told
 
 
-def test_those_who_have_joined_stay_when_the_port_is_closed(host):
-    with host.serving():
-        joined = [join_in_time(host.run, node).channel for node in (1, 2)]
-    waiting = host.connect()
-    host.turn_until(lambda: host.num_strangers == 1)
-    host.meeting.close_entrance()
-    assert host.num_members == 2
-    with waiting, pytest.raises(ConnectionRefusedError):
-        host.connect()
-    for channel in joined:
-        channel.close()
-
-
 def test_an_agent_goes_past_the_place_of_a_former_life_also_where_that_still_answers(tmp_path):
     """As where the scheduler's daemons died, and with them nothing of the job."""
     former = MeetingHost(tmp_path / "former", life=0)
@@ -88,20 +74,6 @@ def test_an_agent_of_a_former_life_leaves_the_run_to_a_later_one(tmp_path):
     host = MeetingHost(tmp_path, life=2)
     with host.serving():
         assert join_in_time(host.run, life=1) is None
-    host.close()
-
-
-def test_beats_go_both_ways(tmp_path):
-    host = MeetingHost(tmp_path, agent_timeout_s=60)
-    with host.serving():
-        channel = join_in_time(host.run).channel
-    host.meeting.send([1], Beat())
-    assert channel.receive() == [Beat()]
-    channel.send(Beat())
-    channel.send(messages.Failed(sentence="heard"))
-    host.turn_until(lambda: host.heard)
-    assert host.heard == [(1, messages.Failed(sentence="heard"))]
-    channel.close()
     host.close()
 
 

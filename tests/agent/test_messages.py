@@ -68,22 +68,3 @@ def test_the_end_of_the_other_side_is_told(channels):
         channel.receive()
     with pytest.raises(ChannelClosedError):
         channel.send(messages.Close())
-
-
-def test_large_messages_pass(channels):
-    channel, other = channels
-    reader = Channel(other, messages.FROM_FORKSERVER)
-    channel.send(messages.Failed(sentence="y" * 100_000))
-    got = []
-    while not got:
-        got = reader.receive()
-    assert len(got[0].sentence) == 100_000
-
-
-def test_a_host_that_vanishes_is_noticed_by_the_kernel():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        connection = socket.create_connection(server.getsockname())
-        channel = Channel(connection, messages.TO_AGENT)
-        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 20_000
-        channel.close()

@@ -150,23 +150,6 @@ def test_a_request_waits_until_that_of_another_command_is_taken(make_run):
     assert take_request(make_run) == requests[1]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b'{"id":"../../x","limit_s":1}',
-        b'{"profiled_steps":-1,"limit_s":1}',
-        b'{"limit_s":',
-        b"\xff",
-        b"x" * 10_000_000,
-    ],
-    ids=["name", "steps", "torn", "bytes", "large"],
-)
-def test_what_is_no_request_is_removed(make_run, content):
-    files.write_whole(make_run.request_file, content)
-    assert take_request(make_run) is None
-    assert not make_run.request_file.exists()
-
-
 def test_a_request_that_others_could_have_written_is_not_read(make_run, tmp_path):
     request = Request(limit_s=1)
     send(make_run, request)

@@ -1,10 +1,7 @@
 """Where a rank hangs, read from what faulthandler writes."""
 
-import os
-
 import pytest
 
-from hpcdist.agent.forkserver import StackMemory
 from hpcdist.agent.inspection import parse
 from hpcdist.runs.requests import place_of
 
@@ -54,11 +51,6 @@ def test_who_waits_for_others(frames, where, calls, is_waiting):
     assert place_of(main_frames(text)) == (where, calls, is_waiting)
 
 
-@pytest.mark.parametrize("text", ["", "garbage\n", "Thread 0x1 (most recent call first):\n"])
-def test_no_stack_is_no_answer(text):
-    assert place_of(main_frames(text)) == (None, None, False)
-
-
 def test_of_two_dumps_the_newer_counts_without_the_thread_that_answers():
     def dump(line):
         return (
@@ -70,28 +62,3 @@ def test_of_two_dumps_the_newer_counts_without_the_thread_that_answers():
 
     found = parse(dump(1) + dump(2), {"8": "loader"})
     assert [(one.name, one.frames[0].line) for one in found] == [(None, 2), ("loader", 2)]
-
-
-def test_stacks_are_in_memory_until_there_are_some_and_are_kept_once(tmp_path):
-    memory = StackMemory(2)
-    first, second = (tmp_path / f"rank-{rank}.stacks" for rank in range(2))
-
-    pid = os.fork()
-    if not pid:  # a rank, which has its own alone
-        os.write(memory.only(1), b"one\n")
-        os._exit(0)
-    os.waitpid(pid, 0)
-
-    assert (memory.read(0), memory.read(1)) == ("", "one\n")
-    memory.keep(0, first)
-    memory.keep(1, second)
-    memory.keep(1, second)
-    assert memory.read(1, 2) == "e\n"
-    assert not first.exists()
-    assert second.read_text() == "one\n"
-    assert second.stat().st_mode & 0o777 == 0o600
-
-    memory.clear()  # for the ranks of the next attempt
-    assert memory.read(1) == ""
-    memory.keep(1, tmp_path / "rank-1.attempt-1.stacks")
-    assert list(tmp_path.iterdir()) == [second]

@@ -128,16 +128,8 @@ def test_nothing_is_sampled_where_that_is_off(launch, write_script):
 
 
 def test_sampling_that_fails_ends_with_a_note_and_the_run_goes_on(launch, write_script):
-    script = """
-        import time
-        from hpcdist.rank import context as rank
-        log = rank.current().run.agent_log_file(0)
-        deadline = time.monotonic() + 60
-        while not log.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-    """
-    launched = launch(write_script(_dedent(script)), agents=[])
+    script = f"{SCRIPT}\nwhile not context.run.agent_log_file(0).exists(): time.sleep(0.02)"
+    launched = launch(write_script(script), agents=[])
     launched.run.usage_file(0).mkdir()  # in the place of the file
     launched.start_agent(0)
     assert launched.verdict(90).kind == "done"
@@ -146,25 +138,15 @@ def test_sampling_that_fails_ends_with_a_note_and_the_run_goes_on(launch, write_
 
 
 def test_a_log_that_cannot_be_written_ends_no_run(launch, write_script):
-    script = """
-        import os, time
-        from hpcdist.rank import context as rank
-        context = rank.current()
-        deadline = time.monotonic() + 60
-        while not os.listdir(context.run.events_folder):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        own = context.run.event_file(context.rank)
-        own.unlink()
-        own.mkdir()  # so that the agent cannot close it, and has something to tell
-    """
-    launched = launch(write_script(_dedent(script)), agents=[])
+    own_is_gone = """
+while not os.listdir(context.run.events_folder): time.sleep(0.02)
+own = context.run.event_file(context.rank)
+own.unlink()
+own.mkdir()  # so that the agent cannot close it, and has something to tell
+"""
+    launched = launch(write_script(SCRIPT + own_is_gone), agents=[])
     launched.run.agent_log_file(0).mkdir()
     launched.run.usage_file(0).mkdir()
     launched.start_agent(0)
     assert launched.verdict(90).kind == "done"
     assert os.listdir(launched.run.event_file(0)) == []
-
-
-def _dedent(text):
-    return "\n".join(line.removeprefix(" " * 8) for line in text.splitlines())

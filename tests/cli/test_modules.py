@@ -1,7 +1,6 @@
 """Modules are submitted by name, and run as by python -m."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -87,12 +86,7 @@ def test_from_python_a_module_is_submitted_too(user, monkeypatch):
     assert run.logs() == "['a'] 0\n"
 
 
-@pytest.mark.parametrize("zipped", [False, True], ids=["folder", "zip"])
-def test_a_snapshot_of_a_module_is_what_runs(user, zipped):
-    if zipped:
-        shutil.make_archive(str(user.folder / "lib"), "zip", user.folder, "pkg")
-        shutil.rmtree(user.folder / "pkg")
-        user.environment["PYTHONPATH"] = str(user.folder / "lib.zip")
+def test_a_snapshot_of_a_module_is_what_runs(user):
     subprocess.run(["git", "init", "-q"], cwd=user.folder, check=True, timeout=150)
     done = user("submit", "-m", "pkg.sub.tell", "--local", "--snapshot")
     assert done.returncode == 0, done.stderr
@@ -101,7 +95,7 @@ def test_a_snapshot_of_a_module_is_what_runs(user, zipped):
     snapshot = Path(json.loads(spec.read_text())["snapshot"]["folder"])
     assert snapshot != user.folder
     assert told["path"] == str(snapshot)
-    assert told["file"] == str(snapshot / ("lib.zip" if zipped else "") / "pkg/sub/tell.py")
+    assert told["file"] == str(snapshot / "pkg/sub/tell.py")
     assert "not among the files" not in done.stderr
 
 

@@ -5,6 +5,7 @@ from multiprocessing import connection, get_context
 import pytest
 import torch
 
+from hpcdist.data import FastImages
 from hpcdist.data.arrays import Samples
 from hpcdist.data.batches import make_batches
 from hpcdist.data.order import Share
@@ -18,19 +19,15 @@ SHARES = [
 LIMIT_S = 30
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_batches_have_the_memory_format_of_the_data_set(num_workers, memory_format, channels):
-    images = torch.randn(6, channels, 5, 4).contiguous(memory_format=memory_format)
+def test_a_batch_of_samples_in_memory_is_cut_out_of_them():
+    images = torch.randn(6, 1, 5, 4)
     samples = Samples(images=images, labels=torch.arange(6))
     order = torch.tensor([3, 1, 5, 0, 2, 4])
-    batches = make_batches(samples, torch.device("cpu"), Data(workers=num_workers))
+    batches = make_batches(samples, torch.device("cpu"), Data())
     found = list(batches.epoch(order, SHARES, 0))
     assert [batch.labels.tolist() for batch in found] == [[3, 1, 5], [0, 2]]
     for batch in found:
         assert batch.images.equal(images[batch.labels])
-        assert batch.images.is_contiguous(memory_format=memory_format)
 
 
 @pytest.mark.parametrize("rank_ends", ["before", "after"])
@@ -38,10 +35,10 @@ def test_a_worker_ends_with_its_rank_also_when_that_ends_before_it_starts(rank_e
     fork = get_context("fork")
     reading, writing = fork.Pipe(duplex=False)
     lives, is_alive = fork.Pipe(duplex=False)
+    photographs = FastImages([("unread.jpg", 0)], shape=(3, 2, 2))
 
     def become_rank():
-        samples = Samples(images=torch.zeros(4, 1, 2, 2), labels=torch.arange(4))
-        loader = make_batches(samples, torch.device("cpu"), Data(workers=1))._loader
+        loader = make_batches(photographs, torch.device("cpu"), Data(workers=1))._loader
         rank_pid = os.getpid()
         if os.fork():
             if rank_ends == "after":

@@ -15,7 +15,6 @@ PROGRAMS = Path(__file__).parent / "programs"
 LIMIT_S = 120.0
 _END_S = 20.0
 _POLL_S = 0.05
-_MODULES = {"torchrun": "torch.distributed.run", "hpcdist": "hpcdist"}
 _ROOT_CAUSE = re.compile(
     r"Root Cause \(first observed failure\):.*?rank +: (\d+) .*?exitcode +: (-?\d+)"
     r".*?traceback : (.*?)\s*=====",
@@ -55,8 +54,6 @@ def run_both(zygote, row, place):
         given = _furnish(folder, row)
         arguments = make_arguments(row, folder.parent)
         call = (command, arguments, str(Path(sys.executable).parent))
-        if row.is_executed:
-            call = ("program", sys.executable, "-m", _MODULES[command], *arguments)
         with (folder.parent / "told").open("ab") as told:
             child = zygote.call(
                 *call,

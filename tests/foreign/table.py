@@ -56,9 +56,6 @@ class Row:
     """Why the first failure's exit code is another."""
     exit_code_differs: str = ""
     """Why the command's exit code is another."""
-    is_executed: bool = False
-    """Both commands are started as by a shell; else they are forked from a process that has
-    imported them, which saves seconds."""
     packages: tuple[str, ...] = ()
     """Modules that must be there; else the row is skipped."""
     is_slow: bool = False
@@ -155,24 +152,6 @@ def _shadowing(folder):
         (folder / f"{name}.py").write_text("IS_OWN = True\n")
 
 
-def _hydra_config(folder):
-    (folder / "conf").mkdir()
-    (folder / "conf" / "config.yaml").write_text("lr: 0.1\nmodel: {width: 3}\n")
-
-
-def _parquet(path):
-    import pyarrow.parquet
-
-    return pyarrow.parquet.read_table(path).to_pydict()
-
-
-def _hdf5(path):
-    import h5py
-
-    with h5py.File(path) as file:
-        return [file["loss"][:].tolist(), dict(file.attrs)]
-
-
 def _board(path):
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
@@ -189,10 +168,6 @@ def _mlflow(path):
         metrics = connection.execute("select key, value, step from metrics order by step")
         runs = connection.execute("select name, status from runs")
         return [metrics.fetchall(), runs.fetchall()]
-
-
-def _without_times(path):
-    return [line.partition("]")[2] for line in path.read_text().splitlines()]
 
 
 def _size(path):
@@ -329,7 +304,6 @@ _FORMS = [
     Row(name="script in a folder below", program="below/place.py", prepare=_below, differs=_PATH),
     Row(name="script that is a link", program="link.py", prepare=_link, differs=_PATH),
     Row(name="module", program="outer.part.program", how="module", prepare=_in_packages),
-    Row(name="package", program="outer.part", how="module", prepare=_in_packages, is_slow=True),
     Row(
         name="module in a namespace package",
         program="outer.part.program",
@@ -337,29 +311,11 @@ _FORMS = [
         prepare=_in_namespace,
     ),
     Row(
-        name="package that is a namespace",
-        program="outer.part",
-        how="module",
-        prepare=_in_namespace,
-        is_slow=True,
-    ),
-    Row(
         name="console entry point",
         program="./entry",
         how="command",
         prepare=_console_entry,
         differs=_PATH,
-    ),
-    Row(
-        name="console entry point that fails",
-        program="./entry",
-        how="command",
-        arguments=("6",),
-        exit_code=1,
-        failure_differs="both ranks leave at the same moment: either may be the first",
-        prepare=_console_entry,
-        differs=_PATH,
-        is_slow=True,
     ),
 ]
 
@@ -423,7 +379,6 @@ _PLAIN = [
     _script("children.py", compares=("output",)),
     _script("fork_ends.py", arguments=("raises",), compares=("output",)),
     _script("fork_ends.py", arguments=("exits",), compares=("output",), is_slow=True),
-    _script("fork_ends.py", arguments=("ends",), compares=("output",), is_slow=True),
     _script(
         "child_then_fails.py",
         arguments=("raises",),
@@ -463,14 +418,9 @@ _WITH_TORCH = [
         files=("random_numbers.py",),
         differs=_TORCH_PORTRAIT,
     ),
-    _script("ddp_snapshot.py", arguments=("4",), is_executed=True, is_slow=True),
-    _script("early_environment.py", environment={"OMP_NUM_THREADS": None}, is_slow=True),
-    _script("recorded.py", arguments=("exits",), exit_code=1, is_slow=True),
-    _script("recorded.py", arguments=("raises",), exit_code=1, is_slow=True),
+    _script("ddp_snapshot.py", arguments=("4",), is_slow=True),
     _script("ddp_snapshot.py", arguments=("2", "--no-destroy"), is_slow=True),
-    _script("children.py", label="in full", arguments=("all",), is_slow=True),
     _script("fsdp_checkpoint.py", readers=_CHECKPOINT, is_slow=True),
-    _script("compiled.py", is_slow=True),
 ]
 
 _OF_PACKAGES = [
@@ -484,7 +434,6 @@ _OF_PACKAGES = [
     )
     for name in ("test_sync", "test_ops")
 ] + [
-    _script("datasets_csv.py", packages=("datasets",), compares=("output",), is_slow=True),
     _script(
         "transformers_trainer.py",
         packages=("transformers", "accelerate"),
@@ -494,18 +443,6 @@ _OF_PACKAGES = [
     _script("lightning_trainer.py", readers=_CHECKPOINT, is_slow=True),
     _script("lightning_trainer.py", arguments=("second",), readers=_CHECKPOINT, is_slow=True),
     _script("fabric.py", is_slow=True),
-    _script("fabric.py", arguments=("unlaunched",), is_slow=True),
-    _script("rank_zero.py", compares=("output",), is_slow=True),
-    _script(
-        "hydra_app.py",
-        label="",
-        prepare=_hydra_config,
-        arguments=("lr=0.5", "hydra.run.dir=results/${oc.env:RANK}", "hydra.job.chdir=true"),
-        packages=("hydra",),
-        readers={"*hydra_app.log": _without_times},
-        ignores=("*hydra.yaml",),
-        is_slow=True,
-    ),
     _script("wandb_offline.py", packages=("wandb",), ignores=("wandb/*",), is_slow=True),
     _script(
         "wandb_offline.py",
@@ -519,18 +456,6 @@ _OF_PACKAGES = [
         packages=("mlflow", "tensorboard", "sqlalchemy"),
         readers={"mlflow.db": _mlflow, "board-*": _board},
         unnamed=r"tfevents\..*",
-        is_slow=True,
-    ),
-    _script(
-        "columns.py",
-        packages=("pyarrow", "h5py"),
-        readers={"*.parquet": _parquet, "*.h5": _hdf5},
-        is_slow=True,
-    ),
-    _script(
-        "deepspeed_zero.py",
-        packages=("deepspeed",),
-        environment={"DS_ACCELERATOR": "cpu"},
         is_slow=True,
     ),
 ]

@@ -10,7 +10,7 @@ import pytest
 from fuzz_kinds import KINDS
 from fuzzing import fuzz
 
-NUMBER = 250
+NUMBER = 150
 SEED = 1
 
 

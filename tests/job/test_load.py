@@ -158,7 +158,7 @@ def test_a_wrong_number_of_nodes_is_refused_with_the_flag(text):
         ("train.lr=.inf", "must be a finite number", "or leave it out"),
         ("train.lr=.nan", "must be a finite number", "or leave it out"),
         ("train.momentum=1", "train.momentum is 1, must be less than 1", "or leave it out"),
-        ("data.download=yes", 'data.download is "yes", must be true or false', "or leave it out"),
+        ("train.keep_best=yes", 'keep_best is "yes", must be true or false', "or leave it out"),
         ("launch.port_range=[1, 2]", "must be a list of 2 values", "or leave it out"),
         ("model=resnet18", "must be a section with keys", "model takes: name, args"),
         ("description.x=1", 'description is {"x": 1}, must be text', "leave it out"),

@@ -7,7 +7,7 @@ import time
 import pytest
 from cluster_user import CPU, TWO, User, job_id, log
 from counting import COUNT, await_counting, count, end_counting
-from lsf_site.config import STRICT
+from lsf_cluster import STRICT
 
 from hpcdist.runs.run import Sweep
 

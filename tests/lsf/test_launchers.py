@@ -3,7 +3,7 @@ be."""
 
 from cluster_user import CPU, TWO, User, job_id, log
 from counting import count, end_counting
-from lsf_site.config import STRICT
+from lsf_cluster import STRICT
 
 PLACE = """\
 import os, socket

@@ -49,6 +49,8 @@ def test_version_1_is_read_where_the_controller_is(tmp_path):
     write(folder / "cpu.cfs_period_us", "100000\n")
     membership = "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n0::/\n"
     assert cpu_quota(membership, tmp_path) == 2.0
+    write(folder / "cpu.cfs_quota_us", "-1\n")
+    assert cpu_quota(membership, tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -57,9 +59,3 @@ def test_version_1_is_read_where_the_controller_is(tmp_path):
 def test_no_limit_is_no_quota(tmp_path, content):
     write(tmp_path / "job" / "cpu.max", content)
     assert cpu_quota("0::/job\n", tmp_path) is None
-
-
-def test_no_quota_of_version_1_is_minus_one(tmp_path):
-    write(tmp_path / "cpu" / "cpu.cfs_quota_us", "-1\n")
-    write(tmp_path / "cpu" / "cpu.cfs_period_us", "100000\n")
-    assert cpu_quota("1:cpu:/\n", tmp_path) is None

@@ -78,17 +78,3 @@ def test_a_run_that_waits_again_has_no_pace_and_no_nodes(queued, said):
     assert watched.startswith("1 pending")
     assert "epoch 1, step 10/400" in watched
     assert "samples/s" not in watched
-
-
-def test_a_run_whose_steps_have_stopped_has_no_pace(queued, said):
-    made = queued("RUNNING")
-    path = made.run.event_file(0)
-    events = [json.loads(line) for line in path.read_text().splitlines()]
-    old = [json.dumps(event | {"time_s": event["time_s"] - 45}) for event in events]
-    path.write_text("\n".join([*old, ""]))
-    age_s = path.stat().st_mtime - 45
-    os.utime(path, (age_s, age_s))
-    for verb in ("status", "watch"):
-        shown = said(verb, made.run.path)
-        assert "10/400" in shown
-        assert "100 samples/s" not in shown

@@ -104,11 +104,6 @@ def test_what_goes_on_and_what_went_wrong_comes_first(drawn):
     assert drawn(VIEWS, title="12:00:00 all") == EXPECTED
 
 
-def test_a_scheduler_that_does_not_answer_is_told_in_the_frame(drawn):
-    notes = ["the state of 1 run is not known: slurm"]
-    assert drawn([], title="all", notes=notes) == ["no runs  all", f"note: {notes[0]}"]
-
-
 def test_a_narrow_terminal_keeps_all_figures_and_whole_names(drawn):
     ids = [f"ddp-20260101-120000-{end}" for end in ("aaaa", "bbbb")]
     views = [RunView(run=run, state="running", texts=[AT]) for run in ids]
@@ -117,13 +112,6 @@ def test_a_narrow_terminal_keeps_all_figures_and_whole_names(drawn):
     cells = [line.partition(" ")[::2] for line in lines[3:]]
     assert "".join(name for name, _ in cells) == "".join(ids)
     assert " ".join(" ".join(text.split()) for _, text in cells) == " ".join([f"running {AT}"] * 2)
-
-
-def test_what_is_said_of_a_run_is_cut_short(drawn):
-    views = [RunView(run="ddp-a", state="failed", texts=["word " * 100])]
-    lines = drawn(views, title="now", width=100)
-    assert len(" ".join(lines[3:])) < 400
-    assert lines[-1].endswith("…")
 
 
 @pytest.mark.parametrize("is_element", [False, True], ids=["job", "element of an array"])

@@ -3,11 +3,11 @@ that the hosts share, the one whose commands are on the PATH."""
 
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 from machine import LIMIT_S, Machine
+from queue_store import write_programs
 
 REAL = os.environ.get("HPCDIST_TEST_PBS")
 COMMANDS = ("qsub", "qstat", "qselect", "qdel", "qalter", "pbsnodes", "pbs_tmrsh")
@@ -61,15 +61,11 @@ def pbs(tmp_path, monkeypatch, command_process):
     """A job that the test leaves is an error."""
     if not REAL:
         commands, site = tmp_path / "bin", tmp_path / "site"
-        commands.mkdir()
         site.mkdir()
-        program = Path(__file__).parent / "pbs_site.py"
-        for name in COMMANDS:
-            text = f'#!/bin/sh\nexec "{sys.executable}" -I -S "{program}" {name} "$@"\n'
-            (commands / name).write_text(text)
-            (commands / name).chmod(0o755)
-        monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+        program = Path(__file__).with_name("pbs_site.py")
+        write_programs(commands, program, COMMANDS, "PBS_SITE", site)
         monkeypatch.setenv("PBS_SITE", str(site))
+        monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
         monkeypatch.setenv("HOME", str(site))  # the jobs' login shells read no profile
     cluster = Pbs(command_process)
     yield cluster

@@ -1,13 +1,9 @@
 """A PBS of two hosts for tests: behind its commands, jobs really run on this machine. It
 does what was seen of OpenPBS 23.06 with the options that hpcdist uses.
 
-Its state is a file in the folder PBS_SITE. Every job has a process of its own, a `mom`,
-which waits until the job may start, starts it, enforces its limit and notes its end.
+Its state is in the folder PBS_SITE; queue_store.py has what it shares with that of LSF.
 """
 
-import contextlib
-import fcntl
-import json
 import os
 import re
 import signal
@@ -16,6 +12,9 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+from queue_store import Store, signal_all
+
 HOSTS = ("127.0.1.1", "127.0.1.2")
 CPUS = 4
 KILL_DELAY_S = 5.0
@@ -23,21 +22,8 @@ PATIENCE_S = 30.0
 """PBS looks at limits every 10 s, and less often after a while."""
 POLL_S = 0.05
 SITE = Path(os.environ["PBS_SITE"])
+jobs = Store(SITE, {})
 SERVER = "pbs"
-
-
-@contextlib.contextmanager
-def jobs():
-    """All jobs by their ids, to be looked at and changed by one process at a time."""
-    with (SITE / "lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        path = SITE / "jobs.json"
-        found = json.loads(path.read_text()) if path.exists() else {}
-        before = json.dumps(found)
-        yield found
-        if json.dumps(found) != before:
-            path.with_suffix(".new").write_text(json.dumps(found))
-            path.with_suffix(".new").rename(path)
 
 
 def number(job_id):
@@ -297,10 +283,10 @@ def run(job_id, hosts):
         is_late = job["limit_s"] is not None and time.time() - begin_s > job["limit_s"] + PATIENCE_S
         if told_s is None and (deleted or is_late):
             told_s = time.time()
-            signal_all(cookie, signal.SIGTERM)
+            signal_all(signal.SIGTERM, PBS_JOBCOOKIE=cookie)
         elif told_s is not None and time.time() - told_s > KILL_DELAY_S:
-            signal_all(cookie, signal.SIGKILL)
-    signal_all(cookie, signal.SIGKILL)
+            signal_all(signal.SIGKILL, PBS_JOBCOOKIE=cookie)
+    signal_all(signal.SIGKILL, PBS_JOBCOOKIE=cookie)
     code = process.returncode
     with jobs() as known:
         known[job_id]["resources_used.walltime"] = _hours(int(time.time() - begin_s))
@@ -320,14 +306,6 @@ def note_end(job, known, *, substate):
         known[job["array"]] |= {"job_state": "F", "Exit_status": 0}  # whatever theirs are
     for other in job["depend"].get("beforeok", ()) if job.get("Exit_status") != 0 else ():
         known[other]["is_dropped"] = True
-
-
-def signal_all(cookie, signum):
-    mark = f"PBS_JOBCOOKIE={cookie}".encode()
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if mark in path.read_bytes().split(b"\0"):
-                os.kill(int(path.parent.name), signum)
 
 
 def pbs_tmrsh(words):

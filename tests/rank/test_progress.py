@@ -25,27 +25,6 @@ def test_a_forked_rank_is_seen_by_its_parent():
     assert [board.read(rank).step for rank in (0, 2)] == [None, None]
 
 
-def test_no_step_is_told_from_step_0():
-    board = ProgressBoard(1)
-    slot = board.slot(0)
-    slot.alive()
-    assert board.read(0).step is None
-    slot.step(0)
-    assert board.read(0).step == 0
-    slot.finish()
-    assert (board.read(0).step, board.read(0).finished) == (0, True)
-
-
-def test_a_cleared_board_has_forgotten():
-    board = ProgressBoard(2)
-    for rank in range(2):
-        board.slot(rank).step(5)
-    board.clear()
-    for rank in range(2):
-        seen = board.read(rank)
-        assert (seen.alive_ns, seen.step, seen.finished) == (0, None, False)
-
-
 def rank_that_stops(board, rank, step_s, says):
     """Fork a rank whose steps take `step_s`; it says when it has begun, and in the end the boundary
     at which it stopped."""
@@ -101,15 +80,3 @@ def test_without_an_order_nothing_stops_and_a_cleared_board_has_none():
     board.clear()
     assert board.last_boundary() == 0
     assert not board.slot(0).should_stop()
-
-
-def test_marks_outlast_the_steps():
-    board = ProgressBoard(1)
-    slot = board.slot(0)
-    slot.alive()
-    slot.values.ignores_sigterm = True
-    slot.step(3)
-    assert board.read(0).ignores_sigterm
-    slot.finish()
-    assert board.read(0).ignores_sigterm
-    assert board.read(0).finished

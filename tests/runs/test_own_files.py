@@ -20,7 +20,7 @@ from hpcdist.schedulers.base import JobPlace, Target
 from hpcdist.schedulers.local import scheduler as local
 from hpcdist.schedulers.lsf import hosts
 from hpcdist.schedulers.slurm.slurm import scheduler as slurm
-from hpcdist.schedulers.tasks import SummaryTask
+from hpcdist.schedulers.tasks import AgentTask
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_every_script_looks_at_the_folders_of_the_snapshot_first():
 
 def theirs(folder):
     """Tasks by which a job would write where the attacker wants it."""
-    task = {"type": "summary", "run_paths": [], "folder": f"{folder}/pwned"}
+    task = {"run_path": f"{folder}/pwned", "scheduler": "local"}
     return json.dumps({"0": task})
 
 
@@ -248,6 +248,6 @@ def test_sbatch_gets_the_script_and_not_its_path(tmp_path, monkeypatch):
     sbatch.chmod(0o755)
     monkeypatch.setenv("PATH", str(sbatch.parent), prepend=os.pathsep)
     script = f"#!/bin/bash\ntrue {os.fsdecode(bytes([0xFC]))}\n"
-    task = SummaryTask(run_paths=[], folder="")
-    assert slurm.submit_task(None, target, task, script) == ("7", [])
+    task = AgentTask(run_path="", scheduler="slurm")
+    assert submitting.Handover(slurm, target, script).submit_all([task]) == ["7"]
     assert (tmp_path / "sent").read_bytes() == b"#!/bin/bash\ntrue \xfc\n"

@@ -12,7 +12,7 @@ from full_disks import fill
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
 from hpcdist.runs.run import Run, all_runs, find_run, is_run, runs_folder, slug
-from hpcdist.runs.spec import JobOutline, RunSpec
+from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
 
 
@@ -77,20 +77,6 @@ def test_without_runs_the_error_says_how_to_make_one(tmp_path):
     assert "hpcdist submit" in caught.value.hint
 
 
-def test_what_is_no_run_is_left_out(tmp_path):
-    run = make_run(tmp_path, "ddp", 1.0)
-    (tmp_path / "notes.txt").write_text("")
-    (tmp_path / "folder").mkdir()
-    assert [found.id for found in all_runs(tmp_path)] == [run.id]
-
-
-def test_a_run_with_a_torn_spec_still_counts(tmp_path):
-    run = make_run(tmp_path, "ddp", 1.0)
-    run.spec_file.write_text('{"created_s": 1')
-    assert [found.id for found in all_runs(tmp_path)] == [run.id]
-    assert run.read_spec() is None
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -121,16 +107,9 @@ def test_a_run_is_known_by_its_spec_and_by_its_folders_where_that_is_damaged(tmp
     assert is_run(renamed)
     (renamed / "spec.json").write_text("{")
     assert is_run(renamed)
+    assert Run(renamed).read_spec() is None
     (renamed / "attempts").rmdir()
     assert not is_run(renamed)
-
-
-def test_a_file_in_place_of_the_runs_folder_is_refused(tmp_path):
-    (tmp_path / "runs").write_text("")
-    with pytest.raises(RunDirectoryError, match="is a file, not a folder"):
-        Run.create(tmp_path / "runs", "ddp")
-    with pytest.raises(RunDirectoryError):
-        all_runs(tmp_path / "runs")
 
 
 def test_a_folder_that_cannot_be_made_is_refused():
@@ -169,13 +148,6 @@ def test_the_first_verdict_stays(tmp_path):
     assert run.read_verdict() == done
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"kind": "nonsense"}'])
-def test_a_torn_or_foreign_verdict_reads_as_none(tmp_path, content):
-    run = Run.create(tmp_path, "ddp")
-    run.verdict_file.write_text(content)
-    assert run.read_verdict() is None
-
-
 def test_attempt_numbers_are_taken_once(tmp_path):
     run = Run.create(tmp_path, "ddp")
     assert run.newest_attempt() == -1
@@ -184,16 +156,6 @@ def test_attempt_numbers_are_taken_once(tmp_path):
     assert taken == list(range(16))
     assert run.newest_attempt() == 15
     assert os.listdir(run.attempts_folder)
-
-
-def test_a_run_holds_back_space_for_its_verdict(tmp_path):
-    run = Run.create(tmp_path / "runs", "job")
-    reserve = run.launch_folder / "reserve"
-    assert reserve.stat().st_blocks * 512 >= 1 << 17
-    verdict = Verdict(kind="done", state="done", message="well", exit_code_of_run=0)
-    assert run.write_verdict(verdict)
-    assert not reserve.exists()
-    assert run.read_verdict() == verdict
 
 
 def test_a_verdict_is_written_whatever_takes_the_room_that_others_free(small_disk):
@@ -235,23 +197,6 @@ def test_a_damaged_file_is_named_with_its_key_and_value(tmp_path, content, said)
     files.write_json(run.spec_file, content)
     assert run.read_spec() is None
     assert run.describe_damage() == f"spec.json cannot be read: {said}"
-
-
-def test_the_outline_of_a_damaged_job_has_its_defaults():
-    spec = RunSpec(job={"name": "ddp", "resources": {"nodes": "two"}})
-    assert spec.outline == JobOutline()
-
-
-def test_a_run_that_is_named_by_its_whole_id_is_found_without_reading_any_other(
-    tmp_path, monkeypatch
-):
-    wanted, *_ = [make_run(tmp_path, "ddp", number) for number in range(5)]
-    opened = []
-    opens = files.open_regular
-    note = lambda path, **options: opened.append(str(path)) or opens(path, **options)  # noqa: E731
-    monkeypatch.setattr("hpcdist.base.files.open_regular", note)
-    assert find_run(tmp_path, wanted.id).path == wanted.path
-    assert opened == [str(wanted.spec_file)]
 
 
 def test_a_hidden_folder_is_no_run(tmp_path):

@@ -11,7 +11,6 @@ import pytest
 
 _SOURCE = Path(__file__).parents[1] / "support" / "slow_files.c"
 _SLOW_US = 50_000
-_STALE_S = 30
 
 ONCE_FAILING = """
 import os, time
@@ -48,7 +47,6 @@ def on_slow_files(tmp_path, missing):
         "LD_PRELOAD": str(library),
         "SLOW_FOLDER": str(slow),
         "SLOW_US": str(_SLOW_US),
-        "STALE_S": str(_STALE_S),
     }
 
 

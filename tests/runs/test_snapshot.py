@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 
@@ -149,15 +148,6 @@ def test_links_within_the_tree_lead_to_the_copy_and_others_to_where_they_led(tre
     assert [path.resolve() for path in inside] == [folder / "train.py"] * 3
     assert (folder / "sub/out/x").read_text() == (folder / "far/x").read_text() == "outside"
     assert os.readlink(folder / "broken") == "nothing"
-
-
-def test_a_folder_that_became_a_link_does_not_bring_its_old_files(tree, runs):
-    write(tree / "pkg/m.py", "old")
-    git(tree, "add", ".")
-    shutil.move(tree / "pkg", tree.parent / "moved")
-    (tree / "pkg").symlink_to(tree.parent / "moved")
-    folder = copied(tree, runs)
-    assert os.readlink(folder / "pkg") == str(tree.parent / "moved")
 
 
 @pytest.mark.parametrize(
@@ -383,16 +373,6 @@ def test_python_finds_modules_of_the_tree_in_the_snapshot(tree, runs, monkeypatc
     assert workspace.placed(runs / "x").variables["PYTHONPATH"] == f"{runs}/x/code/src"
 
 
-def test_paths_in_a_job_do_not_depend_on_where_it_runs(tree):
-    overrides = ["data.root=data", "checkpoint.resume=old/run"]
-    job = load_job("ddp", overrides=overrides).job
-    assert (job.data.root, job.checkpoint.resume) == (str(tree / "data"), str(tree / "old/run"))
-    home = load_job("ddp", overrides=["data.root=~/data"]).job
-    assert home.data.root == os.path.expanduser("~/data")
-    timed = load_job("inference", overrides=["data.root=data"]).job
-    assert timed.data.root == str(tree / "data")
-
-
 WAITS = """
 import os, sys, time
 print("up", flush=True)
@@ -424,28 +404,12 @@ def test_editing_after_submitting_changes_a_run_only_without_a_snapshot(
     assert (spec["snapshot"] is not None) == takes_snapshot
 
 
-def test_what_changed_between_plan_and_submission_is_submitted_as_it_is_then(tree, runs):
-    planned = plan_run(loaded(tree), scheduler="local", snapshot=True, runs=runs)
-    write(tree / "train.py", "print('later')")
-    run = Run.create(runs, "x")
-    copy_code(planned.workspace.snapshot, run.path)
-    assert (run.path / "code/train.py").read_text() == "print('later')"
-
-
 def test_schedulers_of_clusters_take_a_snapshot_by_default_and_this_machine_does_not(tree, runs):
     job = loaded(tree).job
     assert plan_workspace(job, runs=runs, by_default=True).snapshot is not None
     assert plan_workspace(job, wanted=False, runs=runs, by_default=True).snapshot is None
     planned = plan_run(LoadedJob(job=job, source="x"), scheduler="local")
     assert planned.workspace.snapshot is None
-
-
-@pytest.mark.parametrize("name", ["ddp", "lightning", "inference"])
-def test_jobs_with_a_model_of_the_users_take_a_snapshot_and_others_do_not(tree, runs, name):
-    shipped = load_job(name).job
-    own = load_job(name, overrides=["model.name=nets:Net"]).job
-    assert plan_workspace(own, runs=runs, by_default=True).snapshot is not None
-    assert plan_workspace(shipped, runs=runs, by_default=True).snapshot is None
 
 
 def test_a_folder_that_cannot_be_written_is_named(tree, tmp_path):

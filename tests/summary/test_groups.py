@@ -252,7 +252,7 @@ def test_runs_with_other_settings_have_them_in_a_column_and_none_is_the_headline
     assert header[:4] == ["#", "run", "precision", "state"]
     assert (first[2], second[2]) == ("fp32", "bf16-mixed")
     sizes = [add(100.0, job="b"), add(190.0, gpus=2, job="b")]
-    text = printed([*sizes, add(900.0, job="b", train={"precision": "tf32"})])
+    text = printed([*sizes, add(900.0, job="b", train={"precision": "bf16-mixed"})])
     assert text.startswith("b with precision=fp32: 2 ranks (1 x 2) are 1.90 times as fast as 1")
 
 
@@ -263,11 +263,11 @@ def test_arguments_stand_as_a_command_line_and_many_settings_are_counted(add):
     ]
     differing = [run.differs_in for run in summarize(scripts, {}).runs]
     assert differing == [{"args": "none"}, {"args": "--name 'a b'"}]
-    train = {"precision": "tf32", "batch_size": 8, "accumulate": 2, "epochs": 3}
+    train = {"precision": "bf16-mixed", "batch_size": 8, "accumulate": 2, "epochs": 3}
     runs = [add(100.0), add(50.0, train=train)]
     assert summarize(runs, {}).runs[1].settings_text == "accumulate=2, batch_size=8, 2 more"
     lines = [line.split() for line in printed(runs).splitlines()]
-    assert ["2", "run-03", "2", "8", "3,", "tf32", "done"] in [line[:7] for line in lines]
+    assert ["2", "run-03", "2", "8", "3,", "bf16-mixed", "done"] in [line[:7] for line in lines]
 
 
 def test_one_process_without_its_gpus_has_the_size_that_was_asked_for_and_no_speed_up(

@@ -41,6 +41,18 @@ def azure_error(code, message):
     return {"error": {"code": code, "message": message, "details": []}}
 
 
+def thing(place, kind, properties, **more):
+    """What Azure Resource Manager says of something in the workspace."""
+    return {
+        "id": f"{WORKSPACE}/{place}",
+        "name": place.rpartition("/")[2],
+        "type": f"{PROVIDER}/workspaces/{kind}",
+        "location": "westeurope",
+        "properties": properties,
+        **more,
+    }
+
+
 class Call(NamedTuple):
     """A request to the workspace."""
 
@@ -141,61 +153,40 @@ class Azure:
         return handler(Call(method, parts[1:], query, body))
 
     def workspace(self):
-        return {
-            "id": WORKSPACE,
-            "name": "ml-course",
-            "type": "Microsoft.MachineLearningServices/workspaces",
-            "location": "westeurope",
-            "properties": {
-                "friendlyName": "ml-course",
-                "discoveryUrl": f"https://{REGION}/discovery",
-                "workspaceId": "0" * 32,
-                "provisioningState": "Succeeded",
-            },
-        }
+        urls = {"discoveryUrl": f"https://{REGION}/discovery", "workspaceId": "0" * 32}
+        properties = {"friendlyName": "ml-course", "provisioningState": "Succeeded"} | urls
+        own = {"id": WORKSPACE, "name": "ml-course", "type": f"{PROVIDER}/workspaces"}
+        return {"location": "westeurope", "properties": properties} | own
 
     def vm_sizes(self):
         sizes = [("Standard_NC24ads_A100_v4", 24, 1, 220.0), ("Standard_D4s_v3", 4, 0, 16.0)]
+        rest = {
+            "lowPriorityCapable": True,
+            "premiumIO": True,
+            "supportedComputeTypes": ["AmlCompute"],
+            "family": "standardFamily",
+            "osVhdSizeMB": 1,
+            "maxResourceVolumeMB": 1,
+        }
         return {
             "value": [
-                {
-                    "name": name,
-                    "vCPUs": cpus,
-                    "gpus": gpus,
-                    "memoryGB": memory,
-                    "lowPriorityCapable": True,
-                    "premiumIO": True,
-                    "family": "standardNCADSA100v4Family",
-                    "osVhdSizeMB": 1,
-                    "maxResourceVolumeMB": 1,
-                    "supportedComputeTypes": ["AmlCompute"],
-                }
+                {"name": name, "vCPUs": cpus, "gpus": gpus, "memoryGB": memory} | rest
                 for name, cpus, gpus, memory in sizes
             ]
         }
 
     def compute(self, name):
         options = self.computes[name]
-        return {
-            "id": f"{WORKSPACE}/computes/{name}",
-            "name": name,
-            "type": "Microsoft.MachineLearningServices/workspaces/computes",
-            "location": "westeurope",
-            "properties": {
-                "computeType": "AmlCompute",
-                "provisioningState": options.get("state", "Succeeded"),
-                "properties": {
-                    "vmSize": options["vmSize"],
-                    "vmPriority": options.get("priority", "Dedicated"),
-                    "scaleSettings": {
-                        "minNodeCount": 0,
-                        "maxNodeCount": options["maxNodeCount"],
-                        "nodeIdleTimeBeforeScaleDown": "PT120S",
-                    },
-                    "currentNodeCount": 0,
-                },
-            },
+        scale = {"minNodeCount": 0, "maxNodeCount": options["maxNodeCount"]}
+        size = {
+            "vmSize": options["vmSize"],
+            "vmPriority": options.get("priority", "Dedicated"),
+            "scaleSettings": scale | {"nodeIdleTimeBeforeScaleDown": "PT120S"},
+            "currentNodeCount": 0,
         }
+        state = options.get("state", "Succeeded")
+        properties = {"computeType": "AmlCompute", "provisioningState": state, "properties": size}
+        return thing(f"computes/{name}", "computes", properties)
 
     def on_computes(self, call):
         if not call.parts:
@@ -209,65 +200,51 @@ class Azure:
         return 200, self.compute(call.parts[0])
 
     def environment(self, name, version):
-        return {
-            "id": f"{WORKSPACE}/environments/{name}/versions/{version}",
-            "name": version,
-            "type": "Microsoft.MachineLearningServices/workspaces/environments/versions",
-            "properties": {
-                "image": "pytorch",
-                "osType": "Linux",
-                "isAnonymous": False,
-                "isArchived": False,
-                "environmentType": "UserCreated",
-            },
-            "systemData": {"createdAt": "2026-01-01T00:00:00Z"},
+        properties = {
+            "image": "pytorch",
+            "osType": "Linux",
+            "environmentType": "UserCreated",
+            "isAnonymous": False,
+            "isArchived": False,
         }
+        created = {"createdAt": "2026-01-01T00:00:00Z"}
+        place = f"environments/{name}/versions/{version}"
+        return thing(place, "environments/versions", properties, systemData=created)
+
+    def newest_environment(self, name):
+        latest = {"latestVersion": self.environments[name][-1], "isArchived": False}
+        return thing(f"environments/{name}", "environments", latest)
 
     def on_environments(self, call):
         if not call.parts:
-            return 200, {
-                "value": [
-                    {
-                        "id": f"{WORKSPACE}/environments/{name}",
-                        "name": name,
-                        "properties": {"latestVersion": versions[-1], "isArchived": False},
-                    }
-                    for name, versions in self.environments.items()
-                ]
-            }
-        versions = self.environments.get(call.parts[0], [])
+            return 200, {"value": [self.newest_environment(name) for name in self.environments]}
+        name, *rest = call.parts
+        versions = self.environments.get(name, [])
         if call.method == "PUT":
-            return 201, self.environment(call.parts[0], call.parts[2])
-        if len(call.parts) == 1 and versions:
-            return 200, {
-                "id": f"{WORKSPACE}/environments/{call.parts[0]}",
-                "name": call.parts[0],
-                "properties": {"latestVersion": versions[-1], "isArchived": False},
-            }
-        if len(call.parts) == 2 and versions:
-            return 200, {
-                "value": [self.environment(call.parts[0], one) for one in reversed(versions)]
-            }
-        if len(call.parts) == 3 and call.parts[2] in versions:
-            return 200, self.environment(call.parts[0], call.parts[2])
+            return 201, self.environment(name, rest[1])
+        if not rest and versions:
+            return 200, self.newest_environment(name)
+        if len(rest) == 1 and versions:
+            return 200, {"value": [self.environment(name, one) for one in reversed(versions)]}
+        if len(rest) == 2 and rest[1] in versions:
+            return 200, self.environment(name, rest[1])
         return 404, azure_error("UserError", f"Environment {'/'.join(call.parts)} was not found.")
 
     def on_datastores(self, call):
+        properties = {
+            "datastoreType": "AzureBlob",
+            "accountName": "mlstore",
+            "containerName": "blobs",
+            "endpoint": "core.windows.net",
+            "protocol": "https",
+            "credentials": {"credentialsType": "AccountKey"},
+        }
         found = [
-            {
-                "id": f"{WORKSPACE}/datastores/{name}",
-                "name": name,
-                "type": "Microsoft.MachineLearningServices/workspaces/datastores",
-                "properties": {
-                    "datastoreType": "AzureBlob",
-                    "accountName": "mlstore",
-                    "containerName": "blobs",
-                    "endpoint": "core.windows.net",
-                    "protocol": "https",
-                    "isDefault": name == self.datastores[0],
-                    "credentials": {"credentialsType": "AccountKey"},
-                },
-            }
+            thing(
+                f"datastores/{name}",
+                "datastores",
+                properties | {"isDefault": name == self.datastores[0]},
+            )
             for name in self.datastores
         ]
         if not call.parts:
@@ -282,14 +259,12 @@ class Azure:
     def on_codes(self, call):
         if call.parts[-1] == "startPendingUpload":
             uri = f"https://{BLOBS}/code-{call.parts[0]}"
+            secret = {"credentialType": "SAS", "sasUri": f"{uri}?sv=2024&sig=standin"}
+            place = {"blobUri": uri, "storageAccountArmId": "x", "credential": secret}
             return 200, {
                 "pendingUploadId": "1",
                 "pendingUploadType": "TemporaryBlobReference",
-                "blobReferenceForConsumption": {
-                    "blobUri": uri,
-                    "storageAccountArmId": "x",
-                    "credential": {"credentialType": "SAS", "sasUri": f"{uri}?sv=2024&sig=standin"},
-                },
+                "blobReferenceForConsumption": place,
             }
         key = f"{call.parts[0]}/{call.parts[2]}" if len(call.parts) == 3 else None
         if key is None:
@@ -301,16 +276,12 @@ class Azure:
             ]
             return 200, {"value": found}
         if call.method == "PUT":
-            self.codes[key] = {
-                "id": f"{WORKSPACE}/codes/{call.parts[0]}/versions/{call.parts[2]}",
-                "name": call.parts[2],
-            } | call.body
+            place = f"codes/{call.parts[0]}/versions/{call.parts[2]}"
+            self.codes[key] = thing(place, "codes/versions", {}) | call.body
             return 201, self.codes[key]
-        return (
-            (200, self.codes[key])
-            if key in self.codes
-            else (404, azure_error("UserError", "no such code"))
-        )
+        if key not in self.codes:
+            return 404, azure_error("UserError", "no such code")
+        return 200, self.codes[key]
 
     def on_jobs(self, call):
         if not call.parts:
@@ -334,32 +305,21 @@ class Azure:
 
     def put_job(self, name, body):
         properties = body["properties"]
+        compute = properties["computeId"].rpartition("/")[2]
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}", name):
             return 400, azure_error("UserError", f"The name {name} is not valid.")
-        compute = properties["computeId"].rpartition("/")[2]
         if compute not in self.computes:
-            return 404, azure_error(
-                "UserError", f"The specified compute target {compute} was not found."
-            )
+            said = f"The specified compute target {compute} was not found."
+            return 404, azure_error("UserError", said)
         if "codes" not in properties["codeId"]:
             return 400, azure_error("UserError", "no code")
         if name in self.jobs:
-            return 400, azure_error(
-                "UserError", "Only tags, isArchived and displayName can be changed."
-            )
-        job = {
-            "id": f"{WORKSPACE}/jobs/{name}",
-            "name": name,
-            "type": "Microsoft.MachineLearningServices/workspaces/jobs",
-        } | body
-        job["systemData"] = {
-            "createdAt": dt.datetime.now(dt.timezone.utc).isoformat(),
-            "createdBy": "Ann",
-        }
-        job["properties"]["status"] = "Queued"
-        job["properties"]["services"] = {
-            "Studio": {"jobServiceType": "Studio", "endpoint": f"https://ml.azure.com/runs/{name}"}
-        }
+            said = "Only tags, isArchived and displayName can be changed."
+            return 400, azure_error("UserError", said)
+        created = {"createdAt": dt.datetime.now(dt.timezone.utc).isoformat(), "createdBy": "Ann"}
+        job = thing(f"jobs/{name}", "jobs", {}, systemData=created) | body
+        studio = {"jobServiceType": "Studio", "endpoint": f"https://ml.azure.com/runs/{name}"}
+        job["properties"] |= {"status": "Queued", "services": {"Studio": studio}}
         self.jobs[name] = job
         return 201, job
 
@@ -380,23 +340,19 @@ class Azure:
             head = '<?xml version="1.0" encoding="utf-8"?><EnumerationResults>'
             text = f"{head}<Blobs>{items}</Blobs><NextMarker /></EnumerationResults>"
             return 200, text.encode(), {"Content-Type": "application/xml"}
-        if method == "PUT" and query.get("comp") == ["metadata"]:
-            metadata = {
-                name[10:]: value
-                for name, value in headers.items()
-                if name.lower().startswith("x-ms-meta-")
+        what = query.get("comp", [""])[0] if method == "PUT" else ""
+        if what == "metadata":
+            named = {
+                name[10:]: headers[name] for name in headers if name[:10].lower() == "x-ms-meta-"
             }
-            self.blobs[key] = (self.blobs[key][0], metadata)
+            self.blobs[key] = (self.blobs[key][0], named)
             return 200, b"", {}
-        if method == "PUT" and query.get("comp") == ["block"]:
-            self.blobs.setdefault(f"{key}#blocks", (b"", {}))
-            self.blobs[f"{key}#blocks"] = (self.blobs[f"{key}#blocks"][0] + body, {})
-            return 201, b"", {}
-        if method == "PUT" and query.get("comp") == ["blocklist"]:
-            self.blobs[key] = self.blobs.pop(f"{key}#blocks")
+        if what == "block":
+            before, _ = self.blobs.get(f"{key}#blocks", (b"", {}))
+            self.blobs[f"{key}#blocks"] = (before + body, {})
             return 201, b"", {}
         if method == "PUT":
-            self.blobs[key] = (body, {})
+            self.blobs[key] = self.blobs.pop(f"{key}#blocks") if what == "blocklist" else (body, {})
             return 201, b"", {"ETag": '"0x1"', "Last-Modified": _MODIFIED}
         if key not in self.blobs:
             return 404, b"", {"x-ms-error-code": "BlobNotFound"}
@@ -411,11 +367,8 @@ class Azure:
             first, _, last = asked.removeprefix("bytes=").partition("-")
             first, last = int(first), min(int(last or 1 << 60), len(content) - 1)
             if first >= len(content):
-                return (
-                    416,
-                    b"",
-                    {"x-ms-error-code": "InvalidRange", "Content-Range": f"bytes */{len(content)}"},
-                )
+                whole = {"Content-Range": f"bytes */{len(content)}"}
+                return 416, b"", {"x-ms-error-code": "InvalidRange"} | whole
             found["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
             return 206, content[first : last + 1], found
         return 200, content, found
@@ -477,33 +430,24 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("X-IDENTITY-HEADER") != IDENTITY_HEADER:
             return 401, {"error": "no identity"}, {}
         azure.tokens += 1
-        expires = str(int(time.time() + azure.token_lasts_s))
         token = _token_of_tenant(azure.tokens)
         azure.issued.add(token)
-        return (
-            200,
-            {
-                "access_token": token,
-                "expires_on": expires,
-                "resource": query.get("resource", [""])[0],
-                "token_type": "Bearer",
-            },
-            {},
-        )
+        answer = {
+            "access_token": token,
+            "expires_on": str(int(time.time() + azure.token_lasts_s)),
+            "resource": query.get("resource", [""])[0],
+            "token_type": "Bearer",
+        }
+        return 200, answer, {}
 
     def _carry_out(self, azure, path, query, body):
         if self.host == BLOBS:
             return azure.blob(self.command, path, query, body, self.headers)
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if token not in azure.issued:
-            return (
-                401,
-                azure_error(
-                    "ExpiredAuthenticationToken",
-                    "The access token expiry UTC time is earlier than current UTC time.",
-                ),
-                {"WWW-Authenticate": 'Bearer error="invalid_token"'},
-            )
+            said = "The access token expiry UTC time is earlier than current UTC time."
+            asks = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
+            return 401, azure_error("ExpiredAuthenticationToken", said), asks
         if self.host == ARM:
             status, answer = azure.arm(
                 self.command, path, query, json.loads(body) if body else None

@@ -8,7 +8,7 @@ import socket
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import msgspec
 from fuzzing import Sample
@@ -20,9 +20,7 @@ from hpcdist.agent.node import RankMeeting
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, JobError, ProfileError
 from hpcdist.base.text import one_line
-from hpcdist.bench import cells
 from hpcdist.job.spec import Data, Resources, TrainJob, job_to_dict
-from hpcdist.runs.events import read_events
 from hpcdist.runs.requests import (
     Answer,
     Collectives,
@@ -116,31 +114,6 @@ def _usage() -> bytes:
     return b"".join(msgspec.json.encode(event) + b"\n" for event in events)
 
 
-def _benchmark_events() -> bytes:
-    """One of every kind of event that only benchmarks record, twice, beside a rank's others."""
-    first, *_, last = _events(0).splitlines(keepends=True)
-    kinds = [{"event": kind, **_filled(event)} for kind, event in cells.EVENT_TYPES.items()]
-    return b"".join([first, *(msgspec.json.encode(each) + b"\n" for each in kinds * 2), last])
-
-
-def _filled(kind: Any) -> dict[str, Any]:
-    """Return a value for each field of a kind of event."""
-    return {field.encode_name: _value_of(field.type) for field in msgspec.structs.fields(kind)}
-
-
-def _value_of(kind: Any) -> Any:
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return _filled(kind)
-    literals = get_args(kind) if get_origin(kind) is Literal else ()
-    for value in (1, 1.5, "x", [0, 1], ["a", "b"], [], {}, True, None, *literals):
-        try:
-            msgspec.convert(value, kind)
-        except msgspec.ValidationError:
-            continue
-        return value
-    raise TypeError(kind)
-
-
 def run_directory(folder: Path) -> list[Sample]:
     """A file of a run, beside another run of which nothing may be lost."""
     from hpcdist.summary import summarize, to_json
@@ -176,8 +149,7 @@ def run_directory(folder: Path) -> list[Sample]:
         *(run.event_file(0), run.event_file(0), run.event_file(1)),
         *(run.attempts_folder / "00000" / "begin.json", run.usage_file(0)),
     ]
-    samples = [Sample(path.read_bytes(), look(path)) for path in paths]
-    return [*samples, Sample(_benchmark_events(), look(run.event_file(0)))]
+    return [Sample(path.read_bytes(), look(path)) for path in paths]
 
 
 def _describe(run: Run) -> dict[str, Any]:
@@ -190,54 +162,17 @@ def _describe(run: Run) -> dict[str, Any]:
     return described
 
 
-def events(folder: Path) -> list[Sample]:
-    from hpcdist.summary.read.event_file import read_events as read_whole
-
-    path = folder / "rank-00000.jsonl"
-
-    def read(content: bytes) -> bool:
-        path.write_bytes(content)
-        read_events(path)
-        return not read_whole(path, number=0, attempt=0).faults
-
-    return [Sample(_events(0), read)]
-
-
-def verdict(folder: Path) -> list[Sample]:
-    from hpcdist.monitor.follow import end_sentence
-
-    run = Run(folder)
-    for name in ("launch", "attempts"):
-        (folder / name).mkdir()
-    run.write_verdict(FAILED)
-    content = run.verdict_file.read_bytes()
-
-    def read(content: bytes) -> bool:
-        run.verdict_file.write_bytes(content)
-        found = run.read_verdict()
-        if found is None:
-            return False
-        end_sentence(run, found)
-        files.to_json(msgspec.to_builtins(found))
-        return True
-
-    return [Sample(content, read)]
-
-
-def spec(folder: Path) -> list[Sample]:
-    """What agents start their ranks by, and what all others read of it."""
+def launch(folder: Path) -> list[Sample]:
+    """What agents start their ranks by."""
     run = _make_run(folder, "run")
 
     def read(content: bytes) -> bool:
         run.spec_file.write_bytes(content)
-        _describe(run)
         try:
-            job, plan, _ = run.read_launch()
+            job, _, _ = run.read_launch()
         except msgspec.ValidationError:
             return False
-        assert job.resources.nodes >= 1
-        msgspec.json.encode(plan)
-        return True
+        return job.resources.nodes >= 1
 
     return [Sample(run.spec_file.read_bytes(), read)]
 
@@ -321,29 +256,6 @@ def profile(folder: Path) -> list[Sample]:
     return [Sample(_PROFILE, read)]
 
 
-# What is kept: never another value than before.
-
-
-def cache(folder: Path) -> list[Sample]:
-    from hpcdist.summary.measuring import Measurement, read_kept, take_fingerprint, write_kept
-    from hpcdist.summary.read.event_file import Fault
-
-    run = Run(folder / "runs" / "a")
-    run.path.mkdir(parents=True)
-    faults = [Fault(path=f"events/{number}", text="torn") for number in range(50)]
-    measured = Measurement(run=None, faults=faults)
-    write_kept(run, take_fingerprint(run), measured)
-    content = run.figures_file.read_bytes()
-
-    def read(content: bytes) -> bool:
-        run.figures_file.write_bytes(content)
-        found = read_kept(run)
-        assert found is None or found == measured
-        return found is not None
-
-    return [Sample(content, read)]
-
-
 def checkpoint(folder: Path) -> list[Sample]:
     """A folder of files with their checksums, each damaged in turn."""
     import torch
@@ -366,8 +278,8 @@ def checkpoint(folder: Path) -> list[Sample]:
             try:
                 if not is_intact(path):
                     return False
-                loaded = checkpoints.load_state(path, has_group=False)
-                checkpoints.load_tensors(path, model, optimizer, has_group=False, apart=False)
+                loaded = checkpoints.load_state(path)
+                checkpoints.load_tensors(path, model, optimizer, apart=False)
             except HpcdistError:
                 return False
             finally:
@@ -550,12 +462,9 @@ def request(folder: Path) -> list[Sample]:
 
 KINDS: dict[str, Callable[[Path], list[Sample]]] = {
     "run directory": run_directory,
-    "events": events,
-    "verdict": verdict,
-    "spec": spec,
+    "launch": launch,
     "job file": job_file,
     "profile": profile,
-    "cache": cache,
     "checkpoint": checkpoint,
     "image": image,
     "idx": idx,

@@ -105,171 +105,78 @@ def limited_memory() -> Iterator[None]:
 
 def damage(content: bytes, draw: random.Random) -> bytes:
     """Return what a disk, an editor or a stranger may make of a file."""
-    ways = [_flip, _replace, _cut, _remove, _repeat, _insert, _splice, _fill]
+    ways = [_flip, _change]
     if content[:1] in b"{[" or b'\n{"' in content:
-        ways += [_other_value] * 8
+        ways += [_other_value] * 3
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
         content = draw.choice(ways)(content, draw)
     return content
 
 
-def _span(content: bytes, draw: random.Random) -> tuple[int, int]:
-    begin = draw.randrange(len(content) + 1)
-    return begin, min(len(content), begin + draw.choice((1, 2, 4, 16, 64, 1024)))
-
-
 def _flip(content: bytes, draw: random.Random) -> bytes:
     changed = bytearray(content)
-    for _ in range(draw.choice((1, 1, 2, 8))):
-        if changed:
-            changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
+    for _ in range(draw.choice((1, 1, 2, 8)) if content else 0):
+        changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
     return bytes(changed)
 
 
-def _replace(content: bytes, draw: random.Random) -> bytes:
-    begin, end = _span(content, draw)
-    return content[:begin] + draw.randbytes(end - begin) + content[end:]
-
-
-def _cut(content: bytes, draw: random.Random) -> bytes:
-    return content[: draw.randrange(len(content) + 1)]
-
-
-def _remove(content: bytes, draw: random.Random) -> bytes:
-    begin, end = _span(content, draw)
-    return content[:begin] + content[end:]
-
-
-def _repeat(content: bytes, draw: random.Random) -> bytes:
-    begin, end = _span(content, draw)
-    return content[:end] + content[begin:end] * draw.choice((1, 2, 100)) + content[end:]
-
-
-def _splice(content: bytes, draw: random.Random) -> bytes:
-    begin, end = _span(content, draw)
-    place = draw.randrange(len(content) + 1)
-    return content[:place] + content[begin:end] + content[place:]
-
-
-def _fill(content: bytes, draw: random.Random) -> bytes:
-    begin, end = _span(content, draw)
-    return content[:begin] + draw.choice((b"\0", b"\xff", b" ")) * (end - begin) + content[end:]
-
-
-def _insert(content: bytes, draw: random.Random) -> bytes:
-    place = draw.randrange(len(content) + 1)
-    return content[:place] + draw.choice(_PIECES) + content[place:]
+def _change(content: bytes, draw: random.Random) -> bytes:
+    """Put something in the place of a span, or between two bytes; or cut the rest off."""
+    begin = draw.randrange(len(content) + 1)
+    span = content[begin : begin + draw.choice((0, 1, 2, 4, 16, 64, 1024))]
+    if not draw.randrange(8):
+        return content[:begin]
+    fill = draw.choice((b"\0", b"\xff", b" ")) * len(span)
+    put = draw.choice((b"", draw.randbytes(len(span)), span * 100, fill, draw.choice(_PIECES)))
+    other = draw.randrange(len(content) + 1)
+    if not draw.randrange(8):
+        return content[:other] + span + content[other:]
+    return content[:begin] + put + content[begin + len(span) :]
 
 
 _PIECES = (
-    *(
-        b"\0",
-        b"\xff\xfe",
-        b"\xed\xa0\x80",
-        b"\r",
-        b"\n",
-        b"\n\n",
-        b"\t",
-        b"\x1b[2J",
-        b"\xef\xbb\xbf",
+    *b"\0 \xff\xfe \xed\xa0\x80 \r \t \x1b[2J \xef\xbb\xbf {{ ${HOME} ../../.. /etc/passwd".split(
+        b" "
     ),
-    *(b"NaN", b"Infinity", b"-1", b"1e999", b"0", b"9" * 30, b"9" * 5000, b"-" + b"9" * 30),
-    *(b"null", b"true", b'""', b"''", b"{}", b"[]", b"[" * 2000, b'{"a":' * 2000, b"]" * 50),
-    *(
-        b"&a ",
-        b"*a",
-        b"!!python/object:os.system ",
-        b"!!binary ",
-        b"? ",
-        b"<<: ",
-        b"%TAG ",
-        b"---\n",
-    ),
-    *(b"../../..", b"/etc/passwd", b"x" * 100_000, b"a: &a [1]\nb: [*a,*a]\n", b"{{", b"${HOME}"),
+    *b"NaN Infinity -1 1e999 0 null true \"\" '' {} [] *a ---".split(),
+    *(b"9" * 30, b"9" * 5000, b"-" + b"9" * 30, b"[" * 2000, b'{"a":' * 2000, b"]" * 50),
+    *(b"\n", b"\n\n", b"&a ", b"!!python/object:os.system ", b"!!binary ", b"? ", b"<<: "),
+    *(b"%TAG ", b"x" * 100_000, b"a: &a [1]\nb: [*a,*a]\n"),
 )
 _VALUES: tuple[Any, ...] = (
-    *(
-        None,
-        True,
-        False,
-        0,
-        -1,
-        1,
-        2**31,
-        2**63,
-        2**64,
-        -(2**63),
-        10**400,
-        0.5,
-        -0.0,
-        1e308,
-        1e-320,
-    ),
-    *(
-        float("nan"),
-        float("inf"),
-        -float("inf"),
-        "",
-        "x",
-        "\0",
-        "\ud800",
-        "a\nb",
-        "9" * 400,
-        "../..",
-    ),
-    *(
-        [],
-        {},
-        [[]],
-        [1, "a"],
-        {"a": 1},
-        {"": None},
-        "/",
-        "x" * 70_000,
-        "\x1b]0;x\x07",
-        1e9,
-        -1e9,
-        3,
-    ),
+    *(None, True, False, 0, -1, 1, 3, 2**31, 2**63, 2**64, -(2**63), 10**400, 0.5, -0.0, 1e308),
+    *(1e-320, 1e9, -1e9, float("nan"), float("inf"), -float("inf"), "", "x", "\0", "\ud800", "/"),
+    *("a\nb", "9" * 400, "../..", "x" * 70_000, "\x1b]0;x\x07", [], {}, [[]], [1, "a"]),
+    *({"a": 1}, {"": None}),
 )
 
 
 def _other_value(content: bytes, draw: random.Random) -> bytes:
-    """Put another value into JSON, or remove or add a key; of JSON lines, into one."""
+    """Put another value into JSON, or take out a key or name it otherwise; of lines, into one."""
     lines = content.split(b"\n")
     objects = [place for place, line in enumerate(lines) if line[:1] == b"{"]
-    if lines and len(objects) > 1:
-        place = draw.choice(objects)
-        lines[place] = _with_other_value(lines[place], draw)
-        if draw.random() < 0.2:
-            other = draw.randrange(len(lines))
-            lines[place], lines[other] = lines[other], lines[place]
-        return b"\n".join(lines)
-    return _with_other_value(content, draw)
-
-
-def _with_other_value(content: bytes, draw: random.Random) -> bytes:
+    place = draw.choice(objects) if len(objects) > 1 else None
     try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
+        value = json.loads(content if place is None else lines[place])
+        inner, key = draw.choice(list(_places(value)))
+        chance = draw.random()
+        if chance < 0.15:
+            del inner[key]
+        elif chance < 0.25 and isinstance(inner, dict):
+            inner["x" + str(key)] = inner.pop(key)
+        elif chance < 0.45 and isinstance(inner[key], int | float):
+            inner[key] *= draw.choice((-1, 0.5, 1000, 10**6, 10**15))
+        else:
+            inner[key] = draw.choice(_VALUES)
+        changed = json.dumps(value).encode()
+    except (ValueError, RecursionError, OverflowError, IndexError):
         return content
-    places = list(_places(value))
-    if not places:
-        return content
-    inner, key = draw.choice(places)
-    if draw.random() < 0.15:
-        del inner[key]
-    elif draw.random() < 0.1 and isinstance(inner, dict):
-        inner["x" + str(key)] = inner.pop(key)
-    elif draw.random() < 0.2 and isinstance(inner[key], int | float):
-        with contextlib.suppress(OverflowError):
-            inner[key] = inner[key] * draw.choice((-1, 0.5, 1000, 10**6, 10**15))
-    else:
-        inner[key] = draw.choice(_VALUES)
-    try:
-        return json.dumps(value).encode()
-    except (ValueError, RecursionError):
-        return content
+    if place is None:
+        return changed
+    lines[place] = changed
+    if not draw.randrange(5):
+        draw.shuffle(lines)
+    return b"\n".join(lines)
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:

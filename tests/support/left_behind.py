@@ -73,68 +73,16 @@ def _is_resource_tracker(command):
 
 
 def leaked_shared_memory(before):
-    """New entries of /dev/shm that no living process uses: those of other programs do not count."""
-    new = {name: _inode(name) for name in set(os.listdir(_SHARED_MEMORY)) - before}
-    unused = {inode for inode in new.values() if inode is not None and not _is_used(inode)}
-    leaked = unused - _find_used(unused)
-    return {name for name, inode in new.items() if inode in leaked}
-
-
-_SHARED_MEMORY_USERS: dict[int, int] = {}  # a process that was found to use it, by its inode
-
-
-def _is_used(inode):
-    """Whether who used it then still does: to look at all processes takes long."""
-    user = _SHARED_MEMORY_USERS.get(inode)
-    return user is not None and inode in set(_shared_memory_of(user))
-
-
-def _was_cut_off(name):
-    """Whether a process that is gone made it by torch, which takes the name away as soon as it has
-    mapped what it made: one that is killed in between leaves it. Agents free what those leave that
-    they kill; a test that kills a rank or a worker by itself does not, nor one beside this one."""
-    made_by = re.match(r"torch_(\d+)_", name)
-    return made_by is not None and not Path("/proc", made_by[1]).exists()
-
-
-def _inode(name):
-    try:
-        return (_SHARED_MEMORY / name).stat().st_ino
-    except FileNotFoundError:
-        return None
-
-
-def _find_used(inodes):
-    """Those that a process uses; what is new is used by new processes, which are looked at first:
-    with many ranks about, all take half a second."""
-    found = set()
-    for pid in sorted(map(int, filter(str.isdigit, os.listdir("/proc"))), reverse=True):
-        if found == inodes:
-            break
-        used = inodes.intersection(_shared_memory_of(pid))
-        _SHARED_MEMORY_USERS.update(dict.fromkeys(used, pid))
-        found |= used
-    return found
-
-
-def _shared_memory_of(pid):
-    """Inodes, not names: who makes a semaphore has mapped it under a name that is gone since."""
-    device = _SHARED_MEMORY.stat().st_dev
-    mapped = re.compile(
-        rf"^\S+ \S+ \S+ {os.major(device):02x}:{os.minor(device):02x} (\d+)", re.MULTILINE
-    )
-    with contextlib.suppress(OSError):
-        maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
-        yield from map(int, mapped.findall(maps))
-        yield from _open_inodes(Path(f"/proc/{pid}/fd"), device)
-
-
-def _open_inodes(folder, device):
-    for fd in folder.iterdir():
-        with contextlib.suppress(OSError):
-            found = fd.stat()
-            if found.st_dev == device:
-                yield found.st_ino
+    """New entries of /dev/shm that a process made by torch that is gone. torch takes the name away
+    as soon as it has mapped what it made: a process that is killed in between leaves it. Agents
+    free what those leave that they kill; a test that kills a rank or a worker by itself does not.
+    """
+    made_by = {name: re.match(r"torch_(\d+)_", name) for name in os.listdir(_SHARED_MEMORY)}
+    return {
+        name
+        for name, maker in made_by.items()
+        if name not in before and maker is not None and not Path("/proc", maker[1]).exists()
+    }
 
 
 def _still_runs(process):
@@ -152,13 +100,12 @@ def nothing_left_behind():
     yield
     deadline = time.monotonic() + _GONE_LIMIT_S
     processes, memory = marked_processes(), leaked_shared_memory(before)
-    while (processes or memory) and time.monotonic() < deadline:
+    while (processes or len(memory) > 1) and time.monotonic() < deadline:
         time.sleep(0.05)
         # To look at all processes, time and again, takes the CPU from those that are to end:
         # torch's manager of shared memory takes two seconds.
         processes = dict(filter(_still_runs, processes.items())) or marked_processes()
-        if memory and not processes:  # other test processes make new entries all the time
-            memory &= leaked_shared_memory(before)
+        memory &= leaked_shared_memory(before)
     for pid in processes:
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.kill(pid, signal.SIGKILL)
@@ -166,4 +113,3 @@ def nothing_left_behind():
         (_SHARED_MEMORY / name).unlink(missing_ok=True)
     assert not processes
     assert len(memory) <= 1, memory
-    assert all(map(_was_cut_off, memory)), memory

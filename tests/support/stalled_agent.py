@@ -4,20 +4,12 @@ from hpcdist.agent.member import Member
 
 
 def stall_0():
-    _stall(0)
-
-
-def stall_1():
-    _stall(1)
-
-
-def _stall(node):
-    """A change: once there is a pipe `stalled` in the run's folder, a node's agent waits for it."""
+    """A change: once there is a pipe `stalled` in the run's folder, node 0's agent waits for it."""
     turns = Member._turn
 
     def turn(member):
         pipe = member._run.path / "stalled"
-        if member._node.place.node_rank == node and pipe.exists():
+        if member._node.place.node_rank == 0 and pipe.exists():
             pipe.read_bytes()
         turns(member)
 

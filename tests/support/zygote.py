@@ -67,11 +67,6 @@ def torchrun(arguments, folder):
     importlib.import_module("torch.distributed.run").main(arguments)
 
 
-def program(*words):
-    """Be another program."""
-    os.execv(words[0], words)
-
-
 def _become(outputs, *, name, arguments, argv, cwd, environment):
     """Be what is called, to the end of this process."""
     code = 1

@@ -145,7 +145,7 @@ class Training:
 
     def state(self):
         """Return the content of the newest checkpoint beside its tensors."""
-        return checkpoint.load_state(self.checkpoints()[0], has_group=False)
+        return checkpoint.load_state(self.checkpoints()[0])
 
     def weights(self):
         newest = self.checkpoints()[0]

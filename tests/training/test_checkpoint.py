@@ -37,13 +37,13 @@ def save(folder, step=1, *, is_current=True, state=None):
 def load(path, model=None, optimizer=None):
     model = model or torch.nn.Linear(2, 2)
     optimizer = optimizer or torch.optim.AdamW(model.parameters())
-    checkpoint.load_tensors(path, model, optimizer, has_group=False, apart=False)
+    checkpoint.load_tensors(path, model, optimizer, apart=False)
 
 
 def test_a_checkpoint_loads_as_it_was_saved_and_is_private(tmp_path):
     path = save(tmp_path, 3)
     assert path.stat().st_mode & 0o777 == 0o700
-    assert checkpoint.load_state(path, has_group=False)["step"] == 3
+    assert checkpoint.load_state(path)["step"] == 3
     assert checkpoint_files.is_intact(path)
     assert os.listdir(tmp_path) == [path.name]
 
@@ -90,7 +90,7 @@ def test_kill_9_at_any_moment_leaves_a_checkpoint_that_is_whole(tmp_path):
         saver.join()
         path = checkpoint_files.list_checkpoints(tmp_path)[0]
         assert checkpoint_files.is_intact(path)
-        assert checkpoint.load_state(path, has_group=False)["step"] == newest()
+        assert checkpoint.load_state(path)["step"] == newest()
     checkpoint_files.remove_unfinished(tmp_path)
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
 
@@ -225,10 +225,10 @@ def test_a_foreign_state_is_refused_and_runs_no_code(tmp_path):
     path = save(tmp_path)
     torch.save({"weights": torch.ones(2)}, path / checkpoint_files.STATE)
     with pytest.raises(HpcdistError, match="it does not say that its format is 2"):
-        checkpoint.load_state(path, has_group=False)
+        checkpoint.load_state(path)
     torch.save(RunsCode(), path / checkpoint_files.STATE)
     with pytest.raises(HpcdistError, match="is not a checkpoint"):
-        checkpoint.load_state(path, has_group=False)
+        checkpoint.load_state(path)
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):

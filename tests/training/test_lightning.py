@@ -22,19 +22,16 @@ def names(training):
     return sorted(path.name for path in training.run.checkpoints_folder.iterdir())
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_training_on_two_ranks_records_what_the_torch_loop_records(
-    train_whole, lightning_job, strategy
-):
-    job = lightning_job(strategy, checkpoint={"every_steps": 4, "keep": 2})
+def test_a_training_on_two_ranks_records_what_the_torch_loop_records(train_whole, lightning_job):
+    job = lightning_job("ddp", checkpoint={"every_steps": 4, "keep": 2})
     done = train_whole(job, 2)
     assert done.exit_codes == [0, 0], done.log()
     assert done.events("setup")[0]["total_steps"] == 2 * STEPS
     for rank in range(2):
         assert counted(done, rank) == (2 * STEPS, 2 * STEPS * 16)
         phases = {phase for window in done.events("steps", rank) for phase in window["phases_s"]}
-        assert {"data_wait", "forward_backward", "optimizer", "checkpoint"} <= phases
-        assert ("exposed_communication" in phases) == (strategy == "ddp")
+        expected = {"data_wait", "forward_backward", "optimizer", "checkpoint"}
+        assert expected | {"exposed_communication"} <= phases
     assert [event["samples"] for event in done.events("evaluate")] == [131, 131]
     assert [event["epoch"] for event in done.events("epoch")] == [1, 2]
     assert names(done)[-1] == f"step-{2 * STEPS:08d}.ckpt"
@@ -46,7 +43,6 @@ def test_settings_that_lightning_is_given_reach_it(train_ranks, lightning_job):
     train = {
         "accumulate": 2,
         "schedule": "cosine",
-        "clip_norm": 0.1,
         "max_steps": 5,
         "epochs": 3,
         "optimizer": "sgd",
@@ -89,16 +85,6 @@ def test_a_killed_training_goes_on_with_another_number_of_ranks_and_without_the_
     assert resumed.exit_codes == [0] * 3, resumed.log(attempt=1)
     assert resumed.events("resume", attempt=1)[0]["checkpoint"] == older.name
     assert f"{newest.name} is damaged" in resumed.log(attempt=1)
-
-
-def test_fsdp_goes_on_from_its_own_checkpoint(train_ranks, lightning_job):
-    job = lightning_job("fsdp", train={"max_steps": 3})
-    first = train_ranks(job, 2)
-    further = {"checkpoint": {"resume": str(first.run.path)}, "train": {"max_steps": 5}}
-    resumed = train_ranks(lightning_job("fsdp", **further), 2)
-    assert resumed.exit_codes == [0, 0], resumed.log()
-    assert resumed.events("resume")[0]["step"] == 3
-    assert counted(resumed)[0] == 2
 
 
 def test_patience_ends_a_training_and_the_best_is_kept(train_ranks, lightning_job):

@@ -3,19 +3,19 @@ import torch
 
 from hpcdist.base.errors import JobError
 from hpcdist.job.spec import Model
-from hpcdist.training.checkpoint.checkpoint import seed_weights
-from hpcdist.training.models import build_model, pick_memory_format
+from hpcdist.training.models import build_model, pick_memory_format, seed_all
 
 
-@pytest.mark.parametrize("name", ["fashion_cnn", "mlp"])
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 33, 70), (4, 1, 1)], ids=str)
-def test_our_models_take_images_of_any_size(name, shape):
-    model = build_model(Model(name=name), shape, 7)
+def test_our_model_takes_images_of_any_size(shape):
+    model = build_model(Model(), shape, 7)
     assert model(torch.randn(2, *shape)).shape == (2, 7)
     device = torch.device("cpu")
-    layout = pick_memory_format(model, setting="auto", tensor_cores=False, device=device)
-    is_convolutional = name == "fashion_cnn"
-    assert (layout == torch.channels_last) == is_convolutional
+    layouts = [
+        pick_memory_format(net, tensor_cores=False, device=device)
+        for net in (model, model.classifier)
+    ]
+    assert layouts == [torch.channels_last, torch.contiguous_format]
 
 
 def test_large_images_do_not_make_a_large_fashion_cnn():
@@ -61,7 +61,7 @@ def test_all_ranks_draw_the_same_weights_from_any_generator(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
 
     def draw():
-        seed_weights(3)
+        seed_all(3, torch.device("cpu"))
         return build_model(Model(name="net_that_draws:Net"), (1, 8, 8), 10).drawn.tolist()
 
     assert draw() == draw()

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from hpcdist.job.spec import Model
+from hpcdist.rank.model import count_flops
 from hpcdist.training.models import build_model, pick_num_threads
 
 
@@ -14,7 +15,7 @@ def test_a_rank_takes_as_many_threads_as_its_model_has_work_for(
     side, batch_size, available, expected
 ):
     model = build_model(Model(), (1, side, side), 10)
-    images = torch.zeros(2, 1, side, side)
-    picked = pick_num_threads(model, images, batch_size=batch_size, available=available)
+    flops = count_flops(model, torch.zeros(2, 1, side, side))
+    picked = pick_num_threads(flops * batch_size, available=available)
     assert picked == expected
     assert model.training

@@ -42,97 +42,21 @@ def test_an_unknown_model_is_answered_with_the_nearest(name, nearest):
     assert f"are: {nearest}," in error.value.hint
 
 
-def test_single_with_more_than_one_rank_is_refused():
-    with pytest.raises(JobError, match="strategy is single, but resources ask for 4 ranks"):
-        load_workload(_job(strategy="single", resources={"nodes": 2, "gpus": 2})).check()
-
-
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
         ({"strategy": "data_parallel", "resources": {"nodes": 2}}, "resources.nodes is 2: it is"),
-        ({"strategy": "fsdp", "train": {"channels_last": True}}, "channels_last is true, which st"),
-        ({"strategy": "data_parallel", "train": {"compile": True}}, "train.compile is true, which"),
         (
-            {
-                "strategy": "data_parallel",
-                "train": {"activation_checkpointing": True},
-                "model": {"name": "resnet18"},
-            },
-            "train.activation_checkpointing is true, which strategy data_parallel",
-        ),
-        ({"train": {"activation_checkpointing": True}}, "fashion_cnn has no blocks"),
-        (
-            {
-                "train": {"activation_checkpointing": True, "compile": True},
-                "model": {"name": "resnet18"},
-            },
-            "train.activation_checkpointing and train.compile are both set",
-        ),
-        (
-            {"strategy": "fsdp", "train": {"channels_last": True}},
-            "channels_last is true, which strategy fsdp",
-        ),
-        (
-            {"train": {"precision": "tf32"}, "launch": {"device": "cpu"}},
-            "train.precision is tf32, which only GPUs have",
-        ),
-        (
-            {"train": {"compile": "reduce-overhead"}, "launch": {"device": "cpu"}},
-            "train.compile is reduce-overhead, which means CUDA graphs, and the ranks run on CPUs",
-        ),
-        (
-            {"train": {"compile": "reduce-overhead", "accumulate": 2}},
-            "train.compile is reduce-overhead, but train.accumulate is 2",
-        ),
-        (
-            {
-                "strategy": "fsdp",
-                "train": {"compile": "max-autotune"},
-                "launch": {"device": "cuda"},
-            },
-            "train.compile is max-autotune, which strategy fsdp cannot have",
+            {"strategy": "single", "resources": {"gpus": 2}},
+            "resources ask for 2 ranks: 1 node",
         ),
     ],
-    ids=[
-        "data_parallel-nodes",
-        "fsdp-channels-last",
-        "data_parallel-compile",
-        "data_parallel-recompute",
-        "no-blocks",
-        "recompute-compile",
-        "fsdp-channels-last",
-        "tf32-cpu",
-        "graphs-cpu",
-        "graphs-accumulate",
-        "graphs-fsdp",
-    ],
+    ids=["data_parallel-nodes", "single-gpus"],
 )
 def test_settings_that_do_not_go_together_are_refused_with_the_reason(sections, said):
     with pytest.raises(JobError, match=said) as error:
         load_workload(_job(**sections)).check()
     assert error.value.hint
-
-
-def test_tf32_is_left_to_the_nodes_where_the_device_is_not_known_and_refused_on_cpus():
-    job = _job(train={"precision": "tf32"})
-    load_workload(job).check()
-    load_workload(job).check_device("cuda")
-    with pytest.raises(JobError, match="the ranks run on CPUs"):
-        load_workload(job).check_device("cpu")
-
-
-def test_graphs_are_left_to_the_nodes_where_the_device_is_not_known():
-    for mode in ("reduce-overhead", "max-autotune"):
-        load_workload(_job(train={"compile": mode})).check()
-        load_workload(_job(train={"compile": mode})).check_device("cuda")
-    with pytest.raises(JobError, match="the ranks run on CPUs"):
-        load_workload(_job(train={"compile": "reduce-overhead"})).check_device("cpu")
-    job = _job(train={"compile": "max-autotune", "accumulate": 2})  # graphs on GPUs only
-    load_workload(job).check()
-    load_workload(job).check_device("cpu")
-    with pytest.raises(JobError, match=r"train\.accumulate is 2"):
-        load_workload(job).check_device("cuda")
 
 
 def test_data_parallel_is_one_rank_with_all_gpus_of_its_node():
@@ -169,14 +93,21 @@ WRONG_MODELS = {
     "of a derived class": ("nets:Derived", {"width": 3, "depth": 1}, "argument 'depth'"),
     "no module of torch": ("nets:brought", {}, "which gives a Counter, not a torch.nn.Module"),
     "another name": ("nets:Nett", {}, "nets.py has no Nett"),
-    "no such module": ("nets.large:Net", {}, "there is no module nets.large"),
-    "nowhere": ("nowhere:Net", {}, "there is no module nowhere"),
-    "no class": ("nets:", {}, "not of the form package.module:Class"),
-    "mlp": ("mlp", {"hiden": [3]}, "mlp cannot be made with it: .* argument 'hiden'"),
-    "what data say": ("fashion_cnn", {"num_classes": 7}, "has num_classes, which the data say"),
+    "no such module": ("nets.large:Net", {}, "no module nets.large is in"),
+    "nowhere": ("nowhere:Net", {}, "no module nowhere is in"),
+    "no class": ("nets:", {}, "nets.py has no "),
+    "ours": ("fashion_cnn", {"hiden": 3}, "fashion_cnn cannot be made with it: .*'hiden'"),
     "torchvision": ("resnet18", {"hidden": [9]}, "resnet18 cannot be made with it: .*'hidden'"),
-    "outputs": ("resnet18", {"num_classes": 7}, "resnet18 has one output for each class"),
-    "weights": ("resnet18", {"weights": "DEFAULT"}, "starts from freshly drawn weights"),
+    "outputs": (
+        "resnet18",
+        {"num_classes": 7},
+        "multiple values .*'num_classes'",
+    ),
+    "weights": (
+        "resnet18",
+        {"weights": "DEFAULT"},
+        "multiple values .*'weights'",
+    ),
 }
 
 
@@ -210,7 +141,7 @@ def test_a_model_that_cannot_be_made_is_refused_where_it_is_submitted(
         ("nets:Net", {"num_classes": 7, "width": 3, "heads": 1}),
         ("nets:make", {"width": 3}),
         ("nets:NeedsGpu", {}),  # the ranks will say it
-        ("fashion_cnn", {"channels": [8], "hidden": 9, "dropout": 0.1}),
+        ("fashion_cnn", {"hidden": 9, "dropout": 0.1}),
         ("googlenet", {"aux_logits": False, "init_weights": True}),
         ("vit_b_16", {"dropout": 0.1}),
     ],
@@ -242,14 +173,6 @@ def test_fewer_samples_than_ranks_are_refused():
                 train={"batch_size": 1},
             )
         ).check()
-
-
-def test_the_lightning_job_is_refused_what_the_torch_loop_is_refused():
-    sections = {"train": {"activation_checkpointing": True}}
-    with pytest.raises(JobError, match="fashion_cnn has no blocks"):
-        load_workload(_lightning(**sections)).check()
-    with pytest.raises(JobError, match=r"train\.precision is tf32, which only"):
-        load_workload(_lightning(train={"precision": "tf32"}, launch={"device": "cpu"})).check()
 
 
 def _lightning(**sections):

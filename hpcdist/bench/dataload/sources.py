@@ -19,10 +19,9 @@ from torch.utils.data import DataLoader, default_collate
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.base.files import open_regular
-from hpcdist.data.arrays import BadFile, Samples
 from hpcdist.data.batches import BatchSource, loader_options, make_batches
 from hpcdist.data.catalog import load_data
-from hpcdist.data.images.decoding import UnreadableImageError, no_warnings
+from hpcdist.data.images.decoding import no_warnings
 from hpcdist.data.images.samples import FastImages
 from hpcdist.data.order import Share
 from hpcdist.job.spec import Data
@@ -40,14 +39,12 @@ class Source:
         self,
         data: Data,
         samples: Any,
-        report_bad: Callable[[BadFile], None],
         collate: Callable[[Any], Any] | None = None,
     ) -> None:
-        """`report_bad` is called for files that are no images. `collate` puts batches of a Dataset
-        of the user's together; None: the samples are hpcdist's."""
+        """`collate` puts batches of a Dataset of the user's together; None: the samples are
+        hpcdist's."""
         self._data = data
         self._samples = samples
-        self._report_bad = report_bad
         self._collate = collate
 
     def __len__(self) -> int:
@@ -58,15 +55,8 @@ class Source:
         if self._collate is not None:
             return _OwnBatches(self._samples, self._collate, self._data, device)
         # Images are decoded to channels_last.
-        is_files = isinstance(self._samples, FastImages)
-        memory_format = torch.channels_last if is_files else torch.contiguous_format
-        return make_batches(
-            self._samples,
-            device,
-            self._data,
-            memory_format=memory_format,
-            report_bad=self._report_bad,
-        )
+        form = torch.channels_last
+        return make_batches(self._samples, device, self._data, memory_format=form)
 
     def forget(self, indices: Sequence[int]) -> None:
         """Ask the system to drop what it has in memory of the files of these samples. It does not
@@ -79,8 +69,7 @@ class Source:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def stages(self, indices: Sequence[int]) -> dict[str, float]:
-        """Measure the seconds per sample in each stage before the hand-over. Files that are no
-        images are left out."""
+        """Measure the seconds per sample in each stage before the hand-over."""
         indices, samples = indices[:_IMAGES], self._samples
         number = len(indices)
         if self._collate is not None:
@@ -94,21 +83,19 @@ class Source:
             computing_s = min(item_s, (time.process_time() - begin_s) / number)
             collate_s = _timed([items], self._collate)[0] / number
             return {"wait": item_s - computing_s, "item": computing_s, "collate": collate_s}
-        if isinstance(samples, Samples):  # in memory: it is only put together in batches
-            return {"collate": _timed([torch.tensor(indices)], samples.at)[0] / number}
-        whole = functools.partial(samples.batch, epoch=0)
-        if not isinstance(samples, FastImages):  # in memory, and changed
-            return {"transform": _timed([indices], whole)[0] / number}
         with no_warnings():
-            read_s, contents = _timed(indices, lambda index: (index, samples.read(index)))
-            decode_s, pictures = _timed(contents, lambda read: (read[0], samples.decode(read[1])))
-            transform_s, fine = _timed(
-                pictures, lambda made: (made[0], samples.change(made[1], made[0], 0))
+            read_s, contents = _timed(indices, samples.read)
+            decode_s, pictures = _timed(
+                zip(indices, contents, strict=False), lambda read: samples.decode(*read)
             )
-            whole_s, _ = _timed([[index for index, _ in fine]], whole)
+            transform_s, changed = _timed(
+                zip(indices, pictures, strict=False), lambda made: samples.change(*made, epoch=0)
+            )
+            fine = indices[: len(changed)]
+            whole_s, _ = _timed([fine], lambda some: samples.batch(some, epoch=0))
         parts_s = {"read": read_s, "decode": decode_s, "transform": transform_s}
         alone_s = sum(parts_s.values())
-        return {**parts_s, "collate": max(0.0, whole_s / max(1, len(fine)) - alone_s)}
+        return {**parts_s, "collate": max(0.0, whole_s / len(fine) - alone_s)}
 
 
 def _timed(given: Iterable[Any], stage: Callable[[Any], Any]) -> tuple[float, list[Any]]:
@@ -116,10 +103,7 @@ def _timed(given: Iterable[Any], stage: Callable[[Any], Any]) -> tuple[float, li
     spent_s, made = 0.0, []
     for item in given:
         begin_s = time.perf_counter()
-        try:
-            made.append(stage(item))
-        except (OSError, UnreadableImageError):
-            continue
+        made.append(stage(item))
         spent_s += time.perf_counter() - begin_s
         if spent_s > _MAX_TIME_S and len(made) >= _LEAST_IMAGES:
             break
@@ -160,16 +144,14 @@ class _OwnBatches(BatchSource):
         self._loader._iterator = None  # noqa: SLF001 - there is no public method
 
 
-def find_source(
-    data: Data, own: str | None, report_bad: Callable[[BadFile], None], *, seed: int
-) -> Source:
+def find_source(data: Data, own: str | None, *, seed: int) -> Source:
     """Return the source for one way of loading; what ways share is opened once. `own` is the job's
     data.dataset."""
     if own is not None:
         samples, collate = _open_own(own)
-        return Source(data, samples, report_bad, collate)
+        return Source(data, samples, collate)
     shared = msgspec.structs.replace(data, workers=0)
-    return Source(data, _load(msgspec.json.encode(shared), seed), report_bad)
+    return Source(data, _load(msgspec.json.encode(shared), seed))
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from importlib.machinery import PathFinder
 from typing import Any, NamedTuple
 
 from hpcdist.base.errors import JobError
-from hpcdist.data.catalog import check_data
+from hpcdist.data.catalog import check_data, find_data_set
 from hpcdist.job.check import check_each_once, show
 from hpcdist.job.spec import Data, DataloadJob, LoadedData
 
@@ -95,6 +95,11 @@ def check_dataload(job: DataloadJob) -> None:
     if job.data.dataset is not None:
         _check_own(job.data.dataset)
         return
+    if find_data_set(job.data).images is None:
+        raise JobError(
+            f"data.name is {job.data.name}, which is held in memory: there is nothing to load",
+            hint="take faces, image_folder, or your own Dataset with data.dataset",
+        )
     check_data(next(iter(combine(job).values())))
     for transform in several(job.data, "transform"):
         check_transform(transform)

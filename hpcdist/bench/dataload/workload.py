@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import warnings
 from typing import TYPE_CHECKING
@@ -15,14 +14,13 @@ from hpcdist.bench.cells import CellTable, Findings, TimedCell, timed_cell
 from hpcdist.bench.dataload.advice import WAITING, Loading, conclude
 from hpcdist.bench.dataload.ways import Way, check_dataload, combine, several
 from hpcdist.bench.ranks import BenchmarkRank, process_group
-from hpcdist.data.catalog import download_data, find_data_set
+from hpcdist.data.catalog import find_data_set
 from hpcdist.job.spec import Data, DataloadJob
 from hpcdist.machine.cpus import cpu_quota
 from hpcdist.rank.context import RankContext, Workload
 
 if TYPE_CHECKING:
     from hpcdist.bench.dataload.measure import Loader, Passes
-    from hpcdist.data.arrays import BadFile
 
 
 class DataloadWorkload(Workload[DataloadJob]):
@@ -31,19 +29,9 @@ class DataloadWorkload(Workload[DataloadJob]):
     def check(self) -> None:
         check_dataload(self.job)
 
-    def notes(self) -> list[str]:
-        """Return which data sets are made first, and what transforms need not have."""
-        from hpcdist.data.images.transforms import notes_on_transform
-
-        if self.job.data.dataset is not None:
-            return []
-        unmade = find_data_set(self._data).unmade(self._data)
-        on_transforms = map(notes_on_transform, several(self.job.data, "transform"))
-        return [*filter(None, [unmade]), *dict.fromkeys(itertools.chain(*on_transforms))]
-
     def prepare(self) -> None:
         if self.job.data.dataset is None:
-            download_data(self._data)
+            find_data_set(self._data).prepare(self._data)
 
     @property
     def _data(self) -> Data:
@@ -51,13 +39,11 @@ class DataloadWorkload(Workload[DataloadJob]):
         return next(iter(combine(self.job).values()))
 
     def preload(self) -> list[str]:
-        """Return what measures, and torchvision where data or transforms need it."""
+        """Return what measures, and torchvision where transforms need it."""
         from hpcdist.data.images.transforms import is_unchanged
 
-        entry = find_data_set(self._data)
         transformed = not all(map(is_unchanged, several(self.job.data, "transform")))
-        needs_torchvision = transformed or "torchvision" in entry.modules
-        return ["hpcdist.bench.dataload.measure", *["torchvision"] * needs_torchvision]
+        return ["hpcdist.bench.dataload.measure", *["torchvision"] * transformed]
 
     def run(self, context: RankContext) -> None:
         import torch
@@ -71,8 +57,6 @@ class DataloadWorkload(Workload[DataloadJob]):
 
 class _DataloadRank(BenchmarkRank):
     def __init__(self, context: RankContext, job: DataloadJob) -> None:
-        from hpcdist.data.batches import BadFileNotes
-
         self._job, self._ways, dataset = job, combine(job), job.data.dataset
         ranks, threads = context.local_world_size, job.dataload.threads
         caption = f"loading {dataset or job.data.name} by workers"
@@ -88,7 +72,6 @@ class _DataloadRank(BenchmarkRank):
             parts_of="sample" if dataset else "image",
         )
         super().__init__(context, table)
-        self._note_bad, self._bad = BadFileNotes(context.note), set[str]()
         # A node has the CPUs that its ranks have together, or their quota.
         cpus = min(context.num_cpus, cpu_quota() or math.inf)
         self._places = self.gather((context.node_rank, context.host, cpus))
@@ -132,7 +115,7 @@ class _DataloadRank(BenchmarkRank):
         setting, loader = self._job.dataload, self._loaders.get(way)
         if loader is None:
             data, own = self._ways[way], self._job.data.dataset
-            source = find_source(data, own, self._report_bad, seed=setting.seed)
+            source = find_source(data, own, seed=setting.seed)
             loader = self._loaders[way] = Loader(self, source, way, setting)
         time_s = setting.max_time_s / len(self._turns)
         loader.measure(passes, self._job.data.batches_to_check, time_s=time_s)
@@ -149,12 +132,6 @@ class _DataloadRank(BenchmarkRank):
                     keys = {**cell.keys, "node": node}
                     cell = msgspec.structs.replace(cell, keys=keys, hosts=[host])
                 self.record(cell)
-
-    def _report_bad(self, bad: BadFile) -> None:
-        """Name a file that is no image, whichever ways come upon it, once."""
-        if bad.path not in self._bad:
-            self._bad.add(bad.path)
-            self._note_bad(bad)
 
 
 def to_cell(way: Way, ranks: list[Passes], cpus: float) -> TimedCell:

@@ -14,7 +14,7 @@ from hpcdist.bench.ranks import num_affordable
 from hpcdist.data.catalog import load_data
 from hpcdist.job.spec import Inference, InferenceJob
 from hpcdist.rank.context import RankContext
-from hpcdist.training.optimization import PRECISIONS, Autocasting
+from hpcdist.training.strategies import PRECISIONS, Autocasting
 
 _MOST_READ = 1024
 """Images that are read from a data set; larger batches repeat them."""

@@ -13,7 +13,7 @@ from hpcdist.bench.inference.conclusions import (
     inference_table,
 )
 from hpcdist.bench.ranks import BenchmarkRank, process_group
-from hpcdist.data.catalog import check_data, download_data, find_data_set
+from hpcdist.data.catalog import check_data, find_data_set
 from hpcdist.job.check import check_each_once
 from hpcdist.job.spec import InferenceJob
 from hpcdist.rank.context import RankContext, Workload
@@ -58,13 +58,12 @@ class InferenceWorkload(Workload[InferenceJob]):
 
     def prepare(self) -> None:
         if self.job.inference.image_shape is None:
-            download_data(self.job.data)
+            find_data_set(self.job.data).prepare(self.job.data)
 
     def preload(self) -> list[str]:
         """Return what measures, and torchvision where model or data need it."""
         modules = ["hpcdist.bench.inference.measure"]
-        entry = find_data_set(self.job.data)
-        if is_torchvision(self.job.model.name) or "torchvision" in entry.modules:
+        if is_torchvision(self.job.model.name):
             modules.append("torchvision")
         return modules
 
@@ -82,19 +81,17 @@ class _InferenceRank(BenchmarkRank):
         import torch
 
         from hpcdist.bench.inference.measure import Strategy, load_images
-        from hpcdist.training.checkpoint.checkpoint import seed_weights
-        from hpcdist.training.models import build_model, pick_memory_format
+        from hpcdist.training.models import build_model, pick_memory_format, seed_all
 
         self._setting, self._device = job.inference, torch.device(context.device)
         precision = self._setting.precision
         super().__init__(context, inference_table(job.model.name, precision, self._device.type))
         images, num_classes = load_images(job)
         channels, height, width = images.shape[1:]
-        seed_weights(self._setting.seed)  # the same in all ranks
+        seed_all(self._setting.seed, self._device)  # the same in all ranks
         model = build_model(job.model, (channels, height, width), num_classes).eval()
         self._memory_format = pick_memory_format(
             model,
-            setting=self._setting.channels_last,
             tensor_cores=precision != "fp32",
             device=self._device,
         )

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +41,6 @@ MOST_BYTES = 1_000_000_000
 """Size of a file that is read: the most that the pixels of an image that is decoded take."""
 MOST_PIXELS = 89_478_485
 """Pillow's limit of an image that is decoded: a file of a few KB can ask for any memory."""
-_MILLIONS = round(MOST_PIXELS / 1e6)
 
 
 class UnreadableImageError(Exception):
@@ -95,17 +93,7 @@ _FORMATS = ("JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP")
 """Formats that are read, whatever a file's name says: others start programs, as EPS does
 Ghostscript, or are read by few, and so by code that few look at."""
 
-_KINDS = (
-    (b"%!PS", "a PostScript document"),
-    (b"\xc5\xd0\xd3\xc6", "a PostScript document"),
-    (b"version https://git-lfs", "a Git LFS pointer: run git lfs pull"),
-    (b"<!doctype html", "an HTML page"),
-    (b"<html", "an HTML page"),
-    (b"\x1f\x8b", "packed by gzip"),
-    (b"PK\x03\x04", "a ZIP archive"),
-    (b"%PDF", "a PDF document"),
-)
-_FIRST_BYTES = 8
+_FIRST_BYTES = 24
 
 
 @contextmanager
@@ -118,11 +106,12 @@ def no_warnings() -> Iterator[None]:
 
 
 def open_image(content: bytes) -> Image.Image:
-    """Open an image that is not decoded yet; TooManyPixelsError, or what Pillow raises."""
+    """Open an image that is not decoded yet; DecompressionBombError, or what Pillow raises."""
     image = Image.open(io.BytesIO(content), formats=_FORMATS)
     width, height = image.size
     if width * height > MOST_PIXELS:
-        raise TooManyPixelsError(f"{width:,} x {height:,} pixels, more than {_MILLIONS} million")
+        most = f"more than {MOST_PIXELS / 1e6:.0f} million"
+        raise Image.DecompressionBombError(f"{width:,} x {height:,} pixels, {most}")
     return image
 
 
@@ -130,12 +119,10 @@ def explain(content: bytes, error: Exception) -> str:
     """Why a decoder refused a file's content, in words that stand after its name."""
     if not content:
         return "is empty"
-    if isinstance(error, TooManyPixelsError):
+    if isinstance(error, Image.DecompressionBombError):
         return f"is too large: {error}"
-    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        return f"is too large: more than {_MILLIONS} million pixels"
     if isinstance(error, UnidentifiedImageError):
-        return f"is not an image, but {_kind(content)}"
+        return f"is not an image: it begins with {content[:_FIRST_BYTES]!r}"
     return f"is damaged: {error or type(error).__name__}"
 
 
@@ -144,51 +131,22 @@ def explain_unread(error: OSError) -> str:
     return f"cannot be read: {error.strerror or error}"
 
 
-class TooManyPixelsError(ValueError):
-    """An image is larger than any that is decoded."""
+def check_files(parts: ImageParts, tick: Callable[[], object] = lambda: None) -> dict[str, str]:
+    """Decode all files, several at a time, and return why some are no images, by their paths;
+    `tick` is called after each."""
 
+    def look_into(path: Path) -> str | None:
+        try:
+            decode(read_bytes(path, most_bytes=MOST_BYTES), None)
+        except (OSError, UnreadableImageError) as error:
+            return explain_unread(error) if isinstance(error, OSError) else str(error)
+        return None
 
-def _kind(content: bytes) -> str:
-    beginning = content[:64].lstrip().lower()
-    label = next((kind for mark, kind in _KINDS if beginning.startswith(mark.lower())), None)
-    if label is not None:
-        return label
-    if content.isascii() and b"\0" not in content:
-        return "text"
-    return f"begins with the bytes {content[:_FIRST_BYTES].hex(' ')}"
-
-
-@dataclass(kw_only=True)
-class Report:
-    """The content of all files of a data set."""
-
-    num_images: int = 0
-    problems: dict[str, str] = field(default_factory=dict)
-    """Path -> why the file is no image, in the order of the data set."""
-
-
-def check_files(parts: ImageParts, tick: Callable[[], object] = lambda: None) -> Report:
-    """Decode all files, several at a time; `tick` is called after each."""
     paths = [part.root / path for part in (parts.train, parts.test) for path in part.paths]
-    report = Report()
+    problems = {}
     with no_warnings(), ThreadPoolExecutor(2 * len(os.sched_getaffinity(0))) as threads:
-        for path, found in zip(paths, threads.map(_look_into, paths), strict=True):
+        for path, problem in zip(paths, threads.map(look_into, paths), strict=True):
             tick()
-            if found is None:
-                report.num_images += 1
-            else:
-                report.problems[str(path)] = found
-    return report
-
-
-def _look_into(path: Path) -> str | None:
-    """Return why a file is no image; None where it is one."""
-    try:
-        content = read_bytes(path, most_bytes=MOST_BYTES)
-    except OSError as error:
-        return explain_unread(error)
-    try:
-        open_image(content).convert("RGB")  # as it is done to train with it
-    except Exception as error:  # noqa: BLE001 - Pillow's decoders raise whatever they come upon
-        return explain(content, error)
-    return None
+            if problem is not None:
+                problems[str(path)] = problem
+    return problems

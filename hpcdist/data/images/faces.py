@@ -20,9 +20,7 @@ import os
 import random
 import secrets
 import shutil
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,8 +35,6 @@ from hpcdist.job.spec import Data
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-VARIANTS = ("lfw", "lfw_funneled", "lfw-deepfunneled", "lfw-py")
-"""Names of the folders in LFW's archives, and of the one that torchvision keeps them in."""
 LAYOUT = (
     "lay it out as <root>/Person_Name/Person_Name_0001.jpg; LFW's own host is gone, but "
     "https://ndownloader.figshare.com/files/5976015 has it (funneled, a .tgz to unpack), from "
@@ -53,8 +49,6 @@ _VERSION = 1  # of what is made of a plan
 _PHOTOGRAPHS = ("china.jpg", "flower.jpg")
 _QUALITY = 88
 _THREADS = 4
-_STALE_S = 86_400.0
-_ASIDE = "aside"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,52 +91,26 @@ def images(data: Data) -> ImageParts:
         prepare(data)
         return _stand_in()
     root = existing_root(data, LAYOUT)
-    while True:  # a folder with a folder per person, or one that holds it, such as LFW's own
-        below = folders_in(root)
-        variants = [name for name in below if name in VARIANTS]
-        if len(variants) > 1:
+    while (below := folders_in(root)) and not any(has_images(root / name) for name in below):
+        if len(below) > 1:
             raise JobError(
-                f"{root} holds several variants of LFW: {', '.join(variants)}",
-                hint=f"name one with data.root: {root / variants[0]}",
+                f"{root} holds several folders without images of their own: {', '.join(below[:5])}",
+                hint=f"name one with data.root: {root / below[0]}",
             )
-        if variants:
-            root /= variants[0]
-        elif len(below) == 1 and not has_images(root / below[0]):
-            root /= below[0]
-        else:
-            break
+        root /= below[0]  # the folder around the people's, such as LFW's own
     classes = list_classes(root)
     check_enough(classes, root, LAYOUT)
     return split_classes(root, classes)
-
-
-def is_complete(data: Data) -> bool:
-    """Return whether the image files are there, and not to be made."""
-    return data.root is not None or stand_in_folder().is_dir()
-
-
-def unmade(data: Data) -> str | None:
-    """Return a note on what `prepare` will make; None: nothing."""
-    if is_complete(data):
-        return None
-    return (
-        f"{_STAND_IN.images:,} photographs for data.name=faces are made once, in "
-        f"{stand_in_folder()}"
-    )
 
 
 def prepare(data: Data) -> None:
     """Make the stand-in, unless that was done before: whole, or not at all. Where several processes
     make it at once, the first one that is done wins. JobError where it cannot be written."""
     path = stand_in_folder()
-    if is_complete(data):
+    if data.root is not None or path.is_dir():
         return
     try:
         path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-        for aside in path.parent.glob(f".{path.name}.*.{_ASIDE}"):  # what a killed process left,
-            with suppress(OSError):  # a day old, so that nobody is still writing it
-                if time.time() - aside.stat().st_mtime > _STALE_S:
-                    shutil.rmtree(aside, ignore_errors=True)
         make_whole(path, lambda folder: make_faces(folder, _STAND_IN))
     except OSError as error:
         if not path.is_dir():  # else another one was faster
@@ -165,7 +133,7 @@ def _stand_in() -> ImageParts:
 def make_whole(path: Path, make: Callable[[Path], None]) -> None:
     """Have `make` fill a new folder, under another name until it is whole. `path` may be there, but
     must be empty then: else OSError, and what was made is removed."""
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.{_ASIDE}")
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.aside")
     try:
         aside.mkdir()
         make(aside)

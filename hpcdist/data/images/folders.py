@@ -14,11 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hpcdist.base.errors import JobError
-from hpcdist.base.files import is_folder
 from hpcdist.data.splits import (
     Classes,
     ImageParts,
-    SplitSizes,
     existing_root,
     label_files,
     split_classes,
@@ -31,11 +29,6 @@ _LAYOUT = (
     "lay it out as <root>/<class>/<image>.jpg, or as <root>/train/<class>/<image>.jpg and "
     "<root>/test/<class>/<image>.jpg"
 )
-
-
-def check(data: Data) -> SplitSizes:
-    """Return the sizes of the two parts; JobError where there are no images, or too few."""
-    return images(data).sizes
 
 
 def images(data: Data) -> ImageParts:
@@ -51,19 +44,13 @@ def images(data: Data) -> ImageParts:
 
 
 def check_enough(classes: Classes, folder: Path, layout: str) -> None:
-    """Raise JobError for a folder with less than two images, saying what is there instead."""
-    number = sum(map(len, classes.values()))
-    if number == 0 and has_images(folder):
-        wrong = f"{folder} holds images, but no folders with images in them"
-    elif number == 0:
-        wrong = f"there are no images in {folder}, nor in the folders below it"
-    elif number == 1:
-        wrong = (
-            f"there is one image in {folder}, and one is needed for training and one for testing"
+    """Raise JobError for a folder with less than two images."""
+    if (number := sum(map(len, classes.values()))) < 2:
+        raise JobError(
+            f"there are {number or 'no'} images in the folders below {folder}, and one is needed "
+            "for training and one for testing",
+            hint=layout,
         )
-    else:
-        return
-    raise JobError(wrong, hint=layout)
 
 
 def _both_parts(root: Path, test: str) -> ImageParts:
@@ -80,81 +67,50 @@ def _both_parts(root: Path, test: str) -> ImageParts:
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Suffixes of the files that torchvision's ImageFolder takes for images; in either case."""
 
-_Identity = tuple[int, int]
-
 
 def list_classes(root: Path, folder: str = "") -> dict[str, list[str]]:
-    """Return the classes below a folder that hold images, by name; JobError for unreadable ones."""
-    ancestors = (_identity(root / folder),)
-    classes = {
-        name: _paths_below(root, os.path.join(folder, name), ancestors)
-        for name in folders_in(root / folder)
-    }
-    return {name: paths for name, paths in classes.items() if paths}
+    """Return the classes below a folder that hold images, by name, with the paths of these sorted
+    by folder, then by name; JobError for unreadable ones."""
+    classes = {}
+    for name in folders_in(root / folder):
+        seen = {_identity(root / folder)}
+        found = []
+        for place, inner, images in _walk(root / folder / name):
+            if _identity(place) in seen:  # a link back to where we came from
+                inner.clear()
+                continue
+            seen.add(_identity(place))
+            found.append((os.path.relpath(place, root), images))
+        if paths := [os.path.join(at, name) for at, names in sorted(found) for name in names]:
+            classes[name] = paths
+    return classes
 
 
 def folders_in(folder: Path) -> list[str]:
     """Return names of the folders in a folder, sorted; JobError where it cannot be read."""
-    return sorted(entry.name for entry in _entries(folder) if is_folder(entry))
+    return next(_walk(folder))[1]
 
 
 def has_images(folder: Path) -> bool:
     """Return whether images lie in the folder itself."""
-    return any(_is_image(entry) for entry in _entries(folder))
+    return bool(next(_walk(folder))[2])
 
 
-def _paths_below(root: Path, relative: str, ancestors: tuple[_Identity, ...]) -> list[str]:
-    """Sorted by folder, then by name."""
-    folders: list[tuple[str, list[str]]] = []
-    waiting = [(relative, ancestors)]
-    while waiting:
-        relative, above = waiting.pop()
-        identity = _identity(root / relative)
-        if identity in above:  # a link back to where we came from
-            continue
-        names = []
-        for entry in _entries(root / relative):
-            if _is_image(entry):
-                names.append(entry.name)
-            elif is_folder(entry):
-                waiting.append((os.path.join(relative, entry.name), (*above, identity)))
-        folders.append((relative, sorted(names)))
-    return [os.path.join(relative, name) for relative, names in sorted(folders) for name in names]
+def _walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield each folder from this one on, with the names of its folders and images, sorted. By
+    their names: what is a link that leads nowhere, or a pipe, is found when it is read."""
+    for place, inner, names in os.walk(folder, onerror=_refuse, followlinks=True):
+        inner[:] = sorted(name for name in inner if name[0] != ".")
+        images = (name for name in names if name[0] != "." and name.lower().endswith(SUFFIXES))
+        yield place, inner, sorted(images)
 
 
-def _is_image(entry: os.DirEntry[str]) -> bool:
-    """Return whether it has an image's name, and is a file, or a link that leads nowhere.
-
-    Such a link is a file that is missing, which is found when it is read. Pipes and the like would
-    block their reader.
-    """
-    if not entry.name.lower().endswith(SUFFIXES):
-        return False
-    try:
-        return entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))
-    except OSError:  # a link that leads to itself
-        return True
-
-
-def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            yield from (entry for entry in entries if not entry.name.startswith("."))
-    except OSError as error:
-        raise unreadable(folder, error) from None
-
-
-def _identity(folder: Path) -> _Identity:
-    try:
-        status = folder.stat()
-    except OSError as error:
-        raise unreadable(folder, error) from None
+def _identity(folder: str | Path) -> tuple[int, int]:
+    status = os.stat(folder)
     return status.st_dev, status.st_ino
 
 
-def unreadable(path: Path, error: OSError) -> JobError:
-    """Return the error for a folder or file that the system does not let us read."""
-    return JobError(
-        f"{path} cannot be read: {error.strerror or error}",
-        hint="check that it exists and that you may read it: ls -la " + str(path.parent),
-    )
+def _refuse(error: OSError) -> None:
+    """Raise the error for a folder that the system does not let us read."""
+    hint = f"check that it exists and that you may read it: ls -la {Path(error.filename).parent}"
+    raise JobError(f"{error.filename} cannot be read: {error.strerror}", hint=hint)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from hpcdist.data.arrays import Samples
+    from hpcdist.data.images.samples import FastImages
 
     Pixels = NDArray[np.uint8]
     from PIL.Image import Image
@@ -28,64 +28,46 @@ if TYPE_CHECKING:
 class Shown:
     label: str
     """Name of its class, or its number."""
-    before: Pixels | None
-    """[height, width, channels], as it was read; None: the file is no image."""
-    after: Pixels | None
+    before: Pixels
+    """[height, width, channels], as it was read."""
+    after: Pixels
     """The same after data.transform."""
-    problem: str = ""
-    """Path of the file that is no image, and why it is none."""
 
 
-def load_preview(data: Data, *, seed: int, number: int) -> list[Shown]:
-    """The first so many samples of the first epoch, as a training with this train.seed has them.
+_NUMBER = 16
 
-    Those in memory are brightened where the data set's whitest is less than 255: digits' is 16.
-    """
-    from hpcdist.data.catalog import find_data_set, find_images, open_images
+
+def load_preview(data: Data) -> list[Shown]:
+    """The first samples of the first epoch, as a training with the train.seed 0 has them.
+    Those in memory are brightened: their blackest is black, and their whitest white."""
+    from hpcdist.data.catalog import find_images, load_data, open_images
     from hpcdist.data.images.transforms import check_transform
 
     check_transform(data.transform)
     parts = find_images(data)  # before torch is imported, which takes seconds
-    import numpy as np
-
-    from hpcdist.data.images.samples import PixelSamples, TransformedImages
+    from hpcdist.data.arrays import Samples
     from hpcdist.data.order import epoch_order
 
-    before: TransformedImages
-    after: TransformedImages
+    samples: Samples | FastImages
     if parts is not None:
-        data = msgspec.structs.replace(data, bad_files="skip")
-        after = open_images(parts.train, data, seed)
-        before = open_images(parts.train, msgspec.structs.replace(data, transform="none"), seed)
-        names, brighter = parts.train.classes, 1.0
+        samples = open_images(parts.train, data, 0)
+        as_read = open_images(parts.train, msgspec.structs.replace(data, transform="none"), 0)
+        names = parts.train.classes
     else:
-        load = find_data_set(data).load
-        assert load is not None
-        whole = load(data)
-        assert whole.pixels is not None
-        before, after = (
-            PixelSamples(whole, transform, seed) for transform in ("none", data.transform)
-        )
-        names = tuple(map(str, range(whole.num_classes)))
-        brighter = 255 / float(whole.pixels.max())
-    order = epoch_order(len(after), seed=seed, epoch=0)[: min(number, len(after))].tolist()
-    both = [samples.batch(order, epoch=0) for samples in (before, after)]
-    problems = {bad.index: str(bad) for bad in both[1].bad}
-
-    def image(batch: Samples, position: int) -> Pixels | None:
-        if order[position] in problems:
-            return None
-        shown = batch.images[position].permute(1, 2, 0).numpy() * brighter
-        return np.rint(shown).clip(0, 255).astype(np.uint8)
-
+        whole = load_data(data)
+        assert isinstance(whole.train, Samples)
+        samples, names = whole.train, tuple(map(str, range(whole.num_classes)))
+    order = epoch_order(len(samples), seed=0, epoch=0)[: min(_NUMBER, len(samples))]
+    if isinstance(samples, Samples):
+        images = samples.images - samples.images.min()
+        images = images.div_(images.max()).mul_(255).round_().byte()
+        after = before = Samples(images=images, labels=samples.labels).at(order)
+    else:
+        after, before = (each.batch(order.tolist(), epoch=0) for each in (samples, as_read))
+    channels_last = (batch.images.permute(0, 2, 3, 1).numpy() for batch in (before, after))
     return [
-        Shown(
-            label=names[int(after.labels[index])],
-            before=image(both[0], position),
-            after=image(both[1], position),
-            problem=problems.get(index, ""),
-        )
-        for position, index in enumerate(order)
+        Shown(label=names[int(label)], before=pixels, after=changed)
+        for label, pixels, changed in zip(after.labels, *channels_last, strict=True)
     ]
 
 
@@ -118,11 +100,8 @@ def draw_grid(samples: Sequence[Shown], *, title: str, both: bool) -> Image:
         own = axes[number * per_sample : (number + 1) * per_sample]
         own[0].set_title(fit(sample.label, _MOST_LETTERS), fontsize=8, loc="left")
         for axis, pixels in zip(own, (sample.before, sample.after)[-per_sample:], strict=True):
-            if pixels is None:  # the mark of a file that is no image
-                axis.plot([0, 1, None, 0, 1], [0, 1, None, 1, 0], color="#d8d8d8")
-            else:
-                colours = pixels.repeat(3, axis=2) if pixels.shape[2] == 1 else pixels
-                axis.imshow(colours, interpolation="nearest")
+            colours = pixels.repeat(3, axis=2) if pixels.shape[2] == 1 else pixels
+            axis.imshow(colours, interpolation="nearest")
     canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
     return Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba()).convert("RGB")

@@ -40,16 +40,6 @@ PRESETS: dict[str, tuple[str | dict[str, Any], ...]] = {
 """Name -> the list that it stands for."""
 
 _MODULES = ("_augment", "_auto_augment", "_color", "_geometry", "_misc")
-_NOT_OFFERED = frozenset(
-    {
-        *("CutMix", "MixUp"),  # of whole batches, and of labels
-        *("FiveCrop", "TenCrop"),  # several images of one
-        *("RandomIoUCrop", "SanitizeBoundingBoxes", "SanitizeKeyPoints"),  # need boxes
-        *("ConvertImageDtype", "GaussianNoise", "LinearTransformation", "Normalize", "ToDtype"),
-        "Lambda",
-    }
-)
-"""Transforms that do not make one image of 8 bits per channel of another."""
 _DONE_ANYWAY = frozenset(("ToTensor", "PILToTensor", "ToImage"))
 """How lists for torchvision end; a job makes tensors of all images, whatever its list says."""
 _TENSORS_ONLY = frozenset({"RandomErasing", "RandomChannelPermutation", "RandomPhotometricDistort"})
@@ -136,27 +126,18 @@ def try_transform(spec: Spec) -> None:
             hint="install it with: pip install torchvision",
         ) from None
     offered = {
-        name: tuple(inspect.signature(member).parameters)
+        name
         for name, member in vars(v2).items()
-        if inspect.isclass(member)
-        and member.__module__.rpartition(".")[2] in _MODULES
-        and name not in _NOT_OFFERED
+        if inspect.isclass(member) and member.__module__.rpartition(".")[2] in _MODULES
     }
-    for name, arguments in steps_of(spec):
+    for name, _ in steps_of(spec):
         if name not in offered:
             names = nearest_first(name, [*PRESETS, *offered])[:6]
             raise JobError(
                 f"data.transform {verb} {name!r}, which is no preset and no transform of "
-                "torchvision that makes one image of one",
+                "torchvision",
                 hint=f"the nearest are: {', '.join(names)}; presets are {', '.join(PRESETS)}",
             )
-        for argument in arguments:
-            if argument not in offered[name]:
-                nearest = ", ".join(nearest_first(argument, offered[name]))
-                raise JobError(
-                    f"data.transform: {name} has no argument {argument!r}",
-                    hint=f"its arguments are: {nearest}",
-                )
     try:
         build_transform(spec)
     except Exception as error:  # noqa: BLE001 - torchvision raises whatever it likes
@@ -165,16 +146,6 @@ def try_transform(spec: Spec) -> None:
             f"{error or type(error).__name__}",
             hint="its arguments are those of torchvision.transforms.v2",
         ) from None
-
-
-def notes_on_transform(spec: Spec) -> list[str]:
-    """Return notes for the user on what a list need not have."""
-    items = [spec] if isinstance(spec, str) else spec
-    named = {name for item in items for name in ([item] if isinstance(item, str) else item)}
-    return [
-        f"data.transform needs no {name}: images become tensors, scaled to -1 to 1, in any case"
-        for name in sorted(named & _DONE_ANYWAY)
-    ]
 
 
 def is_unchanged(spec: Spec) -> bool:

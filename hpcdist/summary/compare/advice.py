@@ -29,7 +29,7 @@ _SELDOMER = 10
 _NEARLY_ALL = 0.99
 _SAME = 0.005
 """Largest difference between two shares that are the same to a reader of whole percents."""
-_IN_MEMORY = {"digits", "mnist", "fashion_mnist", "cifar10"}
+_IN_MEMORY = {"digits", "mnist", "fashion_mnist"}
 
 
 class Case(NamedTuple):

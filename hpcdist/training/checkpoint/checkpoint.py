@@ -13,7 +13,6 @@ import io
 import json
 import os
 import pickle
-import random
 import secrets
 import shutil
 import warnings
@@ -21,7 +20,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -33,7 +31,6 @@ from torch.distributed.checkpoint.state_dict_saver import save as write_parts
 
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError
-from hpcdist.data.order import derive_seed
 from hpcdist.rank.context import RankContext
 from hpcdist.training.checkpoint import files as checkpoint_files
 from hpcdist.training.checkpoint.files import COMPLETE, METADATA, STATE, describe
@@ -67,12 +64,13 @@ def save(
     `is_current` says no; HpcdistError where the disk is full.
     """
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if together else (0, 1)
-    names = [f".{path.name}.{secrets.token_hex(4)}"]
-    if rank == 0:
-        path.with_name(names[0]).mkdir(mode=files.PRIVATE_FOLDER)
-    if together:
-        dist.broadcast_object_list(names, src=0)
-    aside = path.with_name(names[0])
+
+    def make_folder() -> str:
+        aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        aside.mkdir(mode=files.PRIVATE_FOLDER)
+        return aside.name
+
+    aside = path.with_name(from_rank_zero(make_folder) if together else make_folder())
     try:
         with report_full_disk(path):
             writer = FileSystemWriter(aside, sync_files=True)
@@ -163,25 +161,34 @@ def flatten(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Ten
 # Loading.
 
 
-def load_state(path: Path, *, has_group: bool) -> dict[str, Any]:
+def from_rank_zero(make: Callable[[], Any]) -> Any:
+    """Return in all ranks what `make` returns in rank 0."""
+    if not dist.is_initialized():
+        return make()
+    made = [make() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(made, src=0)
+    return made[0]
+
+
+def load_state(path: Path) -> dict[str, Any]:
     """Return all but the tensors of a checkpoint, which rank 0 reads for all; only plain values and
     tensors are unpickled. HpcdistError where it is none of ours."""
-    state: list[Any] = [None]
-    if not has_group or dist.get_rank() == 0:
+
+    def read() -> dict[str, Any]:
         if path.suffix == checkpoint_files.LIGHTNING:
             raise _foreign(path, "the job lightning saved it, and only that goes on from it")
         with _refusing(path):
-            state = [torch.load(path / STATE, map_location="cpu", weights_only=True)]
-        if not isinstance(state[0], dict) or state[0].get("format") != _FORMAT:
+            state = torch.load(path / STATE, map_location="cpu", weights_only=True)
+        if not isinstance(state, dict) or state.get("format") != _FORMAT:
             raise _foreign(path, f"it does not say that its format is {_FORMAT}")
-    if has_group:
-        dist.broadcast_object_list(state, src=0)
-    found: dict[str, Any] = state[0]
-    return found
+        return state
+
+    state: dict[str, Any] = from_rank_zero(read)
+    return state
 
 
 def load_tensors(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, has_group: bool, apart: bool
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, apart: bool
 ) -> None:
     """Go on with the weights and the optimizer's state of a checkpoint; its settings, such as the
     weight decay, stay the job's. `apart`: each rank reads what it holds; else rank 0 reads for all,
@@ -189,18 +196,17 @@ def load_tensors(
     """
     _make_state(optimizer)
     flat = flatten(model, optimizer)
-    is_reader = apart or not has_group or dist.get_rank() == 0
     reader = _Reader(path)
-    stored: list[Any] = [None]
-    if is_reader:
+
+    def names() -> list[str]:
         with _refusing(path):
-            stored = [sorted(reader.read_metadata().state_dict_metadata)]
-    if has_group and not apart:
-        dist.broadcast_object_list(stored, src=0)
-    if lacking := [name for name in flat if name.startswith(_MODEL) and name not in stored[0]]:
+            return sorted(reader.read_metadata().state_dict_metadata)
+
+    stored = names() if apart else from_rank_zero(names)
+    if lacking := [name for name in flat if name.startswith(_MODEL) and name not in stored]:
         raise _foreign(path, f"it has no {lacking[0]}")
-    flat = {name: flat[name] for name in sorted(flat.keys() & {*stored[0]})}  # in all ranks alike
-    if is_reader:
+    flat = {name: flat[name] for name in sorted(flat.keys() & {*stored})}  # in all ranks alike
+    if apart or not dist.is_initialized() or dist.get_rank() == 0:
         with _refusing(path), warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that it reads without other ranks
             read_parts(flat, storage_reader=reader, no_dist=True)
@@ -208,7 +214,7 @@ def load_tensors(
     for name, parameter in model.named_parameters():  # one that was never trained has no state
         if f"{_OPTIMIZER}{name}" not in trained:
             optimizer.state.pop(parameter, None)
-    if has_group and not apart:
+    if dist.is_initialized() and not apart:
         for value in flat.values():
             given = value.contiguous()
             dist.broadcast(given, src=0)
@@ -304,84 +310,44 @@ class _Unpickler(pickle._Unpickler):  # noqa: SLF001 - see below
 # The checkpoint to start from.
 
 
-def find_start(context: RankContext, resume: str | None, *, has_group: bool) -> Path | None:
+def find_start(context: RankContext, resume: str | None) -> Path | None:
     """Return the checkpoint that this attempt goes on from, the same in all ranks, if there is one.
     Rank 0 alone looks for it: on a shared file system nodes may see different things, and where
     there is none, node 0 alone has it."""
-    path = _find(context, resume) if context.rank == 0 else None
     own = context.run.checkpoints_folder
-    start = [None if path is None else (path.parent == own, path.name, str(path))]
-    if has_group:
-        dist.broadcast_object_list(start, src=0)
-    if start[0] is None:
+
+    def find() -> tuple[str, bool] | None:
+        path = _find(context, resume)
+        is_own = path is not None and path.parent == own
+        return None if path is None else (path.name if is_own else str(path), is_own)
+
+    if (found := from_rank_zero(find)) is None:
         return None
-    is_own, name, whole = start[0]
-    return own / name if is_own else Path(whole)
+    name, is_own = found
+    return own / name if is_own else Path(name)
 
 
 def _find(context: RankContext, resume: str | None) -> Path | None:
     own = context.run.checkpoints_folder
     if context.is_current():
         checkpoint_files.remove_unfinished(own)
-    if context.attempt > 0:
-        for path in checkpoint_files.list_checkpoints(own):
-            if checkpoint_files.is_intact(path):
-                return path
-            _pass_over(context, path)
-            if context.is_current():
-                checkpoint_files.set_aside_damaged(path)
-    if resume is None:
-        return None
-    candidates = checkpoint_files.resume_candidates(resume)
-    for path in candidates:
+
+    def candidates() -> Iterator[Path]:
+        if context.attempt > 0:
+            yield from checkpoint_files.list_checkpoints(own)
+        if resume is not None:
+            yield from checkpoint_files.resume_candidates(resume)
+
+    for path in candidates():
         if checkpoint_files.is_intact(path):
             return path
-        _pass_over(context, path)
+        context.note(f"{path.name} is damaged and is passed over for the one before")
+        if path.parent == own and context.is_current():  # so that it never counts as one to keep
+            path.rename(path.with_name(f"{path.name}.damaged"))
+    if resume is None:
+        return None
     raise HpcdistError(
-        f"checkpoint.resume is {resume!r}, where no checkpoint is whole: {candidates[0].name} "
-        "is damaged, or not hpcdist's",
+        f"checkpoint.resume is {resume!r}, where no checkpoint is whole: {path.name} is damaged, "
+        "or not hpcdist's",
         hint="start without it: leave checkpoint.resume out",
     )
-
-
-def _pass_over(context: RankContext, path: Path) -> None:
-    context.note(f"{path.name} is damaged and is passed over for the one before")
-
-
-# Random generators.
-
-
-def seed_weights(seed: int) -> None:
-    """Seed all generators alike in all ranks: a user's model may draw its weights from any."""
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
-
-
-def seed_rank(seed: int, *, rank: int, step: int) -> None:
-    """Seed all generators of this rank for what follows a step: each rank drops out other units."""
-    seed_weights(derive_seed(seed, rank, step, 1))  # the 1 tells it from the seeds of epochs
-
-
-def get_rng_state(device: torch.device) -> dict[str, Any]:
-    """Return the state of python's, numpy's and torch's generators, and of the device's."""
-    version, words, gauss = random.getstate()
-    name, keys, *rest = np.random.get_state()
-    return {
-        "python": [version, list(words), gauss],
-        "numpy": [str(name), torch.from_numpy(np.asarray(keys, np.int64)), *map(float, rest)],
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-    }
-
-
-def set_rng_state(state: dict[str, Any], device: torch.device) -> None:
-    """Go on where `get_rng_state` was called."""
-    version, words, gauss = state["python"]
-    random.setstate((version, tuple(words), gauss))
-    name, keys, position, has_gauss, cached = state["numpy"]
-    numpy_state = (name, keys.numpy().astype(np.uint32), int(position), int(has_gauss), cached)
-    np.random.set_state(numpy_state)
-    torch.set_rng_state(state["torch"])
-    if device.type == "cuda" and state["cuda"] is not None:
-        torch.cuda.set_rng_state(state["cuda"], device)

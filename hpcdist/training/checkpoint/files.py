@@ -105,11 +105,6 @@ def describe(part: Path) -> list[int]:
     return [size, crc]
 
 
-def set_aside_damaged(path: Path) -> None:
-    """Take a damaged checkpoint out of the way, so that it never counts as one that is kept."""
-    path.rename(path.with_name(f"{path.name}.damaged"))
-
-
 def mark_best(path: Path) -> None:
     """Have the link `best` lead to this checkpoint."""
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")

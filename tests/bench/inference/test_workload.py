@@ -91,7 +91,6 @@ def test_random_images_of_a_shape_and_another_precision(submit_job):
         "inference.image_shape=[3,16,16]",
         "inference.num_classes=7",
         "inference.precision=bf16-mixed",
-        "model.name=mlp",
     )
     assert launched.verdict().state == "done", launched.everything_said()
     (cell,) = cells_of(launched)

@@ -107,7 +107,7 @@ def bomb():
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 16 16\n%%EndComments\nshowpage\n%%EOF\n"
 BAD = {
-    "PostScript": (EPS, "is not an image, but a PostScript document"),
+    "PostScript": (EPS, "is not an image: it begins with b'%!PS-Adobe"),
     "empty": (b"", "is empty"),
     "text": (b"not a picture", "is not an image"),
     "truncated": (encoded(picture(1))[:-600], "is damaged"),
@@ -129,8 +129,8 @@ def test_a_postscript_document_that_is_called_jpg_starts_no_ghostscript(tmp_path
         with pytest.raises(UnreadableImageError):
             decode(EPS, None, is_fast=is_fast)
     files = ImageFiles(root=tmp_path, paths=[photo.name], labels=[0], classes=("a",))
-    report = check_files(ImageParts(train=files, test=replace(files, paths=[], labels=[])))
-    assert report.problems == {str(photo): "is not an image, but a PostScript document"}
+    problems = check_files(ImageParts(train=files, test=replace(files, paths=[], labels=[])))
+    assert problems[str(photo)].startswith("is not an image")
     assert not (tmp_path / "started").exists()
     Image.init()
     with Image.open(photo) as image, suppress(OSError):

@@ -8,6 +8,7 @@ import pytest
 
 from hpcdist.base.errors import JobError
 from hpcdist.data.catalog import check_data, find_images
+from hpcdist.data.images.decoding import check_files
 from hpcdist.job.spec import Data
 
 NOBODY = 65534
@@ -102,15 +103,19 @@ def test_links_that_lead_in_a_circle_end(write_classes, folder_at):
     ]
 
 
-def test_links_to_missing_files_are_listed_and_pipes_are_not(write_classes, folder_at):
+def test_links_to_missing_files_are_listed_and_found_when_they_are_read(write_classes, folder_at):
     root = write_classes({"ant": 1})
     (root / "ant/gone.jpg").symlink_to("nowhere.jpg")
     (root / "ant/itself.jpg").symlink_to("itself.jpg")
     os.mkfifo(root / "ant/pipe.jpg")
-    (root / "ant/to_pipe.jpg").symlink_to("pipe.jpg")
     (root / "ant/folder.jpg").mkdir()
-    names = ["ant/ant_0001.jpg", "ant/gone.jpg", "ant/itself.jpg"]
-    assert all_paths(find_images(folder_at(root))) == names
+    parts = find_images(folder_at(root))
+    assert all_paths(parts) == [
+        f"ant/{name}.jpg" for name in ("ant_0001", "gone", "itself", "pipe")
+    ]
+    problems = check_files(parts)
+    assert problems[f"{root}/ant/pipe.jpg"] == "cannot be read: it is a pipe, not a regular file"
+    assert len(problems) == 3
 
 
 def test_a_link_to_a_folder_elsewhere_is_followed(write_classes, folder_at):
@@ -152,14 +157,14 @@ def test_many_files_are_listed_without_looking_into_one(tmp_path, folder_at):
 
 
 BAD_FOLDERS = {
-    "missing": (lambda root: root.rmdir(), "No such file or directory"),
-    "a file": (lambda root: (root.rmdir(), root.write_text("x")), "is not a folder"),
+    "missing": (lambda root: root.rmdir(), "there is no folder"),
+    "a file": (lambda root: (root.rmdir(), root.write_text("x")), "there is no folder"),
     "empty": (lambda _root: None, "there are no images in"),
     "empty folders": (lambda root: (root / "ant").mkdir(), "there are no images in"),
-    "no class": (lambda root: (root / "a.jpg").touch(), "holds images, but no folders with images"),
+    "no class": (lambda root: (root / "a.jpg").touch(), "there are no images in"),
     "one image": (
         lambda root: ((root / "ant").mkdir(), (root / "ant/a.jpg").touch()),
-        "there is one image in",
+        "there are 1 images in",
     ),
     "empty test": (
         lambda root: (
@@ -169,7 +174,7 @@ BAD_FOLDERS = {
         ),
         "there are no images in",
     ),
-    "a loop": (lambda root: (root.rmdir(), root.symlink_to(root.name)), "Too many levels"),
+    "a loop": (lambda root: (root.rmdir(), root.symlink_to(root.name)), "there is no folder"),
 }
 
 

@@ -10,7 +10,7 @@ from torchvision.transforms import v2
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.data import FastImages
-from hpcdist.data.arrays import IGNORED_LABEL
+from hpcdist.data.arrays import to_unit_range
 from hpcdist.data.batches import make_batches
 from hpcdist.data.catalog import open_images
 from hpcdist.data.order import EpochPlan, Share, epoch_order
@@ -25,7 +25,7 @@ def files(tmp_path_factory):
     return write_files(tmp_path_factory.mktemp("pictures"), NUMBER)
 
 
-def load(files, *, world_size=1, batch_size=6, position=0, epoch=1, report_bad=None, **keys):
+def load(files, *, world_size=1, batch_size=6, position=0, epoch=1, **keys):
     """Index in the epoch's order -> (image, label), as all ranks together have it."""
     data = Data(**keys)
     order = epoch_order(len(files), seed=5, epoch=epoch)
@@ -40,7 +40,7 @@ def load(files, *, world_size=1, batch_size=6, position=0, epoch=1, report_bad=N
         )
         shares = [share for _, shares in plan.steps(position) for share in shares]
         samples = open_images(files, data, 5)
-        batches = make_batches(samples, CPU, data, report_bad=report_bad or (lambda _: None))
+        batches = make_batches(samples, CPU, data)
         for share, batch in zip(shares, batches.epoch(order, shares, epoch), strict=True):
             brought = batches.bring(batch)
             assert brought.images.dtype == torch.float32
@@ -101,7 +101,7 @@ def test_images_of_other_sizes_are_cropped_as_they_are(tmp_path):
     images = samples.batch(range(NUMBER), epoch=1).images
     for index in (0, 4, 7):
         expected = plain(files, index, spec=CROP, seed=5, epoch=1)
-        assert samples.normalization(images[index]).equal(expected)
+        assert to_unit_range(images[index]).equal(expected)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -110,14 +110,6 @@ def test_a_transform_that_gives_images_of_several_sizes_is_refused_by_name(tmp_p
     with pytest.raises(HpcdistError, match=r"26 x 68 pixels of .*picture \d+ é\.jpg") as caught:
         load(files, transform=[{"Pad": {"padding": 4}}], workers=workers)
     assert "Resize" in caught.value.hint
-
-
-def test_an_image_that_is_too_small_for_a_crop_is_skipped_by_name(tmp_path):
-    files = mixed_files(tmp_path / "pictures")
-    told = []
-    found = load(files, transform=[{"RandomCrop": {"size": 20}}], report_bad=told.append)
-    assert {index for index, (_, label) in found.items() if label == IGNORED_LABEL} == {4, 7}
-    assert all("18 x 60 pixels) fails in data.transform: Required crop" in str(b) for b in told)
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on few CPUs
@@ -148,7 +140,7 @@ def test_an_epoch_that_goes_on_reads_nothing_of_what_was_seen(tmp_path):
     for index in order[:12].tolist():
         if index:  # the first one tells the size of all
             (files.root / files.paths[index]).unlink()
-    rest = load(files, transform="light", position=12, bad_files="refuse")
+    rest = load(files, transform="light", position=12)
     same(rest, {index: whole[index] for index in order[12:NUMBER].tolist()})
 
 
@@ -186,49 +178,46 @@ def test_an_epoch_left_in_the_middle_does_not_disturb_the_next(files):
     batches.close()
 
 
-@pytest.fixture
-def spoilt(tmp_path):
-    """Files three of which are no images."""
-    files = write_files(tmp_path / "pictures", NUMBER)
-    (files.root / files.paths[3]).write_bytes(b"")
-    (files.root / files.paths[8]).write_text("no picture")
-    (files.root / files.paths[20]).unlink()
-    return files
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_bad_files_are_skipped_named_once_and_left_out_of_the_loss(spoilt, workers):
-    told = []
-    found = load(spoilt, workers=workers, report_bad=told.append)
-    assert len(found) == NUMBER
-    assert {index for index, (_, label) in found.items() if label == IGNORED_LABEL} == {3, 8, 20}
-    assert sorted(bad.index for bad in told) == [3, 8, 20]
-    assert any(str(bad).endswith("is empty") for bad in told)
-    whole = load(write_files(spoilt.root.parent / "whole", NUMBER), workers=workers)
-    good = whole.keys() - {3, 8, 20}
-    same({index: found[index] for index in good}, {index: whole[index] for index in good})
+BAD = {
+    "empty": (lambda path: path.write_bytes(b""), "is empty"),
+    "text": (
+        lambda path: path.write_text("no picture"),
+        "is not an image: it begins with b'no pic",
+    ),
+    "gone": (lambda path: path.unlink(), "cannot be read: No such file"),
+    "too small for the crop": (
+        lambda path: path.write_bytes(encoded(picture(1, size=(18, 60)))),
+        r"\(18 x 60 pixels\) fails in data.transform: Required crop",
+    ),
+}
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_bad_files_are_refused_by_name_where_that_is_asked_for(spoilt, workers):
-    with pytest.raises(HpcdistError, match=r"picture \d+ é\.jpg") as caught:
-        load(spoilt, workers=workers, bad_files="refuse")
-    assert "data.bad_files" in caught.value.hint
+@pytest.mark.parametrize(("spoil", "said"), BAD.values(), ids=BAD)
+def test_a_bad_file_ends_the_loading_by_name(tmp_path, spoil, said, workers):
+    files = write_files(tmp_path / "pictures", NUMBER)
+    spoil(files.root / files.paths[8])
+    crop = [{"RandomCrop": {"size": 20}}]
+    with pytest.raises(HpcdistError, match=f"picture 008 é.jpg {said}") as caught:
+        load(files, transform=crop, workers=workers)
+    assert "hpcdist data check" in caught.value.hint
 
 
-def test_a_data_set_without_any_picture_is_refused(tmp_path):
-    files = write_files(tmp_path / "pictures", 3)
-    for path in files.paths:
-        (files.root / path).write_bytes(b"")
-    with pytest.raises(HpcdistError, match="none of 3 files tried, of 3 in"):
-        open_images(files, Data(), 0)
+def test_a_batch_is_converted_in_one_thread_and_the_others_are_there_again(files, monkeypatch):
+    seen = set()
 
+    def watched(images, out=None):
+        seen.add(torch.get_num_threads())
+        return to_unit_range(images, out)
 
-def test_the_size_is_found_behind_a_class_without_any_picture(tmp_path):
-    files = write_files(tmp_path / "pictures", 160)
-    for path in files.paths[:140]:
-        (files.root / path).write_bytes(b"")
-    assert open_images(files, Data(), 0).shape == (3, 32, 40)
+    monkeypatch.setattr("hpcdist.data.batches.to_unit_range", watched)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        load(files)
+        assert (seen, torch.get_num_threads()) == ({1}, 2)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_worker_that_is_killed_is_said_to_be(files):

@@ -1,4 +1,4 @@
-"""Programs that look at themselves: by the name of the main module, its file, its source."""
+"""What tools that look at a program's own source find, as facts-RANK.json."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import importlib
 import inspect
 import io
 import json
-import linecache
 import os
 import pickle
 import pstats
@@ -44,13 +43,8 @@ class Case(unittest.TestCase):
 def usage():
     parser = argparse.ArgumentParser()
     parser.add_argument("--local-rank", "--local_rank", type=int, default=os.environ["LOCAL_RANK"])
-    parser.add_argument("--lr", type=float)
     known, rest = parser.parse_known_args()
     return [parser.format_usage(), vars(known), rest]
-
-
-def doctests():
-    return list(doctest.testmod())
 
 
 def unit_tests():
@@ -63,8 +57,7 @@ def unit_tests():
 def profiled():
     profile = cProfile.Profile()
     profile.run("Options(1)")
-    stats = pstats.Stats(profile, stream=io.StringIO())
-    return stats.total_calls > 0
+    return pstats.Stats(profile, stream=io.StringIO()).total_calls > 0
 
 
 def trace():
@@ -86,19 +79,9 @@ def imported_again():
     return [module.__name__, module.Options is Options, module.__file__]
 
 
-def stack():
-    return [[os.path.basename(frame.filename), frame.function] for frame in inspect.stack()]
-
-
-def bytecode():
-    return [main.__code__.co_filename, Options.__init__.__code__.co_filename]
-
-
 def read_self():
-    with open(__file__) as file:
-        by_file = len(file.read())
-    with open(sys.argv[0]) as file:
-        return by_file == len(file.read())
+    with open(__file__) as by_file, open(sys.argv[0]) as by_argument:
+        return by_file.read() == by_argument.read()
 
 
 def main():
@@ -106,29 +89,23 @@ def main():
 
     tools = {
         "usage": usage,
-        "doctests": doctests,
+        "doctests": lambda: list(doctest.testmod()),
         "unit tests": unit_tests,
         "profiled": profiled,
         "trace": trace,
         "warning": caught_warning,
         "imported again": imported_again,
-        "bytecode": bytecode,
+        "bytecode": lambda: main.__code__.co_filename,
         "reads itself": read_self,
-        "stack": stack,
+        "stack": lambda: [[os.path.basename(one[1]), one[3]] for one in inspect.stack()],
         "source": lambda: inspect.getsource(Options),
-        "comments": lambda: inspect.getsourcefile(main),
-        "line": lambda: linecache.getline(__file__, 1),
         "hints": lambda: str(typing.get_type_hints(Options)["other"]),
         "pickled": lambda: pickle.dumps(Options(1)).hex(),
         "timed": lambda: timeit.timeit("Options(1)", "from __main__ import Options", number=2) >= 0,
         "run path": lambda: sorted(runpy.run_path(__file__, run_name="other"))[:3],
-        "from main": lambda: __main__.Options is Options,
-        "module": lambda: [Options.__module__, main.__module__, main.__qualname__],
+        "module": lambda: [__main__.Options is Options, Options.__module__, main.__qualname__],
         "members": lambda: [name for name, _ in inspect.getmembers(__main__, inspect.isclass)],
         "argv": lambda: sys.argv,
-        "argv folder": lambda: os.path.dirname(sys.argv[0]),
-        "argv stem": lambda: os.path.splitext(sys.argv[0])[0],
-        "evaluated": lambda: eval("Options(5).width", vars(__main__)),
         "globals": lambda: sorted(name for name in vars(__main__) if name.startswith("__")),
     }
     facts = {}

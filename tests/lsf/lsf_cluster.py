@@ -1,0 +1,282 @@
+"""A simulated LSF site as tests see it; its commands are those of lsf_site.py.
+
+`lsf_like(engine=STRICT, kill_interval_s=0.2)` is a site with other settings (SiteConfig).
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from machine import LIMIT_S, Machine
+from queue_store import Store, signal_all, write_programs
+
+IBM, STRICT = "ibm", "strict"
+_PROGRAM = Path(__file__).with_name("lsf_site.py")
+_COMMANDS = ("bsub", "bjobs", "bkill", "brequeue", "bstop", "bqueues", "bhosts", "bparams")
+_NOT_PASSED_ON = re.compile(
+    "(SLURM|SBATCH|SRUN|SQUEUE|SACCT|SINFO|SALLOC|LSB|LSF|LS)_|HPCDIST_RUNS$|LSFUSER$"
+)
+_SLURM = re.compile("s(batch|run|queue|cancel|control|info|acct|acctmgr|alloc|prio|stat|view)$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queue:
+    """A queue, as lsb.queues describes it."""
+
+    name: str
+    run_limit_min: float | None = None
+    """The longest that may be asked for; also the default where there is no other."""
+    default_run_limit_min: float | None = None
+    task_limit: int | None = None
+    requeue_exit_values: str = ""
+    """REQUEUE_EXIT_VALUES, such as `75 99` or `all ~1`."""
+    is_open: bool = True
+
+
+QUEUES = (
+    Queue(name="normal"),
+    Queue(name="gpuv100", run_limit_min=1440, default_run_limit_min=15),
+    Queue(name="short", run_limit_min=60, task_limit=4),
+    Queue(name="closed", is_open=False),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteConfig:
+    """All that differs between sites."""
+
+    engine: str = IBM
+    hosts: tuple[str, ...] = ("hostA", "hostB", "hostC", "hostD")
+    """Names that resolve where the jobs are to talk to each other: such as 127.0.1.1."""
+    slots: int = 4
+    """Of each host."""
+    gpus: int = 2
+    """Of each host."""
+    queues: tuple[Queue, ...] = QUEUES
+    default_queue: str = "normal"
+    kill_interval_s: float = 1.0
+    """Between SIGINT, SIGTERM and SIGKILL; 10 s on a real site."""
+    limit_grace_s: float = 2.0
+    """From SIGUSR2 at the run limit to SIGKILL; 10 minutes on a real site."""
+    loss_known_s: float = 35.0
+    """How long a lost host is called ok, gets jobs, and what runs on it is RUN."""
+    rerun_after_s: float = 3.0
+    """From the loss of a job's first host until LSF queues the job again, if it was submitted with
+    -r; 135 s on a real site."""
+    ssh: bool = False
+    """Whether ssh leads to the hosts, in a fresh login and past LSF."""
+
+
+def path_without_slurm(folder):
+    """This PATH; folders that have Slurm's programs are replaced by links to their other ones."""
+    found = []
+    for source in filter(os.path.isdir, os.environ.get("PATH", os.defpath).split(os.pathsep)):
+        names = os.listdir(source)
+        if not any(map(_SLURM.match, names)):
+            found.append(source)
+            continue
+        links = folder / os.path.realpath(source).replace("/", "-")
+        found.append(str(links))
+        if not links.exists():
+            links.mkdir(parents=True)
+            for name in names:
+                if not _SLURM.match(name):
+                    (links / name).symlink_to(Path(source, name))
+    return os.pathsep.join(found)
+
+
+class Site(Machine):
+    """A site without jobs; its folder and processes are gone after `close`."""
+
+    def __init__(self, config, programs, command_server):
+        self.folder = Path(tempfile.mkdtemp(prefix="hpcdist-lsf-", dir="/tmp"))
+        own_programs = Path(sys.executable).parent
+        self._path = os.pathsep.join(map(str, (self.folder / "bin", own_programs, programs)))
+        names = ("HOME", "LANG", "TMPDIR", "OMP_WAIT_POLICY")
+        kept = {name: os.environ[name] for name in names if name in os.environ}
+        login = kept | {"PATH": self._path, "SHELL": "/bin/sh", "LOGNAME": "user1", "USER": "user1"}
+        settings = asdict(config) | {"login_environment": login}
+        (self.folder / "config.json").write_text(json.dumps(settings))
+        launchers = ("blaunch", "ssh") if config.ssh else ("blaunch",)
+        names = (*_COMMANDS, *launchers)
+        write_programs(self.folder / "bin", _PROGRAM, names, "LSF_SITE", self.folder)
+        begin = {"jobs": {}, "lost": {}, "down": [], "switches": {}, "calls": {}, "forgot": []}
+        self._store = Store(self.folder, begin)
+        super().__init__(command_server)
+
+    def close(self):
+        """Returns the jobs that had not ended after a while; the test fails by them."""
+        with contextlib.suppress(pytest.fail.Exception):
+            self.wait_for(lambda: not self._unfinished())
+        left = self._unfinished()
+        said = self._moms_said()
+        while signal_all(signal.SIGKILL, LSF_SITE=self.folder):
+            pass
+        shutil.rmtree(self.folder, ignore_errors=True)
+        assert not said, said
+        return left
+
+    def _unfinished(self):
+        return [job for job in self.jobs() if job.state not in ("DONE", "EXIT")]
+
+    def _moms_said(self):
+        log = self.folder / "moms.log"
+        return log.read_text() if log.exists() else ""
+
+    @property
+    def environment(self):
+        """Of a user's shell on the login host."""
+        kept = {name: value for name, value in os.environ.items() if not _NOT_PASSED_ON.match(name)}
+        return kept | {"PATH": self._path, "LSF_ENVDIR": str(self.folder)}
+
+    def submit(self, script, *options, cwd="/tmp"):
+        """Submit a script's text with bsub; returns the job's id."""
+        text = script if script.startswith("#!") else f"#!/bin/bash\n{script}\n"
+        done = self.run("bsub", *options, input=text, cwd=cwd)
+        return re.search(r"<(\d+)>", done.stdout)[1]
+
+    # What is in it.
+
+    def jobs(self):
+        """All jobs, and elements of arrays, with the state in which the site has them."""
+        with self._store() as known:
+            found = known["jobs"].items()
+        views = []
+        for key, job in found:
+            hosts = [host for host, _, _ in job["places"]]
+            views.append(SimpleNamespace(**job | {"id": key, "hosts": hosts}))
+            views[-1].reason = job["term_reason"]
+        return views
+
+    def job(self, job_id):
+        """One job or element; None where there is none."""
+        return next((one for one in self.jobs() if one.id == str(job_id)), None)
+
+    def job_state(self, job_id):
+        """Such as RUN; None for a job that it does not know."""
+        job = self.job(job_id)
+        return job and job.state
+
+    def calls(self):
+        """How often each command has been called."""
+        with self._store() as known:
+            return known["calls"]
+
+    def wait_for_state(self, job_id, *states, limit_s=LIMIT_S):
+        """The state of the job, once it is one of these; of an array, of all its elements."""
+
+        def look():
+            found = [
+                one.state for one in self.jobs() if str(job_id) in (one.id, one.id.split("[")[0])
+            ]
+            return bool(found) and set(found) <= {*states} and max(found)  # EXIT before DONE
+
+        return self.wait_for(look, limit_s)
+
+    def wait_for_end(self, job_id, limit_s=LIMIT_S):
+        """The state in which the job ended; of an array, EXIT if one of its elements did."""
+        return self.wait_for_state(job_id, "DONE", "EXIT", limit_s=limit_s)
+
+    def describe(self):
+        rows = [(j.id, j.state, j.name, j.hosts, j.exit_code, j.reason) for j in self.jobs()]
+        return "\n".join([*map(str, rows), self._moms_said()])
+
+    # Its faults, and what its administrators do.
+
+    @contextlib.contextmanager
+    def switched(self, name, value):
+        """While open: refuse_COMMAND with a text, and others as below."""
+        self._switch(name, value)
+        try:
+            yield
+        finally:
+            self._switch(name, None)
+
+    def _switch(self, name, value):
+        with self._store() as known:
+            known["switches"][name] = value
+
+    def silent(self):
+        """While open, no command gets an answer; afterwards those that still wait do."""
+        return self.switched("silent", True)
+
+    def refusing(self, command, text):
+        """While open, a command ends with 255 and says this."""
+        return self.switched(f"refuse_{command}", text)
+
+    def cut_off(self, command):
+        """While open, a command ends with 255 and an answer in which there is nothing, as where it
+        cannot reach the network."""
+        return self.switched(f"cut_off_{command}", True)
+
+    def refusing_requeues(self):
+        """While open, brequeue is not allowed."""
+        return self.switched("brequeue_refused", True)
+
+    def lose_answers(self, command):
+        """The next call of a command does its work, and hangs instead of answering."""
+        self._switch(f"lose_{command}", 1)
+
+    def resending(self, times):
+        """While open, bsub asks so often again, as while the master hangs, and each of its requests
+        makes a job; it tells the last one's id."""
+        return self.switched("resend_bsub", times)
+
+    def forget(self, job_id):
+        """The commands no longer know the job."""
+        with self._store() as known:
+            known["forgot"].append(str(job_id))
+
+    def remember(self, job_id):
+        """The commands know it again."""
+        with self._store() as known:
+            known["forgot"].remove(str(job_id))
+
+    def lose_host(self, host):
+        """As by a power cut: LSF calls the host ok for a while, and a job that began there RUN,
+        then UNKWN; or it starts it again with -r. A brequeue in between ends it for good."""
+        self._order("lose_host", host)
+
+    def return_host(self, host):
+        self._order("return_host", host)
+
+    def reach_limit(self, job_id):
+        """The job's run limit is now."""
+        self._order("change", "limit", str(job_id))
+
+    def requeue(self, job_id, reason="TERM_REQUEUE_ADMIN"):
+        """As by an administrator."""
+        self._order("change", "requeue", str(job_id), reason)
+
+    def preempt(self, job_id):
+        """Ends it for another job; it is pending again."""
+        self.requeue(job_id, "TERM_PREEMPT")
+
+    def _order(self, *words):
+        command = [sys.executable, "-I", "-S", str(_PROGRAM), *words]
+        subprocess.run(command, env={"LSF_SITE": str(self.folder)}, check=True, timeout=LIMIT_S)
+
+
+@pytest.fixture
+def lsf_like(tmp_path_factory, command_process):
+    """Call it with what a site is to have; a job that is left in it is an error."""
+    programs = path_without_slurm(tmp_path_factory.getbasetemp() / "programs")
+    made = []
+
+    def make(**settings):
+        made.append(Site(SiteConfig(**settings), programs, command_process))
+        return made[-1]
+
+    yield make
+    left = [job for site in made for job in site.close()]
+    assert not left, "the test left jobs in the queue, and has to wait for their end or kill them"
