@@ -4,6 +4,7 @@ events."""
 from __future__ import annotations
 
 import os
+import time
 from collections import defaultdict
 from collections.abc import Container, Sequence
 from contextlib import suppress
@@ -23,6 +24,8 @@ from hpcdist.runs.run import ID, SWEEP_FILE, Run, make_runs_folder
 _SMALL = ("spec.json", "submission.json", "verdict.json", SWEEP_FILE)
 _OF_ATTEMPTS = ("attempts/", "attempts/*/", "attempts/*/begin.json", "attempts/*/verdict.json")
 _OF_EVENTS = ("events/", "events/*.jsonl")
+_SETTLED_S = 600.0
+"""So long after its end all files of a run are seen by all hosts."""
 
 
 class _Listed(msgspec.Struct, frozen=True):
@@ -110,13 +113,15 @@ def bring(
         given="".join(f"{rule}\n" for rule in rules).encode(),
     )
     for one in brought:
+        verdict = Run(runs / one.run).read_verdict()
+        ended_s = verdict.time_s if verdict is not None else None
         remote = Remote(
             host=where.host.name,
             folder=where.host.folder,
             project=where.project,
             runs=folder,
             condition={"state": one.state, "reason": one.reason},
-            is_whole=with_events and Run(runs / one.run).read_verdict() is not None,
+            is_whole=with_events and ended_s is not None and time.time() - ended_s > _SETTLED_S,
         )
         write_remote(runs / one.run, remote)
 

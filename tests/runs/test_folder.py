@@ -10,9 +10,8 @@ import pytest
 from another_user import NOBODY, as_nobody, needs_root
 from harness import submit_run
 
-from hpcdist.base import files, ownership
+from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError
-from hpcdist.base.ownership import root_in_namespace
 from hpcdist.cli.main import main
 from hpcdist.doctor.examine import examine_folder
 from hpcdist.job import load_job
@@ -164,24 +163,6 @@ def test_a_sticky_folder_of_roots_above_is_no_door(reachable):
     runs = own(reachable / "runs")  # in /tmp
     make_runs_folder(runs)
     assert examine_folder(runs, is_shared=False).detail.endswith("writable and private")
-
-
-def test_root_is_trusted_under_whatever_number_a_container_shows_it():
-    everyone, only_user = "         0          0 4294967295\n", "      1000       1000          1\n"
-    assert root_in_namespace(everyone, "65534\n") == 0
-    assert root_in_namespace("         0       1000          1\n", "65534\n") == 0
-    assert root_in_namespace(only_user, "65534\n") == 65534
-
-
-@needs_root
-def test_a_folder_of_unknown_owner_is_trusted_above_the_runs_only(reachable, monkeypatch):
-    monkeypatch.setattr(ownership, "_root_here", lambda: NOBODY)
-    runs = own(reachable / "project" / "runs")
-    os.chown(runs.parent, NOBODY, NOBODY)
-    make_runs_folder(runs)
-    os.chown(runs, NOBODY, NOBODY)
-    with pytest.raises(RunDirectoryError, match="belongs to nobody"):
-        make_runs_folder(runs)
 
 
 @needs_root

@@ -22,7 +22,6 @@ from hpcdist.summary.values import RunSummary, TimeToAccuracy
 
 _SETTINGS_COLUMNS = 2
 _MIB = 2**20
-_WH_J = 3600.0
 _WHOLE_MIB = 100
 _HUGE_LOSS = 1e6
 _STATE_STYLES = {"done": "green", "failed": "red", "lost": "red", "running": "cyan"}
@@ -228,7 +227,6 @@ def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
         Column("CPUs\nbusy", busy_cpus),
         # What the scheduler measured itself.
         Column("MaxRSS", read("accounting.max_rss_bytes"), each(_mib), unit="MiB"),
-        Column("job's en-\nergy", read("accounting.energy_j"), wide(_WH_J), unit="Wh"),
     ]
     if found := known(columns, rows):
         of_one = "; memory of the fullest GPU" if known(of_gpus, rows) else ""
