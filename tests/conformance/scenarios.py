@@ -266,7 +266,7 @@ def assert_private(site, run):
 def test_a_run_goes_on_after_its_limit_and_its_summary_tells_of_both_lives(site, user):
     job = (user.write("count.py", COUNT), *CPU, *TWO, *site.limit)
     environment = user.cluster.environment | SECRETS
-    words = ("submit", *job, "--wait", "--summary-after")
+    words = ("submit", *job, "--wait")
     with user.following(*words, env=environment) as command:
         (run,) = user.cluster.wait_for(user.runs)
         follower = user.submit("count.py", *CPU, "--after", run.id)
@@ -282,8 +282,6 @@ def test_a_run_goes_on_after_its_limit_and_its_summary_tells_of_both_lives(site,
     assert len(row["attempts"]) == run.newest_attempt() + 1
     assert row["lost_time_s"] > 0
     user.done(follower)  # which waited on
-    user.cluster.wait_for((run.path / "summary.txt").exists)
-    assert run.id in (run.path / "summary.txt").read_text()
     assert_private(site, run)
 
 
@@ -336,19 +334,19 @@ sys.exit(3 if sys.argv[1] == "fail" else 0)
 def test_a_sweep_is_an_array_per_shape_and_its_worst_end_counts(user):
     user.write("says.py", SAYS)  # which is a module of this folder, too
     job = (*user.options, "-m", "says", "--no-snapshot", *CPU)
-    job = (*job, "--sweep", "nodes=1,2 args=[a],[fail]", "--summary-after")
+    job = (*job, "--sweep", "nodes=1,2 args=[a],[fail]")
     rendered = user("render", *job).stdout
     done = user("submit", *job, "--wait", "--json")
     assert done.returncode == 1, done.stderr
     answer = json.loads(done.stdout)
     sweep = Sweep(user.folder / "runs" / answer["sweep"])
     runs = sweep.runs()
-    scripts = [*sorted(sweep.path.glob("array-*/script.sh")), sweep.path / "summary-job/script.sh"]
+    scripts = sorted(sweep.path.glob("array-*/script.sh"))
     for job in answer["jobs"]:
         name = job["name"].replace(sweep.id, "RUN")
         rendered = rendered.replace(f"JOBID-of-{name}", job["job_id"])
     submitted = "".join(
-        f"# ---- script {number} of 3 ----\n{script.read_text()}"
+        f"# ---- script {number} of 2 ----\n{script.read_text()}"
         for number, script in enumerate(scripts, 1)
     )
     # An id in brackets has to be quoted, and the word that stands for it has not.
@@ -360,8 +358,6 @@ def test_a_sweep_is_an_array_per_shape_and_its_worst_end_counts(user):
     arrays = [run.spec.sweep.job_name for run in runs]
     assert arrays == [job["name"] for job in answer["jobs"] for _ in range(2)]
     assert "2 done, 2 failed" in user("status", sweep.id).stdout
-    user.cluster.wait_for((sweep.path / "summary.json").exists)
-    assert len(json.loads((sweep.path / "summary.json").read_text())) == 4
     for run in runs:
         user.cluster.wait_for_end(job_id(run))
 
