@@ -154,7 +154,6 @@ def test_a_sweep_is_a_job_per_run_which_cancel_ends_where_it_has_not_ended(hpcdi
             ["--sweep", "nodes=1,2", "--max-parallel", "1"],
             "--max-parallel: a job of Azure cannot wait",
         ),
-        (["--summary-after"], "--summary-after: a job of Azure cannot wait"),
         (["--no-snapshot"], "--no-snapshot: jobs of Azure find no files"),
         (["--nodes", "5"], "the compute gpu-cluster has 4 nodes at most"),
         (
@@ -162,7 +161,7 @@ def test_a_sweep_is_a_job_per_run_which_cancel_ends_where_it_has_not_ended(hpcdi
             "what looks like a secret",
         ),
     ],
-    ids=["max-parallel", "summary", "no-snapshot", "nodes", "secret"],
+    ids=["max-parallel", "no-snapshot", "nodes", "secret"],
 )
 def test_what_azure_cannot_do_is_refused_before_anything_is_sent(hpcdist, azure, words, said):
     done = hpcdist("submit", "train.py", *words, code=2)
