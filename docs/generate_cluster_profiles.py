@@ -93,15 +93,12 @@ The differences between LSF sites; other schedulers ignore this section. See als
 _LSF_NOTES = """
 - Slots: `-n` is the number of a node's ranks times `cpus_per_gpu`, over all nodes: `-n 16 -R "span[ptile=8]"`. A job on one
   node has `span[hosts=1]`.
-- `options`: an option that is not listed is never sent. A job that needs one (`-W` for a time limit, `-w` for `--after`) is
-  refused; jobs do without `-r` and `-ti`.
-- Memory: the value is rounded up, and LSF's MB may be 2**20 bytes: a job gets up to 5 % more than it requested (7 % with
-  `mem_unit: GB`), and never less.
+- Memory: the value is rounded up, and LSF's MB may be 2**20 bytes: a job gets up to 5 % more than it requested, and never less.
 - GPUs: with `gpu: null` nothing is sent, and the queue assigns the GPUs. `gpu_type` is appended as `gmodel=`.
-- `-R` in `directives` is merged with hpcdist's own into one string: `select` by `&&`, and `rusage` resource by resource, where
-  `mem_gb` and the GPUs override a directive. `same`, `cu`, `order` and `affinity` are sent as they are. `-R "rusage[mem=5GB]"`
-  is memory per slot. `span`, alternatives (`||` in rusage) and compound strings (`2*{...}`) are refused.
-- `qos` and `gpu_request: gres` belong to Slurm, and are refused. For a service class, use the directive `-sla NAME`.
+- `-R` in `directives` is merged with hpcdist's own into one string: `select` by `&&`, and `rusage` by `:`, where `mem_gb`
+  overrides the memory of a directive. `same`, `cu`, `order` and `affinity` are sent as they are. `-R "rusage[mem=5GB]"` is memory
+  per slot. `span` is refused.
+- `qos` belongs to Slurm, and is refused. For a service class, use the directive `-sla NAME`.
 - bsub reads values in double quotes, so they cannot contain `"` and `\\`. `directives` are sent as they are written.
 """
 
@@ -163,7 +160,7 @@ clusters:
 
 uv: a project with its environment beside the file, made by `uv sync --frozen` on the login node. Nodes need no pip and no
 internet. `uv run hpcdist submit ...` does the same without a profile, because jobs run with the interpreter that submits.
-spec.json keeps a digest of `uv.lock`, which `hpcdist diff` compares.
+
 
 ```yaml
 clusters:
@@ -216,8 +213,7 @@ clusters:
     price_per_hour: 3.06
 ```
 
-An older LSF site, with GPUs as a resource, memory per host in the site's unit, ssh instead of blaunch, and a bsub that
-knows few options:
+Another LSF site, whose queue assigns the GPUs, with memory per host and ssh instead of blaunch:
 
 ```yaml
 clusters:
@@ -225,10 +221,8 @@ clusters:
     scheduler: lsf
     partition: gpu
     lsf:
-      options: [-J, -q, -n, -R, -W, -o]
-      gpu_rusage: ngpus_excl_p={gpus}
+      gpu: null
       mem_per: host
-      mem_unit: MB
       launcher: ssh {host} {command}
 ```
 

@@ -315,7 +315,7 @@ def _load(
         from hpcdist.job.function import load_function, pickle_call
 
         call = pickle_call(job, args, kwargs or {})
-        return load_function(job, call, flags=flags), call
+        return load_function(job, flags=flags), call
     from hpcdist.job import load_job
 
     if kwargs:

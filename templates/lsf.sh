@@ -25,7 +25,7 @@ export {{ environment }}
 exec {{ python | quote }} -u -c '
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
-from hpcdist.schedulers.lsf.hosts import main
+from hpcdist.schedulers.hosts import main
 main()
-' --logs "$logs" --job "$job" --nodes {{ num_nodes }} --launcher {{ launcher | quote }}{{ first }} -- \
+' --scheduler lsf --logs "$logs" --job "$job" --nodes {{ num_nodes }} --launcher {{ launcher | quote }} -- \
 {{ start_agent }} "$logs"

@@ -17,10 +17,6 @@ fi
 # PBS copies a job's output when the job has ended. This file can be read at once.
 logs={{ submitit_folder | quote }}
 job="${PBS_JOBID%%.*}"
-job="${job//\[/_}"
-job="${job//\]/}"
-# A job that continues a run of an array gets the number of that run as the script's argument.
-export HPCDIST_JOB_PLACE="${1:-${PBS_ARRAY_INDEX:-}}"
 exec >> "$logs/${job}_0_log.out" 2>&1
 {{ setup }}
 
@@ -39,7 +35,7 @@ export PATH="$PATH:${programs:-/opt/pbs}/bin"
 exec {{ python | quote }} -u -c '
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
-from hpcdist.schedulers.pbs.hosts import main
+from hpcdist.schedulers.hosts import main
 main()
-' --logs "$logs" --job "$job" --nodes {{ num_nodes }} --launcher 'pbs_tmrsh {host} {command}' -- \
+' --scheduler pbs --logs "$logs" --job "$job" --nodes {{ num_nodes }} --launcher 'pbs_tmrsh {host} {command}' -- \
 {{ start_agent }} "$logs"

@@ -20,7 +20,7 @@ HPCDIST_SRUN_LOG="$begin:$(readlink -f /dev/stderr || true)"
 export HPCDIST_SRUN_LOG
 ended=0
 srun --job-name={{ name | quote }} --nodes={{ num_nodes }} --ntasks={{ num_nodes }} --ntasks-per-node=1 \
-    --cpus-per-task={{ cpus_per_node }}{{ step_options }} --export=ALL --kill-on-bad-exit=0 --wait=60 --unbuffered \
+    --cpus-per-task={{ cpus_per_node }} --export=ALL --kill-on-bad-exit=0 --wait=60 --unbuffered \
     --output={{ output | quote }} --open-mode=append \
 {{ start_agent }} {{ submitit_folder | quote }} || ended=$?
 if [ "$ended" != 0 ]; then

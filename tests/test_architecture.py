@@ -120,11 +120,9 @@ NAMES_SCHEDULERS = {
     "cli.submit": "says in its help what there is",
     "cluster.profile": "the keys of hpcdist.yaml, each with the sites that it is for",
     "cluster.schedulers": "the table",
-    "job.preload": "variables whose names say nothing about a program's imports",
     "job.spec": "the key container.runtime",
     "machine.containers": "pyxis, a runtime that is a plugin of srun's",
     "runs.paths": "the reports of LSF and PBS are logs of the run only where it has no other",
-    "schedulers.hosts": "variables of LSF's and IBM's launchers that mean one host",
     "schedulers.notes": "srun writes no notes: its words in the job's log are read",
 }
 """Module -> why it names one all the same."""

@@ -186,9 +186,6 @@ def _command(container: InContainer, name: str) -> list[str]:
         raise CannotLaunchError(sentence) from None
     if missing := [mount.source for mount in mounts if not os.path.exists(mount.source)]:
         raise CannotLaunchError(f"container.mounts: there is no {missing[0]} there")
-    from hpcdist.base.carried import note_use  # its imports take 20 ms, and few jobs have an image
-
-    note_use(Path(container.python_path))
     command = start_command(
         msgspec.structs.replace(container, mounts=mounts),
         [container.python, "-u", "-c", _INSIDE, name],

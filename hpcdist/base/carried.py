@@ -17,11 +17,8 @@ import compileall
 import hashlib
 import os
 import py_compile
-import secrets
 import shutil
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -35,8 +32,6 @@ _ANY = "any"
 _SHIPPED = ("jobs", "templates")
 _BYTE_CODE = "__pycache__"
 _DIGEST_LENGTH = 32
-_UNUSED_S = 90 * 86400.0
-"""So long a job may wait, or run."""
 
 
 class CannotCarryError(UserError):
@@ -50,7 +45,7 @@ def carry(cache: Path | None = None) -> Path:
     Raises CannotCarryError.
     """
     path = carried_folder(cache)
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    aside = files.aside_of(path)
     try:
         path.parent.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
         _check_private(path.parent)
@@ -68,7 +63,6 @@ def carry(cache: Path | None = None) -> Path:
                 if not path.is_dir():  # else another submission was sooner
                     raise
         _check_private(path)
-        os.utime(path)
     except OSError as error:
         raise _cannot(error) from None
     finally:
@@ -84,29 +78,6 @@ def carried_folder(cache: Path | None = None) -> Path:
         raise _cannot(error) from None
     lines = [f"{place} {found.st_size} {found.st_mtime_ns}\n" for place, found in known]
     return _folder(cache) / hashlib.sha256("".join(lines).encode()).hexdigest()[:_DIGEST_LENGTH]
-
-
-def note_use(folder: Path) -> None:
-    """Note that a job takes hpcdist from a folder; its time of change is that of its last use."""
-    with suppress(OSError):
-        os.utime(folder)
-
-
-def unused(cache: Path | None = None) -> list[Path]:
-    """Return the folders that no job can be waiting for, so long have they not been used; also what
-    `carry` left behind where it was killed."""
-    try:
-        entries = [Path(entry.path) for entry in os.scandir(_folder(cache))]
-        oldest = time.time() - _UNUSED_S
-        return sorted(path for path in entries if path.lstat().st_mtime < oldest)
-    except (OSError, CannotCarryError):
-        return []
-
-
-def tags(folder: Path) -> list[str]:
-    """Return the kinds of compiled modules that a folder of `carry` has."""
-    inside = folder / "hpcdist" / FOLDER
-    return sorted(name for name in os.listdir(inside) if name != _ANY)
 
 
 def _folder(cache: Path | None) -> Path:
@@ -142,13 +113,6 @@ def _each_file() -> Iterator[tuple[str, Path]]:
         yield from _tree(files.shipped_folder(name), f"hpcdist/{name}")
     for name in CARRIED:
         yield from _distribution(name)
-    # What users have installed for other Pythons, in a folder for each kind.
-    data = os.environ.get("XDG_DATA_HOME", "")
-    base = Path(data) if os.path.isabs(data) else Path.home() / ".local" / "share"
-    given = base / "hpcdist" / "packages"
-    if given.is_dir():
-        _check_private(given)
-        yield from _tree(given, f"hpcdist/{FOLDER}")
 
 
 def _tree(folder: Path, below: str) -> Iterator[tuple[str, Path]]:

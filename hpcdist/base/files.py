@@ -71,11 +71,16 @@ def print_line(line: object, to: TextIO | None = None) -> None:
         print(line, file=to, flush=True)
 
 
+def aside_of(path: Path) -> Path:
+    """Return a new hidden name beside a path, for what is renamed to it when it is whole."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+
+
 def write_whole(path: Path, content: str | bytes, *, mode: int = PRIVATE_FILE) -> None:
     """Write aside, then rename: no reader, on no node, ever sees half a file. Names of files in the
     text that are not UTF-8 keep their bytes."""
     data = content.encode(errors="surrogateescape") if isinstance(content, str) else content
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    aside = aside_of(path)
     try:
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(descriptor, "wb") as file:
@@ -99,15 +104,19 @@ def write_once(path: Path, content: str, *, reserve: Path | None = None) -> bool
     """
     if os.path.lexists(path):
         return False
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    aside = aside_of(path)
     if reserve is None or not _write_over(reserve, aside, content.encode(errors="surrogateescape")):
         write_whole(aside, content)
     try:
         os.link(aside, path)
     except FileExistsError:
         return False
-    except OSError:  # a file system without hard links
-        return _rename_once(aside, path)
+    except OSError:  # a file system without hard links: who makes the claim has won
+        try:
+            os.close(os.open(_claim_of(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE))
+        except FileExistsError:
+            return False
+        os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
     return True
@@ -135,16 +144,6 @@ def remove_once_written(path: Path) -> None:
 
 def _claim_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.claimed")
-
-
-def _rename_once(aside: Path, path: Path) -> bool:
-    claim = _claim_of(path)
-    try:
-        os.close(os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE))
-    except FileExistsError:
-        return False
-    os.replace(aside, path)
-    return True
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -270,21 +269,13 @@ def load_json(path: Path) -> Any:
     """Return the value in a JSON file. Raises OSError where there is no regular file of a size that
     is read, and ValueError where its content is torn, or nested too deep. Infinity and the like,
     which no figure can be made of, are None."""
-    return _load_json(read_bytes(path, most_bytes=MOST_JSON_BYTES))
+    return parse_json(read_bytes(path, most_bytes=MOST_JSON_BYTES))
 
 
-def parse_json(content: bytes) -> Any | None:
-    """Return the value in the content of a JSON file that was read already; None where it is
-    torn."""
-    try:
-        return _load_json(content)
-    except ValueError:
-        return None
-
-
-def _load_json(content: bytes) -> Any:
-    """Parse as the standard library does. What msgspec takes, it takes alike, in an eighth of the
-    time: Infinity, half of a pair of surrogates and all that is torn are left to the other."""
+def parse_json(content: bytes) -> Any:
+    """Parse as the standard library does, or raise ValueError. What msgspec takes, it takes alike,
+    in an eighth of the time: Infinity, half of a pair of surrogates and all that is torn are left
+    to the other."""
     try:
         try:
             value = msgspec.json.decode(content)

@@ -40,17 +40,8 @@ def check(place: str) -> None:
 
 
 def what_to_do(names: list[str], place: str) -> str:
-    """Return the sentences on what is missing in a `place` such as an image, and how it gets there,
-    or beside hpcdist where the image cannot be changed."""
-    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    sentences = f"{place} has no {' and no '.join(names)}: python -m pip install {' '.join(names)}"
-    if compiled := [name for name in names if name != _FROM_IMAGE]:
-        sentences += (
-            ". Where the image cannot be changed, do this where you submit from, and submit again: "
-            f"python -m pip install --only-binary=:all: --python-version {version} --no-deps "
-            f"--target ~/.local/share/hpcdist/packages/{compiled_tags()[0]} {' '.join(compiled)}"
-        )
-    return sentences
+    """Return the sentence on what a `place` such as an image lacks, and how it gets there."""
+    return f"{place} has no {' and no '.join(names)}: python -m pip install {' '.join(names)}"
 
 
 def _imports(module: str) -> bool:

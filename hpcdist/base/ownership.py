@@ -12,7 +12,6 @@ import pwd
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -127,27 +126,15 @@ def owner_name(uid: int) -> str:
 def doors(path: Path) -> list[Door]:
     """Return the ways by which others can change what is at a path: first its own, then those of
     the folders above it, the nearest first, up to the root."""
-    at = {Path(os.path.abspath(path)), Path(os.path.realpath(path))}
-    own = {0, os.geteuid()}
-    found = [
-        door
-        for place in _way_to(path)
-        for door in _doors_at(place, own if place in at else own | {_root_here()})
-    ]
-    return list(dict.fromkeys(found))
-
-
-def _way_to(path: Path) -> Iterator[Path]:
-    """Yield a path and the folders above it, as they are written and as links lead to them."""
+    # As they are written, and as links lead to them.
     written, real = Path(os.path.abspath(path)), Path(os.path.realpath(path))
-    for place in dict.fromkeys([real, written, *real.parents, *written.parents]):
-        if os.path.lexists(place):
-            yield place
+    way = dict.fromkeys([real, written, *real.parents, *written.parents])
+    return [door for place in way if os.path.lexists(place) for door in _doors_at(place)]
 
 
-def _doors_at(place: Path, trusted: set[int]) -> Iterator[Door]:
+def _doors_at(place: Path) -> Iterator[Door]:
     status = os.lstat(place)
-    if status.st_uid not in trusted:
+    if status.st_uid not in {0, os.geteuid()}:
         yield Door(place, "owner", owner_name(status.st_uid))
     if stat.S_ISLNK(status.st_mode) or status.st_mode & stat.S_ISVTX:
         return
@@ -155,23 +142,6 @@ def _doors_at(place: Path, trusted: set[int]) -> Iterator[Door]:
         yield Door(place, "everyone", "")
     elif status.st_mode & stat.S_IWGRP and not _is_alone_in(status.st_gid):
         yield Door(place, "group", _group_name(status.st_gid))
-
-
-@cache
-def _root_here() -> int:
-    """Return the number that root's folders have here, and perhaps others' too."""
-    try:
-        mapped = Path("/proc/self/uid_map").read_text()
-        return root_in_namespace(mapped, Path("/proc/sys/kernel/overflowuid").read_text())
-    except OSError:
-        return 0
-
-
-def root_in_namespace(uid_map: str, overflow: str) -> int:
-    """Return the number that root's files have in a user namespace, such as a container's: where
-    root is none of its users, that of all strangers (man 7 user_namespaces)."""
-    is_mapped = any(line.split()[:1] == ["0"] for line in uid_map.splitlines())
-    return 0 if is_mapped else int(overflow)
 
 
 def _is_alone_in(gid: int) -> bool:

@@ -7,7 +7,7 @@ Passwords, tokens and keys must reach neither a script, nor spec.json, nor what 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import translate
 from functools import cache
 from typing import Any
@@ -104,7 +104,7 @@ _NAMED = re.compile(
 )
 """A name of a setting, and what leads to its value: `a=b`, `a: b`, `"a": "b"`, `"--a", "b"`,
 `--a b`."""
-_VALUE = re.compile(r"\"[^\"]*\"?|'[^']*'?|[^\s\"',;&}\])]+")
+_MARKED = re.compile(r"\0(\"[^\"]*\"?|'[^']*'?|[^\s\"',;&}\])]+)")
 _SETTING = re.compile(r"[\w.+~@/-]+=")
 _LONGEST_KEY = 1000
 _LEAST_WORD = 6
@@ -128,7 +128,7 @@ _FIXTURE = re.compile(r"(?:^|/)(?:fixtures?|test_?data|test_?certs)/")
 def looks_secret(name: str, value: str) -> bool:
     """Return True if a variable or an option seems to hold a password, a token or the like, by its
     name or by its value."""
-    return _is_named_secret(name, value) or next(_spans(value), None) is not None
+    return _is_named_secret(name, value) or Stars().text(value) != value
 
 
 def holds_secret(text: str) -> bool:
@@ -203,12 +203,11 @@ class Stars:
     def text(self, text: str) -> str:
         """Return a text with the secrets in it starred out, `token=x` and those found so far among
         them."""
-        parts, done = [], 0
-        for start, end in sorted(_spans(text)):
-            if end > done:
-                parts += [text[done : max(start, done)], self._hidden(text[start:end])]
-                done = end
-        return self.again("".join([*parts, text[done:]]))
+        text = _SECRET_VALUE.sub(lambda found: self._hidden(found[0]), text.replace("\0", ""))
+        for found in _PASSWORD_IN_URL.finditer(text):
+            self._hidden(found[0].removeprefix(found[1])[:-1])
+        text = _NAMED.sub(_mark, without_passwords(text))
+        return self.again(_MARKED.sub(lambda found: self._hidden(found[1]), text))
 
     def again(self, text: str) -> str:
         """Return a text without the secrets found so far, and without what looks like one by its
@@ -218,10 +217,17 @@ class Stars:
         return re.sub(rf"(?<!\w)(?:{'|'.join(words)})(?!\w)", HIDDEN, text) if words else text
 
     def _hidden(self, secret: str) -> str:
-        word = secret.strip("\"'")
+        """Note a secret, and return stars, in its quotes."""
+        word = (secret := secret.replace("\0", "")).strip("\"'")
         if len(word) >= _LEAST_WORD and word != HIDDEN:
             self._words.add(word)
-        return HIDDEN
+        return secret.replace(word, HIDDEN) if word else HIDDEN
+
+
+def _mark(found: re.Match[str]) -> str:
+    """Put a mark before the value of a name that is one of a secret."""
+    name, value = found["name"] or found["option"], found["value"].strip("\"'")
+    return found[0] + "\0" * _is_named_secret(name, value)
 
 
 def _is_named_secret(name: str, value: str) -> bool:
@@ -233,20 +239,3 @@ def _is_named_secret(name: str, value: str) -> bool:
     is_login = _LOGIN.search(name) and _USER_AND_PASSWORD.fullmatch(value)
     is_likely = _LIKELY_NAME.search(name) and _RANDOM.search(value[:_LONGEST_KEY])
     return bool(_SECRET_NAME.search(name) or is_login or is_likely)
-
-
-def _spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the beginning and the end of each secret in a text; they may overlap."""
-    for match in _SECRET_VALUE.finditer(text):
-        yield match.span()
-    for match in _PASSWORD_IN_URL.finditer(text):
-        yield match.end(1), match.end() - 1
-    done = 0
-    for match in _NAMED.finditer(text):
-        name, value = match["name"] or match["option"], match["value"].strip("\"'")
-        if match.end() >= done and _is_named_secret(name, value):
-            found = _VALUE.match(text, match.end())
-            assert found is not None  # the lookahead saw its beginning
-            done = found.end()
-            quotes = len(found[0]) - len(found[0].lstrip("\"'"))
-            yield match.end() + quotes, done - quotes * (len(found[0]) > 1)

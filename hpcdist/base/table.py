@@ -19,7 +19,6 @@ from hpcdist.base.text import (
     UNDEFINED,
     column_decimals,
     decimals_for,
-    format_mean_sd,
     format_number,
     format_percent,
     harmless,
@@ -111,9 +110,10 @@ def _means(spread_of: Callable[[Any], float | None], decimals: int | None, per: 
         places = places if decimals is None else decimals
         shown = []
         for value in values:
-            spread = spread_of(value)
-            spread = None if spread is None else spread / per
-            shown.append(format_mean_sd(value.mean / per, spread, places))
+            text, spread = format_number(value.mean / per, places), spread_of(value)
+            shown.append(
+                text if spread is None else f"{text} ± {format_number(spread / per, places)}"
+            )
         return shown
 
     return texts
@@ -222,9 +222,9 @@ class Table(Struct, Generic[Row], frozen=True):
         """Return the widths of the columns that stand beside each other, by their places.
 
         Where a line is too wide, texts are wrapped between words; where that is not enough, the
-        columns that do not fit follow below, beside the first columns once more: as many as tell
-        the rows apart, in half a line at most. rich would lay out and crop every cell by itself,
-        which takes about half a millisecond for each row, and fold words.
+        columns that do not fit follow below, beside the first column once more. rich would lay out
+        and crop every cell by itself, which takes about half a millisecond for each row, and fold
+        words.
         """
         texts = [
             [*header, *(row[place].text for row in rows)] for place, header in enumerate(headers)
@@ -238,22 +238,13 @@ class Table(Struct, Generic[Row], frozen=True):
             else max((_width(word) for text in texts[place] for word in text.split()), default=0)
             for place, column in enumerate(self.columns)
         }
-        first, told = {0: min(least[0], max_width // 2)}, 0
-        while len({tuple(row[key].text for key in first) for row in rows}) < len(rows):
-            told += 1
-            longer = first | {told: least.get(told, max_width)}
-            if _whole_width(longer.values()) > max_width // 2:
-                break
-            first = longer
-        bands = [dict(first)]
-        for place, width in least.items():
-            if place in first:
-                continue
-            is_full = _whole_width([*bands[-1].values(), width]) > max_width
-            if is_full and len(bands[-1]) > len(first):
-                bands.append(dict(first))
-            # A word that is wider than the line stands beside the first columns, broken.
-            bands[-1][place] = min(width, max_width - _GAP - _whole_width(first.values()))
+        first = min(least[0], max_width // 2)
+        bands = [{0: first}]
+        for place, width in [*least.items()][1:]:
+            if len(bands[-1]) > 1 and _whole_width([*bands[-1].values(), width]) > max_width:
+                bands.append({0: first})
+            # A word that is wider than the line stands beside the first column, broken.
+            bands[-1][place] = min(width, max_width - _GAP - first)
         for band in bands:  # columns of texts get what is left of the line, the first ones first
             for place, width in band.items():
                 free = max_width - _whole_width(band.values())

@@ -29,7 +29,7 @@ _CONTROL = re.compile(
     r"|\x1b[ -/]*[0-Z\\-~]?"
     r"|[\x00-\x08\n-\x1f\x7f-\x9f]"
 )
-_READ_BYTES = (1 << 16, 1 << 19, 1 << 22)
+_READ_BYTES = 1 << 19
 
 
 class TerminalLines:
@@ -63,10 +63,6 @@ class TerminalLines:
         # A bar that was cleared leaves no empty line behind.
         return [line for line, text in shown if line or not _is_redrawn(text.strip("\r"))]
 
-    def finish(self) -> list[str]:
-        """Return the line that was not finished: nothing more is written."""
-        return self.feed(b"", is_last=True)
-
     def open_lines(self) -> list[str]:
         """Return the line that is not finished, as it is now."""
         line = self._line(self._open)
@@ -94,20 +90,8 @@ def terminal_lines(data: bytes, *, styled: bool = True) -> list[str]:
 
 def last_lines(path: Path, count: int) -> list[str]:
     """Return the last lines of a log, without colours; none where it cannot be read."""
-    return end_of_log(path, count)[-count:] if count else []
-
-
-def end_of_log(path: Path, count: int) -> list[str]:
-    """Return the end of a log in lines without colours: at least so many, if it has them; none
-    where it cannot be read.
-
-    A bar that was drawn a thousand times is one line: then more is read.
-    """
     with suppress(OSError), open_regular(path, most_bytes=math.inf) as file:
-        size = file.seek(0, os.SEEK_END)
-        for num_bytes in _READ_BYTES:
-            file.seek(max(0, size - num_bytes))
-            lines = terminal_lines(file.read(num_bytes), styled=False)
-            if len(lines) > count or num_bytes >= min(size, _READ_BYTES[-1]):
-                return lines
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _READ_BYTES))
+        lines = terminal_lines(file.read(_READ_BYTES), styled=False)
+        return lines[-count:] if count else []
     return []

@@ -150,12 +150,6 @@ def format_number(value: float | None, decimals: int) -> str:
     return UNDEFINED if value is None else f"{round(value, decimals) + 0.0:,.{decimals}f}"
 
 
-def format_mean_sd(mean: float, sd: float | None, decimals: int) -> str:
-    """`12.3 ± 0.4`; the mean alone where the sd is not known."""
-    spread = "" if sd is None else f" ± {format_number(sd, decimals)}"
-    return format_number(mean, decimals) + spread
-
-
 _NOT_KNOWN = 100
 """Times the mean from which on the end of an interval says nothing."""
 
@@ -203,7 +197,6 @@ def whole_percents(shares: Mapping[str, float]) -> dict[str, int]:
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-_AGES = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second"))
 
 
 def show_bytes(number: float) -> str:
@@ -216,12 +209,6 @@ def show_bytes(number: float) -> str:
     return f"{number:.{decimals}f}".removesuffix(".0") + f" {_UNITS[unit]}"
 
 
-def show_age(age_s: float) -> str:
-    """`3 days`, `5 hours`, `1 minute`: the largest unit that it has one of, rounded down."""
-    unit_s, name = next((unit for unit in _AGES if age_s >= unit[0]), _AGES[-1])
-    return number_of(max(0, int(age_s / unit_s)), name)
-
-
 def show_binary(number: int) -> str:
     """`1 KiB`, `256 MiB`: in powers of 1024 where it is a whole number of them."""
     unit = 0
@@ -229,25 +216,3 @@ def show_binary(number: int) -> str:
         number //= 1024
         unit += 1
     return f"{number:,} {_BINARY_UNITS[unit]}"
-
-
-def show_percent(share: float) -> str:
-    """`41 %` of 0.41."""
-    return f"{100 * share:.0f} %"
-
-
-def show_time(time_s: float) -> str:
-    """`12.3 ms`: three digits, in the unit in which it is at least 1; for sentences."""
-    unit_s, unit = time_unit(time_s)
-    value = time_s / unit_s
-    return f"{value:.3g} {unit}" if value < 1e3 else f"{value:,.0f} {unit}"
-
-
-def show_mean_sd(mean_s: float, sd_s: float | None) -> str:
-    """`33.0 ± 0.4 ms`: three digits of the mean, and the unit once; the mean alone without sd."""
-    if sd_s is None:
-        return show_time(mean_s)
-    unit_s, unit = time_unit(mean_s)
-    mean = mean_s / unit_s
-    decimals = 0 if mean >= 100 else 1 if mean >= 10 else 2
-    return f"{mean:,.{decimals}f} ± {sd_s / unit_s:,.{decimals}f} {unit}"

@@ -41,10 +41,10 @@ from hpcdist.base.table import Column, Format, Table, count, each, number
 from hpcdist.base.text import (
     decimals_for,
     format_number,
+    format_time,
     interval_text,
     number_of,
     show_binary,
-    show_mean_sd,
     shown,
     spread_text,
     time_unit,
@@ -82,8 +82,6 @@ class TimedCell(Struct, frozen=True, kw_only=True):
     """Name of the table that it belongs to."""
     keys: Keys
     """The settings that were measured, such as batch_size and workers."""
-    hosts: list[str] = []
-    """Hosts that took part, where not all did."""
     repeats: Count = 0
     mean_time_s: PositiveSeconds | None = None
     """None where nothing could be timed: `note` says why."""
@@ -96,7 +94,7 @@ class TimedCell(Struct, frozen=True, kw_only=True):
     parts_s: Annotated[dict[str, Seconds], Meta(max_length=16)] = {}
     """Seconds of work in each part of what the table's `parts_of` says."""
     note: str | None = None
-    """Why there are no times, or what is special."""
+    """Why there are no times."""
 
     @property
     def id(self) -> tuple[str, str]:
@@ -132,8 +130,6 @@ class CellTable(Struct, frozen=True, kw_only=True):
     baseline: Keys = {}
     """The cells that others are compared with: these keys, and all else equal."""
     parts_of: str = "repeat"
-    slowest: Count | None = None
-    """Only so many rows are shown, the slowest; None: all of them, in the order of measuring."""
     cells: list[TimedCell] = []
     """Empty in the event: they have events of their own."""
 
@@ -270,9 +266,8 @@ def in_line(table: CellTable, cell: TimedCell) -> str:
         return f"{_in_words(cell.keys)}: {cell.note}"
     rate = (cell.rate or 0.0) / per
     rate_text = f"{words} {format_number(rate, decimals_for([rate]))} {unit}".strip()
-    time = show_mean_sd(cell.mean_time_s, cell.sd_time_s)
-    alone = f", {cell.note}" if cell.note else ""
-    return f"{_in_words(cell.keys)}: {time}, {rate_text} ({cell.repeats} times{alone})"
+    time = format_time(cell.mean_time_s)
+    return f"{_in_words(cell.keys)}: {time}, {rate_text} ({cell.repeats} times)"
 
 
 def _differing(cells: Sequence[TimedCell]) -> list[str]:
@@ -287,14 +282,8 @@ def to_tables(summary: BenchmarkSummary, run: int) -> Iterator[Table[TimedCell]]
         rows, caption = table.cells, f"#{run}: {table.caption}"
         if len(repeats := {cell.repeats for cell in rows if cell.repeats}) == 1:
             caption += f" ({number_of(repeats.pop(), 'time')})"
-        if table.slowest is not None:
-            rows = sorted(rows, key=lambda cell: cell.rate or 0.0)[: table.slowest]
-            if len(rows) < len(table.cells):
-                caption += f", the slowest of {len(table.cells):,}"
         wanted = [name for name in rows[0].keys if name == table.x or name in _differing(rows)]
         keys = [_key_column(name, rows) for name in wanted or rows[0].keys]
-        if len({tuple(cell.hosts) for cell in rows}) > 1:
-            keys.append(Column("host", lambda cell: " ".join(cell.hosts), align="left"))
         yield Table(caption, [*keys, *_figure_columns(table, rows)], rows)
         if any(cell.parts_s for cell in rows):
             in_us = number(0, per=1e-6)
@@ -302,11 +291,8 @@ def to_tables(summary: BenchmarkSummary, run: int) -> Iterator[Table[TimedCell]]
                 Column(shown(name).replace("_", "-"), _getter("parts_s", name), in_us)
                 for name in dict.fromkeys(name for cell in rows for name in cell.parts_s)
             ]
-            together: Column[TimedCell] = Column(
-                "together", lambda cell: sum(cell.parts_s.values()), in_us
-            )
             rows = [cell for cell in rows if cell.parts_s]
-            yield Table(f"#{run}: work per {table.parts_of} (µs)", [*keys, *parts, together], rows)
+            yield Table(f"#{run}: work per {table.parts_of} (µs)", [*keys, *parts], rows)
 
 
 def _key_column(name: str, rows: Sequence[TimedCell]) -> Column[TimedCell]:
@@ -345,8 +331,6 @@ def _figure_columns(table: CellTable, rows: Sequence[TimedCell]) -> Iterator[Col
         gains = {each.cell.id: interval_text(each.gain, 2) for each in compared}
         against = " ".join(map(str, table.baseline.values()))
         yield Column(f"times as fast\nas {shown(against)}", lambda cell: gains.get(cell.id))
-    if any(cell.note and cell.mean_time_s for cell in rows):
-        yield Column("", lambda cell: cell.note if cell.mean_time_s else "", align="left")
 
 
 def _column(name: str, value: Callable[[TimedCell], Any]) -> Column[TimedCell]:

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.bench.cells import (
     EVENT_TYPES,
-    BenchmarkRun,
     BenchmarkSummary,
     CellTable,
     Findings,
     TimedCell,
     in_line,
-    pictures,
     summarize,
 )
 from hpcdist.rank.context import RankContext
-from hpcdist.runs.run import slug
 from hpcdist.training import group
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _BEAT_S = 5.0
 _LEAST_TIMES = 3
@@ -75,8 +66,7 @@ class BenchmarkRank:
         return [cell for each in tables if each.name == table for cell in each.cells]
 
     def measure_all(self, plan: Sequence[_Planned], measure: Callable[[_Planned], None]) -> None:
-        """Measure what is planned, conclude, and leave where all ranks were asked to stop before.
-        The plan may grow meanwhile."""
+        """Measure what is planned, conclude, and leave if all ranks were asked to stop before."""
         done = 0
         for planned in plan:
             if self.should_stop():
@@ -87,7 +77,10 @@ class BenchmarkRank:
             done += 1
             self.context.progress.step(done)
         if self.context.rank == 0 and self._result() is not None:
-            self._conclude()
+            findings = self.find()
+            self._write("findings", findings)
+            for sentence in (*findings.conclusions, *findings.details):
+                self.say(sentence)
         if done < len(plan):
             self.note(f"stopped when it was asked to, after {done} of {len(plan)} measurements")
             raise SystemExit(EXIT_STOPPED)
@@ -95,31 +88,6 @@ class BenchmarkRank:
     def find(self) -> Findings:
         """Return what follows from the cells."""
         raise NotImplementedError
-
-    def _conclude(self) -> None:
-        """Record and print the findings, and draw the picture into the run directory."""
-        findings, run = self.find(), self.context.run
-        self._write("findings", findings)
-        for sentence in (*findings.conclusions, *findings.details):
-            self.say(sentence)
-        result = self._result()
-        assert result is not None
-        job = self.context.job.name
-        picture = next(pictures(job, [BenchmarkRun(run.id, job, result)]), None)
-        if picture is None or not self.context.is_current():
-            return
-        from hpcdist.base import plotting
-
-        def draw() -> Figure:
-            figure = picture.draw()
-            host, day = socket.gethostname(), time.strftime("%Y-%m-%d")
-            plotting.title(figure, picture.title, f"{run.id}, on {host}, {day}")
-            return figure
-
-        png = plotting.render(picture._replace(draw=draw), with_svg=False).png
-        name = f"{slug(job)}.png"
-        files.write_whole(run.path / name, png)
-        self.note(f"plot with error bars: {name} in the run directory")
 
     def _result(self) -> BenchmarkSummary | None:
         return summarize(self._events)

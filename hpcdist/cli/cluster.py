@@ -85,7 +85,6 @@ def detect(*, write: bool) -> None:
     --host from elsewhere.
     """
     from hpcdist.cluster.site import first_file
-    from hpcdist.machine.containers import has_runtime
     from hpcdist.schedulers import detect_scheduler, load_scheduler
 
     try:
@@ -93,8 +92,7 @@ def detect(*, write: bool) -> None:
     except SchedulerError as error:
         raise SchedulerError(error.message, hint="run it on a login node of the cluster") from None
     site = found.detect_site()
-    text = first_file(site, runtimes=list(filter(has_runtime, found.container_runtimes)))
-    note(*site.notes)
+    text = first_file(site)
     _give(text, is_written=write)
 
 

@@ -115,10 +115,10 @@ def exit_code_in_words(code: int) -> str | None:
 
 def known_names() -> list[str]:
     """Return all names that can be explained, but those of jobs and runs."""
-    from hpcdist.cluster.profile import profile_keys
-    from hpcdist.job.keys import job_keys
+    from hpcdist.cluster.profile import ClusterProfile
+    from hpcdist.job.keys import job_keys, keys_below
 
-    keys = [key.path for key in (*job_keys(), *profile_keys())]
+    keys = [key.path for key in (*job_keys(), *keys_below(ClusterProfile))]
     short = (key.rpartition(".")[2] for key in keys)
     terms = (meaning.name for meaning in _terms().values())
     return list(dict.fromkeys([*keys, *short, *map(str, EXIT_CODES), *terms]))
@@ -155,16 +155,16 @@ def _meanings(word: str) -> list[Meaning]:
 def _of_keys(word: str) -> list[Meaning]:
     """Explain a key by its whole name, or by its last part; a section with the names of its
     keys."""
-    from hpcdist.cluster.profile import profile_keys
-    from hpcdist.job.keys import job_keys
+    from hpcdist.cluster.profile import ClusterProfile
+    from hpcdist.job.keys import job_keys, keys_below
 
-    keys = [*job_keys(), *profile_keys()]
+    keys = [*job_keys(), *keys_below(ClusterProfile)]
     whole = [key for key in keys if key.path == word]
     found = []
     for key in whole or [key for key in keys if key.path.endswith(f".{word}")]:
         is_section = key.value == "section"
         page = "docs/job-keys.md" if key.workloads else "docs/cluster-profiles.md"
-        values = f"{key.value}{f' ({key.unit})' if key.unit else ''}, default: {key.default}"
+        values = f"{key.value}, default: {key.default}"
         if is_section:
             inside = [each.path for each in keys if each.path.startswith(f"{key.path}.")]
             values = f"keys: {', '.join(dict.fromkeys(inside))}"
@@ -215,7 +215,7 @@ def _explain_job(options: JobOptions) -> list[dict[str, Any]]:
     except NoSchedulerError as error:
         note(f"{error.message}: this is what --local does")
         planned = plan(replace(options, local=True, scheduler=None))
-    dependencies = settle_afters(options, planned) if planned.has_queue else []
+    dependencies = settle_afters(options, planned) if planned.scheduler.has_queue else []
     script, points = planned_scripts(planned, options.runs, dependencies)[0]
     if len(planned.plans) > 1:
         note(f"this is the script of the first run: {planned.points[points[0]].label}")

@@ -155,11 +155,6 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
                 f"{name} is no job: hpcdist starts the ranks itself",
                 hint=f"name the script alone: hpcdist submit {(*scripts, 'train.py')[0]}",
             )
-        if name.endswith(".ipynb"):
-            raise UserError(
-                f"{name} is a notebook, and a job is a script",
-                hint=f"make one of it: jupyter nbconvert --to script {name}",
-            )
         return find_comparison(name) if self.kind == "job" else None
 
     @property
@@ -217,14 +212,13 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
             names = {key: flag.name for key, flag in given.items()}
             points.check_given_once(axes, names)
             return points.make_points(axes, num_repeats=self.repeat or 1)
-        if axes and (not comparison.axes or any(len(axis[0]) > 1 for axis in axes)):
+        if axes and not comparison.axes:
             raise click.UsageError(
-                f"{comparison.name} compares jobs already: submit it without --sweep, or sweep one "
-                "of them"
+                f"{comparison.name} compares jobs already: submit it without --sweep, or "
+                "sweep one of them"
             )
         if axes:
-            values = {key: [step[key].value for step in axis] for axis in axes for key in axis[0]}
-            comparison = comparison.swept(values)
+            comparison = comparison.swept({key: [one.value for one in each] for key, each in axes})
         repeats = self.repeat or comparison.repeat
         return points.variant_points(comparison, given, num_repeats=repeats)
 
@@ -332,8 +326,8 @@ _OPTIONS: dict[str, tuple[_Decorator, ...]] = {
         _flag(
             "--notify",
             "CHANNEL",
-            "Tell of the end by mail:ADDRESS, or of the end and a hang by command:PROGRAM, "
-            "apprise:env:VARIABLE or apprise:file:PATH; none: nobody.",
+            "Tell of the end by mail:ADDRESS, or of the end and a hang by command:PROGRAM or "
+            "apprise:env:VARIABLE; none: nobody.",
             multiple=True,
         ),
     ),

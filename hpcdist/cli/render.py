@@ -30,7 +30,7 @@ def render(*, options: JobOptions, as_json: bool) -> None:
 
     planned = plan(options)
     # Without a queue the command itself would wait.
-    dependencies = settle_afters(options, planned) if planned.has_queue else []
+    dependencies = settle_afters(options, planned) if planned.scheduler.has_queue else []
     jobs = planned_scripts(planned, options.runs, dependencies)
     scripts = [script for script, _ in jobs]
     if as_json:

@@ -52,7 +52,6 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
             condition = conditions[run.id]
             told["hang"] = _read_hang(run) if condition.state == "running" else None
             told["progress"] = progress[run.id]
-            told["expected_start_s"] = condition.expected_start_s
             told["hosts"] = [] if condition.state == "pending" else seen_nodes(run)
         print_json(described)
         return

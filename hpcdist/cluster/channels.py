@@ -1,8 +1,8 @@
 """The channels by which a user is told of the end of runs: `notify` of a profile, and --notify.
 
-A channel is one text: `mail:ADDRESS`, by the scheduler; `command:PROGRAM ARGUMENTS`; or `apprise:`
-with `env:VARIABLE` or `file:PATH`, which hold the address of a service. Whoever has a service's
-address can write there, so it stands in no run directory.
+A channel is one text: `mail:ADDRESS`, by the scheduler; `command:PROGRAM ARGUMENTS`; or
+`apprise:env:VARIABLE`, with the variable that holds the address of a service. Whoever has a
+service's address can write there, so it stands in no run directory.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
-from hpcdist.base import files
 from hpcdist.base.errors import UserError
 
 NONE = "none"
@@ -25,12 +23,11 @@ _FORMS = {
         "write command:PROGRAM ARGUMENTS, quotes closed, and a path from / or ~ on",
     ),
     "apprise": (
-        r"env:[A-Za-z_]\w*|file:[~/].*",
-        "name what holds the address, a secret: apprise:env:VARIABLE or apprise:file:~/FILE",
+        r"env:[A-Za-z_]\w*",
+        "name the variable that holds the address, which is a secret: apprise:env:VARIABLE",
     ),
 }
 """Kind -> the text that must follow it, and how to write it."""
-_MOST_BYTES = 4_096
 
 
 def parse_channel(text: str) -> tuple[str, str]:
@@ -57,20 +54,9 @@ def mail_of(notify: Sequence[str]) -> str | None:
 
 
 def read_address(reference: str) -> str:
-    """Return the address that a variable or a private file holds. Raises UserError."""
-    source, _, name = reference.partition(":")
-    if source == "env":
-        if not (value := os.environ.get(name, "").strip()):
-            hint = f"export {name} in the shell that submits, or in ~/.bashrc"
-            raise UserError(f"notify: the variable {name} is not set on this host", hint=hint)
-        return value
-    path = Path(name).expanduser()
-    try:
-        with files.open_private(path) as file:
-            return file.read(_MOST_BYTES).decode().split()[0]
-    except (OSError, UnicodeDecodeError, IndexError):
-        raise UserError(
-            f"notify: {path} has no address that can be used",
-            hint=f"it must be your own file, with the address in its first line, and private: "
-            f"chmod 600 {path}",
-        ) from None
+    """Return the address that the variable of `env:VARIABLE` holds. Raises UserError."""
+    name = reference.partition(":")[2]
+    if not (value := os.environ.get(name, "").strip()):
+        hint = f"export {name} in the shell that submits, or in ~/.bashrc"
+        raise UserError(f"notify: the variable {name} is not set on this host", hint=hint)
+    return value

@@ -164,10 +164,9 @@ def shipped_files() -> dict[str, str]:
 def shipped_file(name: str) -> str:
     """Return the text of a file; ProfileError with the nearest names where there is none."""
     if name not in (shipped := shipped_files()):
-        raise ProfileError(
-            f"no profile called {name!r} comes with hpcdist",
-            hint=f"those that ship are {', '.join(nearest_first(name, shipped))}",
-        )
+        listed = ", ".join(nearest_first(name, shipped))
+        message = f"no profile called {name!r} comes with hpcdist"
+        raise ProfileError(message, hint=f"those that ship are {listed}")
     return shipped[name]
 
 

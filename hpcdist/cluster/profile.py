@@ -17,16 +17,9 @@ from hpcdist.cluster.schedulers import scheduler_choices
 from hpcdist.job.spec import Container, Count, Positive, Section
 
 if TYPE_CHECKING:
-    from hpcdist.job.keys import DottedKey
-
-LSF_OPTIONS = ["-J", "-q", "-P", "-n", "-R", "-W", "-o", "-gpu", "-w", "-r"]
-_LSF_KNOWN = (*LSF_OPTIONS, "-ti", "-N", "-u")
-if TYPE_CHECKING:
     SchedulerChoice = str
-    LsfOption = str
 else:  # msgspec checks the names, and no second list of them is kept
     SchedulerChoice = Literal[tuple(scheduler_choices())]
-    LsfOption = Literal[_LSF_KNOWN]
 
 
 def _like(pattern: str, description: str) -> Meta:
@@ -79,18 +72,10 @@ def parse_host(text: str, *, origin: str) -> Host:
 class LsfOptions(Section, frozen=True, kw_only=True):
     """Differences between LSF sites; read by LSF alone."""
 
-    options: list[LsfOption] = msgspec.field(default_factory=LSF_OPTIONS.copy)
-    """Options of bsub that hpcdist may send, besides those in directives. It also knows -ti: end
-    a job that waits for what can never come true, and -N and -u for mail."""
     gpu: Annotated[str, _GPUS] | None = "num={gpus}:mode=exclusive_process"
     """Value of -gpu; {gpus} is the number per host. null: the option is not sent."""
-    gpu_rusage: Annotated[str, _GPUS] | None = None
-    """Request for GPUs in -R rusage[...], such as ngpus_excl_p={gpus}, in place of -gpu."""
     mem_per: Literal["slot", "host", "job"] = "slot"
     """The unit that the site's rusage[mem=...] is counted per."""
-    mem_unit: Literal["suffix", "KB", "MB", "GB"] = "suffix"
-    """Unit of rusage[mem=...]: written out, as in mem=5000MB, or the site's (LSF_UNIT_FOR_LIMITS)
-    behind a bare number."""
     launcher: Annotated[str, _LAUNCHER] = "blaunch -z {host} {command}"
     """Command that starts another on a host of the job."""
 
@@ -167,12 +152,4 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     """Price of one node for an hour, in any currency."""
     notify: list[str] = []  # noqa: RUF012 - msgspec gives every struct its own
     """Channels by which you are told of the end of each run: mail:ADDRESS (by the scheduler),
-    apprise:env:VARIABLE or apprise:file:PATH (with the address of a service), command:PROGRAM
-    ARGUMENTS."""
-
-
-def profile_keys() -> list[DottedKey]:
-    """Return every key of a profile in words, with those of its sections by their dotted names."""
-    from hpcdist.job.keys import keys_below
-
-    return keys_below(ClusterProfile)
+    apprise:env:VARIABLE (with the address of a service), command:PROGRAM ARGUMENTS."""

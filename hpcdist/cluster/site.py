@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Literal
 
 from msgspec import Struct
@@ -41,12 +39,8 @@ class Site(Struct, frozen=True, kw_only=True):
     partitions: tuple[Partition, ...]
     accounts: tuple[str, ...] = ()
     """Accounts that the user may charge; empty where they are not known."""
-    options: dict[str, str] = {}
-    """Keys of the profile's section for this scheduler that differ from the usual."""
     partitions_share_nodes: bool = False
     """The partitions have the same nodes, as far as is known: one profile says all there is."""
-    notes: tuple[str, ...] = ()
-    """Sentences on what could not be found out."""
 
 
 def ask(*command: str) -> str:
@@ -54,9 +48,6 @@ def ask(*command: str) -> str:
     return run_command(command, timeout_s=_TIMEOUT_S).stdout
 
 
-_FOR_TRIALS = re.compile(
-    r"debug|dev|test|short|interactive|express|preempt|scavenge", re.IGNORECASE
-)
 _HEAD = """# How jobs are asked for on this cluster; written from what {scheduler} told.
 # `hpcdist cluster show` prints what counts, and where it comes from.
 
@@ -71,17 +62,10 @@ _FURTHER = """    # What every job runs first, before Python starts:
     #   - source ~/venvs/torch/bin/activate
     # environment:
     #   NCCL_DEBUG: WARN"""
-_CONTAINER = """    # Here is {runtimes}; docs/containers.md says what an image must have:
-    # container:
-    #   image: ~/images/pytorch.sif
-    #   runtime: {first}
-    #   mounts: [/scratch]"""
 
 
-def first_file(site: Site, *, runtimes: Sequence[str] = ()) -> str:
+def first_file(site: Site) -> str:
     """Return the text of the file: a profile for every partition with GPUs, and the default one.
-
-    `runtimes` are the container runtimes of this machine.
 
     Raises SchedulerError where the site has no partition that is up.
     """
@@ -95,7 +79,6 @@ def first_file(site: Site, *, runtimes: Sequence[str] = ()) -> str:
         key=lambda one: (
             one.gpus == 0,
             not one.is_default,
-            _FOR_TRIALS.search(one.name) is not None,
             -one.gpus * one.num_nodes,
         ),
     )
@@ -104,8 +87,6 @@ def first_file(site: Site, *, runtimes: Sequence[str] = ()) -> str:
     blocks = [list(_profile(site, one, yaml_scalar(one.name))) for one in worth]
     default = yaml_scalar(worth[0].name)
     blocks[0] = [*_profile(site, worth[0], default), _FURTHER]
-    if runtimes:
-        blocks[0].append(_CONTAINER.format(runtimes=" and ".join(runtimes), first=runtimes[0]))
     head = _HEAD.format(scheduler=site.scheduler, default=default)
     return head + "\n\n".join(map("\n".join, blocks)) + "\n"
 
@@ -138,6 +119,3 @@ def _profile(site: Site, partition: Partition, title: str) -> Iterator[str]:
     if (limit_min := partition.time_limit_min) is not None:
         why = "the most that is allowed; shorter jobs often start earlier"
         yield f"    time_limit_min: {limit_min:g}  # {why}"
-    if site.options:
-        yield f"    {site.scheduler}:  # as its commands tell; see the site's documentation"
-        yield from (f"      {key}: {json.dumps(value)}" for key, value in site.options.items())

@@ -20,7 +20,7 @@ from hpcdist.doctor.trial import Request, collect, run_trial
 from hpcdist.runs.run import delete_folder, how_to_close, refused_doors
 from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.base import Finding, failed, passed, skipped, warned
-from hpcdist.submission.plan import PlannedSubmission, plan_run, planned_scripts
+from hpcdist.submission.plan import plan_run
 
 _LEAST_BYTES = 100e6
 
@@ -44,10 +44,6 @@ def _with_job(request: Request, *, has_failed: bool) -> Iterator[Finding]:
     try:
         planned = plan_run(request.loaded, scheduler=request.scheduler, cluster=request.cluster)
         check = "job"
-        ((script, _),) = planned_scripts(PlannedSubmission.of_run(planned), request.runs)
-        accepted = planned.scheduler.try_script(script)
-        yield accepted
-        has_failed = has_failed or accepted.state == "FAIL"
         if has_failed or not request.with_job:
             why = "it could not run" if has_failed else "--no-job"
             yield skipped("job", f"not submitted: {why}")

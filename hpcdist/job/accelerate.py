@@ -9,15 +9,11 @@ how they meet is hpcdist's business, so variables about that are left out.
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from typing import Any
 
 from hpcdist.base.errors import JobError
-from hpcdist.job.check import show
 
 _PROGRAM = """
 import json, os, sys
@@ -65,21 +61,3 @@ def accelerate_variables(text: str) -> dict[str, str]:
     if name := next((name for name, value in found.items() if "\0" in value), None):
         raise JobError(f"accelerate's config file gives {name} a NUL character")
     return {name: value for name, value in found.items() if name not in _OF_LAUNCHERS}
-
-
-def sizes_of_config(values: Mapping[str, Any], shown: str) -> dict[str, Any]:
-    """Return the keys of the job that a config file has values for, by their dotted names. Raises
-    JobError for what no job can be."""
-    place, kind = values.get("compute_environment"), values.get("distributed_type")
-    if place not in {None, "LOCAL_MACHINE"} or kind in {"XLA", "TPU"}:
-        raise JobError(
-            f"{shown}: compute_environment is {show(place)} and distributed_type {show(kind)}, and "
-            "hpcdist starts ranks on CPUs and GPUs",
-            hint="make a file for this machine by accelerate config",
-        )
-    nodes, ranks = values.get("num_machines"), values.get("num_processes")
-    sizes: dict[str, Any] = {} if nodes is None else {"resources.nodes": nodes}
-    if isinstance(ranks, int) and ranks > 0:
-        num_nodes = nodes if isinstance(nodes, int) and nodes > 0 else 1
-        sizes["resources.gpus"] = math.ceil(ranks / num_nodes)
-    return sizes | ({"launch.device": "cpu"} if values.get("use_cpu") else {})

@@ -8,7 +8,6 @@ script. A module is found by its name as `python -m` would, a program as execvp 
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import sys
@@ -64,8 +63,6 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
     shown: str
     """Its name in messages: the path as given, or the name of a shipped job."""
     kind: Literal["yaml", "script", "module", "program"]
-    notes: list[str] = []
-    """Notes for the user on the meaning of the name."""
 
 
 # Jobs.
@@ -90,9 +87,7 @@ def find_job(name: str) -> JobFile:
     ):
         path = folder / f"{name}{YAML_SUFFIX}"
         if name and "/" not in name and os.path.lexists(path):
-            taken = f"{name} is taken for the job {name}, {path}; the script of that name is ./"
-            notes = [taken + name] if os.path.isfile(name) else []
-            return JobFile(path=path, shown=shown, kind="yaml", notes=notes)
+            return JobFile(path=path, shown=shown, kind="yaml")
     if os.path.lexists(name):
         return JobFile(path=Path(name), shown=name, kind="script")
     raise _unknown_job(name, kind)
@@ -178,19 +173,8 @@ def check_script(path: str, shown: str) -> None:
             f"{shown} does not have the name of a Python script",
             hint=f"job files end in .yaml, scripts in .py or have no suffix; {other}",
         )
-    if suffix != SUFFIX and b"\0" in (_begin_of(path) or b""):
-        raise JobError(f"{shown} is not a Python script, but binary", hint=other)
     hint = _CORRECT if suffix == SUFFIX else f"correct the script; or, if it is not one, {other}"
     _check_source(read_bytes(path, shown, most_bytes=MOST_SOURCE_BYTES), path, shown, hint)
-
-
-def _begin_of(path: str) -> bytes | None:
-    """Return the beginning of a file, which may be too large to read; None: it is unreadable."""
-    try:
-        with files.open_regular(path, most_bytes=math.inf) as file:
-            return file.read(4096)
-    except (OSError, ValueError):  # ValueError: the path has a NUL character
-        return None
 
 
 def _check_source(source: bytes, path: str, shown: str, hint: str) -> None:
@@ -199,26 +183,13 @@ def _check_source(source: bytes, path: str, shown: str, hint: str) -> None:
             warnings.simplefilter("ignore")  # the script's own run will show them
             compile(source, path, "exec", dont_inherit=True)
     except SyntaxError as error:
-        raise _wrong_source(error, shown, hint) from None
+        if b"\0" in source:
+            raise JobError(f"{shown} is not a Python script, but binary", hint=hint) from None
+        place = f"line {error.lineno}: " if error.lineno else ""
+        line = f": {error.text.strip()}" if error.text else ""
+        raise JobError(f"{shown}: {place}{error.msg}{line}", hint=hint) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise JobError(f"{shown} is not a Python script: {error}", hint=hint) from None
-
-
-def _wrong_source(error: SyntaxError, shown: str, hint: str) -> JobError:
-    place = f"line {error.lineno}: " if error.lineno else ""
-    line = f": {error.text.strip()}" if error.text else ""
-    return JobError(f"{shown}: {place}{error.msg}{line}", hint=hint)
-
-
-def _check_module(spec: ModuleSpec, shown: str) -> None:
-    """Raise JobError where the source of a module has syntax errors."""
-    loader: Any = spec.loader
-    if str(spec.origin).endswith(SUFFIX):  # else it was compiled once
-        try:
-            source = loader.get_data(spec.origin)
-        except OSError as error:
-            raise JobError(f"{shown} cannot be read: {error.strerror or error}") from None
-        _check_source(source, str(spec.origin), shown, _CORRECT)
 
 
 # Modules.
@@ -237,23 +208,21 @@ def find_module(name: str, shown: str) -> str:
             stem = os.path.normpath(name.removesuffix(SUFFIX)).replace("/", ".")
             hint = f"run a file without -m; as a module it would be {stem}"
         raise JobError(f"{shown}: {name!r} is not the name of a module", hint=hint)
-    PathFinder.invalidate_caches()  # zip files are looked into once per process
+    PathFinder.invalidate_caches()
     found, spec, folders = "", None, None
     for part in name.split("."):
-        if spec is not None and folders is None:
-            message = f"{shown}: {found} is a module, not a package that could hold {name}"
-            raise JobError(message, hint=f"did you mean {found}?")
         around, found = found, f"{found}.{part}".lstrip(".")
-        spec = _ask_finders(found, folders)
+        spec = None if around and folders is None else _ask_finders(found, folders)
         if spec is None:
             where = " or ".join(map(os.path.relpath, folders or ())) or (
                 "the working directory or where Python looks for packages"
             )
+            near = (
+                "" if around and folders is None else nearest(part, _modules_in(folders or ["."]))
+            )
             hint = f"the working directory is {os.getcwd()}"
-            if near := nearest(part, _modules_in(folders or ["."])):
-                hint = f"did you mean {f'{around}.{near}'.lstrip('.')}?"
-            if shutil.which(name):
-                hint = f"name the module alone, without {name}: hpcdist starts Python itself"
+            if near is not None:
+                hint = f"did you mean {f'{around}.{near}'.strip('.')}?"
             raise JobError(f"{shown}: there is no module {found} in {where}", hint=hint)
         folders = spec.submodule_search_locations
     if folders is not None and (spec := _ask_finders(f"{name}.{_MAIN}", folders)) is None:
@@ -264,8 +233,9 @@ def find_module(name: str, shown: str) -> str:
     if spec is None or spec.origin is None or not spec.origin.endswith(SUFFIX):
         message = f"{shown}: the module {name} has no Python source that could be run"
         raise JobError(message, hint="give a module that is a .py file")
-    _check_module(spec, os.path.relpath(spec.origin))
-    return os.path.abspath(spec.origin)
+    path, file = os.path.abspath(spec.origin), os.path.relpath(spec.origin)
+    _check_source(read_bytes(path, file, most_bytes=MOST_SOURCE_BYTES), path, file, _CORRECT)
+    return path
 
 
 def _ask_finders(name: str, folders: Sequence[str] | None) -> ModuleSpec | None:
@@ -296,42 +266,16 @@ def find_program(name: str, shown: str, folder: str = "") -> str:
     """Path of the program: of a name without a slash, the first in PATH. A path is relative to
     `folder`. Raises JobError, which calls the program `shown`, where it could not be executed."""
     if "/" not in name:
-        found = shutil.which(name) if name else None
-        if found is None:
+        if (found := shutil.which(name) if name else None) is None:
             near = f"did you mean ./{name}? " if os.path.isfile(name) else ""
             hint = f"{near}a name without a slash is looked for in PATH"
             raise JobError(f"{shown}: there is no such program in PATH", hint=hint)
-        path = os.path.abspath(found)
-    else:
-        path = os.path.abspath(os.path.join(folder, os.path.expanduser(name)))
-    begin = b""
-    if os.path.isfile(path):
-        begin = _begin_of(path) or b"\0"  # what may be executed need not be readable
-    interpreter = os.fsdecode(begin[2:].partition(b"\n")[0]).strip(" \t").split(" ")[0]
-    for is_wrong, problem, hint in (
-        (
-            os.path.isdir(path),
-            " is a folder, must be a program",
-            "give the path of the program",
-        ),
-        (not os.path.exists(path), ": there is no such file", "check the path of the program"),
-        (not begin, " is not a regular file", "check the path of the program"),
-        (
-            bool(begin) and not os.access(path, os.X_OK),
-            " is not executable",
-            f"chmod +x {shown}; a Python script needs no --no-python",
-        ),
-        (
-            begin.startswith(b"#!") and not os.path.exists(interpreter),
-            f": its first line asks for {interpreter!r}, which is not there",
-            "correct the path of the interpreter, and the end of the line",
-        ),
-        (
-            not begin.startswith(b"#!") and b"\0" not in begin,
-            " is a text that does not say what runs it",
-            "begin it with a line such as #!/bin/bash",
-        ),
-    ):
-        if is_wrong:
-            raise JobError(shown + problem, hint=hint)
+        return os.path.abspath(found)
+    path = os.path.abspath(os.path.join(folder, os.path.expanduser(name)))
+    if not os.path.isfile(path):
+        hint = "check the path of the program"
+        raise JobError(f"{shown}: there is no such file", hint=hint)
+    if not os.access(path, os.X_OK):
+        hint = f"chmod +x {shown}; a Python script needs no --no-python"
+        raise JobError(f"{shown} is not executable", hint=hint)
     return path

@@ -14,7 +14,7 @@ import pickle
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,17 +23,13 @@ from hpcdist.base.errors import JobError
 from hpcdist.base.files import open_private
 from hpcdist.job import Flag, LoadedJob
 from hpcdist.job.load import load_values
-from hpcdist.job.preload import PRELOADED_PACKAGES, heavy_imports
+from hpcdist.job.preload import heavy_imports
 
 
-def load_function(
-    function: Callable[..., Any], payload: bytes, *, flags: Mapping[str, Flag]
-) -> LoadedJob:
-    """The job that calls `function`, which is pickled in `payload`; raises JobError."""
+def load_function(function: Callable[..., Any], *, flags: Mapping[str, Flag]) -> LoadedJob:
+    """The job that calls `function`; raises JobError."""
     name = function_name(function)
-    source = _source(_innermost(function))
-    # A function of a notebook, which has no file, may name such packages itself.
-    modules = [name for name in sorted(PRELOADED_PACKAGES) if name.encode() in payload]
+    source, modules = _source(_innermost(function)), list[str]()
     if source is not None:
         file = Path(source)
         num_packages = name.partition(":")[0].count(".") + (file.name == "__init__.py")
@@ -62,11 +58,6 @@ def _innermost(function: Callable[..., Any]) -> Any:
     inner: Any = function
     while isinstance(inner, functools.partial):
         inner = inner.func
-    if inspect.iscoroutinefunction(inner):
-        raise JobError(
-            f"{inner.__qualname__} is a coroutine function: calling it runs nothing",
-            hint="submit a function that calls asyncio.run(...)",
-        )
     return inspect.unwrap(inner)
 
 
@@ -106,16 +97,14 @@ def pickle_call(
     notebook and of other functions go whole.
 
     Raises JobError where the call would fail at once, which a job in a queue finds out late, and
-    where something cannot be sent: it names the argument, and shows no value.
+    where something cannot be sent.
     """
     import cloudpickle
 
     name = function_name(function)
-    if isinstance(args, str | bytes) or not isinstance(args, Iterable):
-        raise JobError(
-            f"args is a {type(args).__qualname__}, and not a tuple of the arguments of {name}",
-            hint="put a single argument as (argument,), with its comma",
-        )
+    if not isinstance(args, list | tuple):
+        hint = "put a single argument as (argument,), with its comma"
+        raise JobError(f"args is {type(args).__qualname__}, must be a tuple or a list", hint=hint)
     with suppress(ValueError):  # of some that are written in C nothing is known
         signature = inspect.signature(function)
         try:
@@ -126,19 +115,9 @@ def pickle_call(
     try:
         call: bytes = cloudpickle.dumps((function, tuple(args), dict(kwargs)))
     except Exception as error:  # objects pickle themselves as they like
-        culprit = "the function with all its arguments"
-        parts = {f"the function {name}": function}
-        parts |= {f"args[{index}], a {_type(value)},": value for index, value in enumerate(args)}
-        parts |= {f"kwargs[{key!r}], a {_type(value)},": value for key, value in kwargs.items()}
-        for part, value in parts.items():
-            try:
-                cloudpickle.dumps(value)
-            except Exception:  # noqa: BLE001 - as above
-                culprit = part
-                break
         raise JobError(
-            f"{culprit} cannot be pickled, so it cannot be sent to the ranks: "
-            f"{type(error).__name__}: {error}",
+            f"{name}, or one of its arguments, cannot be pickled, so it cannot be sent to the "
+            f"ranks: {type(error).__name__}: {error}",
             hint="send what it is made from, such as a path, and make it in the function",
         ) from error
     if len(call) > MOST_BYTES:
@@ -147,10 +126,6 @@ def pickle_call(
             hint="save large data to a file that all nodes can read, and send its path",
         )
     return call
-
-
-def _type(value: Any) -> str:
-    return type(value).__qualname__
 
 
 def load_call(path: Path) -> Call:

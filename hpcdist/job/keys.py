@@ -20,14 +20,6 @@ from hpcdist.job.check import is_struct, wanted_words
 from hpcdist.job.spec import FILE_JOB_TYPES
 
 _DEFAULTS = {"null": "unset", '""': "none", "{}": "none", "[]": "none"}
-_UNITS = {
-    "_s": "seconds",
-    "_min": "minutes",
-    "_gb": "GB (10**9 bytes)",
-    "shm_gb": "GiB",
-    "allreduce.sizes": "bytes",
-}
-"""End of a key -> its unit; the longest that fits counts."""
 
 
 class DottedKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,12 +33,6 @@ class DottedKey(msgspec.Struct, frozen=True, kw_only=True):
     meaning: str
     workloads: list[str] = []
     """Kinds of jobs that have it, with this type and meaning."""
-
-    @property
-    def unit(self) -> str | None:
-        """The unit of the value, which its name says; None: it has none."""
-        ends = [end for end in _UNITS if self.path.endswith(end)]
-        return _UNITS[max(ends, key=len)] if ends else None
 
 
 @functools.cache

@@ -60,12 +60,8 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
     job: JobSpec
     source: str
     """Path of the job file or script as the user knows it, or the name of a shipped job."""
-    overrides: list[str] = []
-    """Flags and --set, each as key=value."""
     origins: dict[str, str] = {}
     """Keys that were given outside of the job file -> what messages call the flag."""
-    notes: list[str] = []
-    """Notes for the user on the meaning of the name."""
 
     def with_job(self, **changes: Any) -> LoadedJob:
         """Return the same with other sections of the job."""
@@ -122,11 +118,14 @@ def load_job(
     except JobError as error:
         raise _with_line(error, file) from None
     if isinstance(loaded.job, ScriptJob) and loaded.job.accelerate is not None:
-        config, sizes = _read_accelerate(loaded.job.accelerate, file, loaded)
-        loaded = _checked(values, given, file.shown, FILE_JOB_TYPES, {**sizes, **defaults})
-        loaded = loaded.with_job(accelerate_config=config)
+        from hpcdist.job.yaml_text import MOST_BYTES
+
+        name, folder = loaded.job.accelerate, _folder_of("accelerate", file, loaded)
+        shown = f"{loaded.place_of('accelerate')}: accelerate {name}"
+        content = read_bytes(_path(name, folder), shown, most_bytes=MOST_BYTES)
+        loaded = loaded.with_job(accelerate_config=content.decode("utf-8-sig", "replace"))
     job = _finish(loaded, file, list(script_args))
-    return msgspec.structs.replace(loaded, job=job, notes=list(file.notes))
+    return msgspec.structs.replace(loaded, job=job)
 
 
 def load_values(values: Mapping[str, Any], *, source: str, flags: Mapping[str, Flag]) -> LoadedJob:
@@ -240,8 +239,7 @@ def _checked(
         if is_struct(annotation_at(struct, (key,))):
             del values[key]  # an empty section
     job = convert_values(values, struct, lambda path: _origin(source, names, dotted(path)))
-    overrides = [f"{key}={flag.text or show(flag.value)}" for key, flag in given.items()]
-    return LoadedJob(job=job, source=source, overrides=overrides, origins=names)
+    return LoadedJob(job=job, source=source, origins=names)
 
 
 def _finish(loaded: LoadedJob, file: JobFile, script_args: list[str]) -> JobSpec:
@@ -282,17 +280,6 @@ def _folder_of(key: str, file: JobFile, loaded: LoadedJob) -> str:
     """Return the folder that a path is relative to: that of the job file which has it."""
     is_in_file = file.kind == "yaml" and loaded.place_of(key) == file.shown
     return str(file.path.parent) if is_in_file else ""
-
-
-def _read_accelerate(name: str, file: JobFile, loaded: LoadedJob) -> tuple[str, dict[str, Any]]:
-    """Return the content of accelerate's config file, and the job's size by it."""
-    from hpcdist.job.accelerate import sizes_of_config
-    from hpcdist.job.yaml_text import MOST_BYTES, parse_keys
-
-    path, shown = _path(name, _folder_of("accelerate", file, loaded)), loaded.place_of("accelerate")
-    content = read_bytes(path, f"{shown}: accelerate {name}", most_bytes=MOST_BYTES)
-    keys = parse_keys(content, name, hint="accelerate config writes such a file") or {}
-    return content.decode("utf-8-sig"), sizes_of_config(keys, name)
 
 
 def _find_code(job: ScriptJob, file: JobFile, loaded: LoadedJob) -> str:

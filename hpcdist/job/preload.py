@@ -13,14 +13,16 @@ import os
 import re
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
 
 from hpcdist.base.files import read_bytes
 from hpcdist.job.files import MOST_SOURCE_BYTES
 
-_TRAINERS = frozenset(("torchmetrics", "pytorch_lightning", "lightning"))
-_NUMERIC = frozenset(("numpy", "scipy", "sklearn", "pandas", "PIL"))
-PRELOADED_PACKAGES = frozenset(("torch", "torchvision")) | _NUMERIC | _TRAINERS
+PRELOADED_PACKAGES = frozenset(
+    (
+        *("torch", "torchvision", "torchmetrics", "pytorch_lightning", "lightning"),
+        *("numpy", "scipy", "sklearn", "pandas", "PIL"),
+    )
+)
 """Packages that can be imported before the fork: importing them starts no thread of their own, and
 what they seed or read of a rank's environment is renewed in the rank (rank/libraries.py)."""
 _NEEDS_DYNAMO = re.compile(b"DistributedDataParallel|fully_shard|FullyShardedDataParallel|optim")
@@ -31,24 +33,10 @@ _NOT_READ = (
     *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUBLAS_", "WANDB_"),
     *("PYTHONHASHSEED", "PYTHONWARNINGS", "PYTHONUNBUFFERED", "PYTHONPATH"),
 )
-"""Beginnings of variables that no heavy package reads as it is imported."""
-_READ_BY_TRAINERS = (
-    *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "TOKENIZERS_", "DATASETS_", "DIFFUSERS_", "MPL"),
-    *("MLFLOW_", "COMET_", "NEPTUNE_", "SLURM_", "TF_", "XLA_", "JAX_"),
-)
-"""Beginnings of those that only torchmetrics and Lightning read; all others may be read by any.
-Recorded while the packages were imported (torch 2.15, lightning 2.6)."""
+"""Beginnings of variables that no heavy package reads as it is imported (torch 2.15,
+lightning 2.6)."""
 _SETTERS = frozenset(("setdefault", "pop", "update", "clear", "putenv", "unsetenv", "load_dotenv"))
 _MOST_FILES, _MOST_BYTES = 300, 2_000_000
-
-
-class _OwnFile(NamedTuple):
-    source: bytes
-    tree: ast.Module
-    names: set[str]
-    """Variables that it sets and the packages may read; what is no name stands for any."""
-    lines: list[int]
-    """Lines that set those, or import own modules."""
 
 
 def heavy_imports(path: Path, root: Path | None = None) -> list[str]:
@@ -57,57 +45,44 @@ def heavy_imports(path: Path, root: Path | None = None) -> list[str]:
     folders = [*dict.fromkeys((root or path.parent, Path.cwd()))]
     if any(_find(folders, name) for name in PRELOADED_PACKAGES):
         return []  # the program may find a module of the user's in its place
-    main, *others = files = _own_files(path, folders)
-    names = {name for file in files for name in file.names}
-    packages = PRELOADED_PACKAGES - (_TRAINERS if names else frozenset())
-    knows_all = all(name.startswith(_READ_BY_TRAINERS) for name in names)
-    if knows_all:
-        nodes = [*ast.walk(main.tree), *(node for file in others for node in file.tree.body)]
-    else:
-        is_safe = root is None  # before a module come its packages
-        nodes = [
-            node for node in main.tree.body if is_safe and node.lineno < min(main.lines, default=0)
-        ]
-    modules = (module for node in nodes for level, module in _imports(node) if not level)
-    heavy = list(dict.fromkeys(one for one in modules if one.partition(".")[0] in packages))
-    if knows_all and any(one.startswith("torch") for one in heavy):
-        needs_dynamo = any(_NEEDS_DYNAMO.search(file.source) for file in files)
-        heavy += ["torch._dynamo"] if needs_dynamo else []
-    return heavy
-
-
-def _own_files(main: Path, folders: list[Path]) -> list[_OwnFile]:
-    """Return the program's main file, and after it the files that are imported from it."""
-    files: list[_OwnFile] = []
-    waiting, num_bytes = [main], 0
-    for path in waiting:  # it grows
+    heavy: dict[str, None] = {}
+    safe: dict[str, None] = {}  # those at the top of the script
+    waiting, num_bytes, needs_dynamo, sets_variables = [path], 0, False, False
+    for file in waiting:  # it grows
         try:
-            source = read_bytes(path, most_bytes=MOST_SOURCE_BYTES)
-            file = _OwnFile(source, ast.parse(source), set(), [])
+            source = read_bytes(file, most_bytes=MOST_SOURCE_BYTES)
+            tree = ast.parse(source)
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-            if path is main:
+            if file is path:
                 raise
             continue
         num_bytes += len(source)
-        if files and (len(files) == _MOST_FILES or num_bytes > _MOST_BYTES):
-            files[0].names.add("")  # the others may set any
+        if file is not path and (waiting.index(file) == _MOST_FILES or num_bytes > _MOST_BYTES):
+            sets_variables = True  # the others may
             break
-        files.append(file)
-        packages = (at / "__init__.py" for at in path.parents if folders[0] in at.parents)
+        needs_dynamo |= _NEEDS_DYNAMO.search(source) is not None
+        packages = (at / "__init__.py" for at in file.parents if folders[0] in at.parents)
         waiting += [package for package in packages if package.is_file() and package not in waiting]
-        for node in ast.walk(file.tree):
-            line: int = getattr(node, "lineno", 0)
+        at_import = {*ast.walk(tree)} if file is path else {*tree.body}
+        is_safe = file is path and root is None  # before a module come its packages
+        for node in sorted(ast.walk(tree), key=lambda node: getattr(node, "lineno", 0)):
             name = _variable_set_by(node)
             if name is not None and not name.startswith(_NOT_READ):
-                file.names.add(name)
-                file.lines.append(line)
+                sets_variables, is_safe = True, False
             for level, module in _imports(node):
-                places = [path.parents[level - 1]] if level else folders
+                places = [file.parents[level - 1]] if level else folders
                 inner = (f"{module}.{alias.name}" for alias in getattr(node, "names", ()))
                 for own in filter(None, (_find(places, one) for one in (module, *inner))):
-                    file.lines.append(line)
+                    is_safe = False
                     waiting += [own] if own not in waiting else []
-    return files
+                if not level and module.partition(".")[0] in PRELOADED_PACKAGES:
+                    heavy |= {module: None} if node in at_import else {}
+                    safe |= {module: None} if is_safe and node in tree.body else {}
+    if sets_variables:
+        return list(safe)
+    if needs_dynamo and any(name.startswith("torch") for name in heavy):
+        heavy["torch._dynamo"] = None
+    return list(heavy)
 
 
 def _imports(node: ast.AST) -> list[tuple[int, str]]:

@@ -375,18 +375,14 @@ class Allreduce(Section, frozen=True, kw_only=True):
 
     sizes: tuple[Annotated[int, Meta(ge=4, le=2**40)], ...] = tuple(4**n for n in range(5, 15))
     """Sizes to measure, in bytes per rank: 1 KiB to 256 MiB."""
-    dtype: Literal["float32", "float64", "float16", "bfloat16"] = "float32"
-    """Type of the numbers that are added."""
     iterations: Count = 100
     """All-reduces per size; fewer, at least 3, if max_time_s is too short."""
     warmup: Count = 5
     """All-reduces before the measured ones, including the one that is checked."""
     max_time_s: Positive = 2.0
-    """Approximate time to measure one size, or one pair of nodes, in seconds."""
+    """Approximate time to measure one size, in seconds."""
     check: bool = True
     """Check every number of the sums of each size."""
-    pairs: bool = False
-    """Also measure each pair of nodes, with one rank of each, and name the slow pairs."""
 
 
 class AllreduceJob(JobSpec, frozen=True, kw_only=True):
@@ -440,7 +436,7 @@ class LoadedData(Data, frozen=True, kw_only=True):
     name: str = "faces"
     dataset: str | None = None
     """Your own data set instead: package.module:function, which takes no arguments and returns a
-    Dataset of torch, or a DataLoader. Its own transforms are measured."""
+    Dataset of torch. Its own transforms are measured."""
     batches_to_check: Count = 100
     """Batches of each rank in each pass; if the data set has fewer, it is repeated."""
     repeats: Count = 5
@@ -454,14 +450,10 @@ class LoadedData(Data, frozen=True, kw_only=True):
 
 
 class Dataload(Section, frozen=True, kw_only=True):
-    """Length of the measurements, and the training step to compare loading with."""
+    """Length of the measurements."""
 
     max_time_s: Positive = 60.0
     """Approximate time to measure one combination, in seconds."""
-    step_time_s: Positive | None = None
-    """Time of your training step with a batch that is already loaded, in seconds."""
-    threads: Count = 1
-    """CPU threads of a rank while it loads; by default one, as each worker has."""
     seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
     """Seed for the order of the samples and for the transforms."""
 

@@ -44,16 +44,6 @@ def listen(address: str, port_range: tuple[int, int] | None) -> socket.socket:
     raise NoFreePortError(f"no port from {first} to {last} is free on {address or 'this host'}")
 
 
-def ports_are_free(address: str, port_range: tuple[int, int] | None, number: int) -> bool:
-    with contextlib.ExitStack() as held:
-        try:
-            for _ in range(number):
-                held.enter_context(listen(address, port_range))
-        except NoFreePortError:
-            return False
-    return True
-
-
 def _ephemeral_range() -> tuple[int, int]:
     low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     return int(low), int(high)

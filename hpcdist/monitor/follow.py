@@ -27,7 +27,6 @@ _LOOK_FOR_HANG_S = 5.0
 _ALL_RANKS_UP_TO = 8
 _TAIL_LINES = 20
 _MOST_LOGS = 8
-_BY_SUBMITIT = "submitit INFO "
 
 
 def follow(
@@ -157,9 +156,7 @@ def _show_unseen(run: Run, verdict: Verdict, ranks: Collection[int], screen: Scr
 
 
 def _show_tail(run: Run, path: Path, screen: Screen, what: str = "") -> None:
-    # submitit says of healthy nodes that they began, and ended well.
-    lines = [line for line in last_lines(path, _TAIL_LINES) if not line.startswith(_BY_SUBMITIT)]
-    if lines:
+    if lines := last_lines(path, _TAIL_LINES):
         screen.say(f"{what}the last lines of {path.relative_to(run.path)}:")
     for line in lines:
         screen.say(f"  {line}")

@@ -1,8 +1,7 @@
 """Freeing disk space: what ended runs no longer need is found first, and removed on request.
 
-Freed are checkpoints, copies of the code that no other run needs, and copies of hpcdist for images
-that no job has used for long. All else of a run stays: its verdict, logs and events are small, and
-are what there is to know about it.
+Freed are checkpoints, and copies of the code that no other run needs. All else of a run stays: its
+verdict, logs and events are small, and are what there is to know about it.
 """
 
 from __future__ import annotations
@@ -16,10 +15,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpcdist.base import files
-from hpcdist.base.carried import unused
 from hpcdist.base.ownership import is_own
 from hpcdist.base.progress import track
-from hpcdist.base.text import show_age
 from hpcdist.base.trees import Tree, empty_tree, measure_tree, open_own_folder
 from hpcdist.monitor.states import OPEN_STATES
 from hpcdist.runs.run import SWEEP_FILE, Run, created_ns
@@ -34,7 +31,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     """Something that takes disk space, and what is to become of it."""
 
     what: str
-    """checkpoints, code, or hpcdist for images."""
+    """checkpoints, or code."""
     name: str
     """Name of the run that has the checkpoints, or of the run or sweep that has the code."""
     tree: Tree
@@ -81,12 +78,10 @@ def find_garbage(
         if not theirs and named is not None:
             why = "no run that was named uses it"
         elif not theirs and age_s < max(_SUBMITTING_S, older_than_s):
-            why = f"it was made only {show_age(age_s)} ago"
+            why = f"it was made only {age_s / 86400:.1f} days ago"
         elif why is None and (written := find_written(copy)) is not None:
             why = f"jobs wrote into it: {written} (move it away, or remove it)"
         found.append(_candidate("code", copy.parent.name, copy, why))
-    if named is None:
-        found += [_candidate("hpcdist for images", path.name, path) for path in unused()]
     return [each for each in found if each is not None]
 
 
@@ -103,7 +98,7 @@ def _why_kept(
         return "stopped before its end, and can continue from its checkpoint (name it to remove it)"
     ended_s = verdict.time_s if (verdict := run.read_verdict()) is not None else None
     age_s = time.time() - (created_ns(run)[0] / 1e9 if ended_s is None else ended_s)
-    return None if age_s >= older_than_s else f"ended only {show_age(age_s)} ago"
+    return None if age_s >= older_than_s else f"ended only {age_s / 86400:.1f} days ago"
 
 
 def _checkpoints(run: Run, kept: Mapping[Path, str], needed: Mapping[str, str]) -> Candidate | None:

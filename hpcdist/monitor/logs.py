@@ -60,7 +60,7 @@ class LogTail:
                 self._num_read[rank, attempt] += len(chunk)
                 yield from ((rank, line) for line in terminal.feed(chunk))
             if finish or attempt < newest[rank]:
-                yield from ((rank, line) for line in terminal.finish())
+                yield from ((rank, line) for line in terminal.feed(b"", is_last=True))
 
     def open_lines(self) -> list[tuple[int, str]]:
         """Return (rank, text) of the lines that are not finished, such as progress bars."""
@@ -72,7 +72,7 @@ def whole_log(path: Path) -> Iterator[str]:
     terminal = TerminalLines()
     for chunk in whole_bytes(path):
         yield from terminal.feed(chunk)
-    yield from terminal.finish()
+    yield from terminal.feed(b"", is_last=True)
 
 
 def whole_bytes(path: Path, offset: int = 0) -> Iterator[bytes]:

@@ -216,13 +216,5 @@ def awaited_nodes(run: Run, *, num_nodes: int) -> str | None:
 
 
 def waiting_sentence(condition: Condition) -> str | None:
-    """Say why a run waits, and until when as far as the scheduler knows; None where nothing is
-    known, or it does not wait."""
-    if condition.state != "pending":
-        return None
-    start = ""
-    if (time_s := condition.expected_start_s) is not None:
-        # With its date if that may not be today's.
-        pattern = "%H:%M" if abs(time_s - time.time()) < 20 * 3600 else "%Y-%m-%d %H:%M"
-        start = f"expected start {time.strftime(pattern, time.localtime(time_s))}"
-    return ", ".join(text for text in (condition.reason, start) if text) or None
+    """Say why a run waits; None where nothing is known, or it does not wait."""
+    return condition.reason if condition.state == "pending" else None

@@ -13,7 +13,7 @@ import msgspec
 
 from hpcdist.base import errors
 from hpcdist.base.polling import poll
-from hpcdist.base.terminal_lines import end_of_log
+from hpcdist.base.terminal_lines import last_lines
 from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
 from hpcdist.runs.remote import is_remote, read_remote
 from hpcdist.runs.run import Run, name_to_type
@@ -29,6 +29,7 @@ OPEN_STATES: tuple[State, ...] = ("pending", "running", "unknown")
 """States of a run that has not ended, as far as is known."""
 SETUP_MARK = "hpcdist: setup: "
 """Begin of the lines by which a job's script tells of failed lines of the profile's setup."""
+_SETUP_LINES = 100
 _LOOK_S = 0.5
 _GONE_LIMIT_S = 5.0  # agents end within moments of their verdict
 _FREE_LIMIT_S = 60.0  # a script that copies and tidies up after its agents
@@ -169,7 +170,12 @@ def setup_problem(run: Run) -> str | None:
     if not logs and submission is not None and submission.folder is not None:
         # The log of an element of Slurm's array is in the sweep's folder.
         logs = [Path(submission.folder, "submitit", f"{submission.job_id}_0_log.out")]
-    lines = [line for path in logs for line in end_of_log(path, 1) if line.startswith(SETUP_MARK)]
+    lines = [
+        line
+        for path in logs
+        for line in last_lines(path, _SETUP_LINES)
+        if line.startswith(SETUP_MARK)
+    ]
     return lines[-1].removeprefix(SETUP_MARK) if lines else None
 
 

@@ -207,8 +207,11 @@ class Run(RunAttempts):
     def read_launch(self) -> tuple[JobSpec, LaunchPlan, RunSpec]:
         """Return what an agent starts its ranks by, secret arguments included. Raises
         msgspec.ValidationError, and NotOwnError for files that others can have changed."""
-        spec = files.convert(files.parse_json(read_own(self.spec_file)), RunSpec)
-        private = files.parse_json(read_own(self.private_file)) if spec.hidden else {}
+        try:
+            spec = files.convert(files.parse_json(read_own(self.spec_file)), RunSpec)
+            private = files.parse_json(read_own(self.private_file)) if spec.hidden else {}
+        except ValueError as error:
+            raise msgspec.ValidationError(str(error)) from None
         hidden = files.convert(private, dict[str, Any])
         if spec.plan is None or not hidden.keys() >= set(spec.hidden):
             raise msgspec.ValidationError("it has no plan, or private.json lacks a value")

@@ -138,8 +138,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     plan: LaunchPlan | None = None
     job_source: str | None = None
     """Name or path of the job, as the user gave it."""
-    overrides: list[str] = []
-    """key=value of every flag."""
     cwd: str | None = None
     """The directory that the run was submitted from."""
     snapshot: UsedSnapshot | None = None
@@ -183,10 +181,6 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Process on the host of the submission: submitit's controller, or srun."""
     step: bool = False
     """The run is a step in an allocation, and no job of its own."""
-    cluster: str | None = None
-    """Slurm's cluster."""
-    former_job_ids: list[str] = []
-    """Jobs in whose place this one was submitted."""
 
 
 class Accounting(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,5 +199,3 @@ class Accounting(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes of the last life, in the scheduler's order."""
     max_rss_bytes: int | None = None
     """Largest resident memory of a task, all processes on its node included."""
-    energy_j: float | None = None
-    """Energy, where the site measures it."""

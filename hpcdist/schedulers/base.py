@@ -16,7 +16,7 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from msgspec import Struct
 
@@ -28,9 +28,12 @@ from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import call_command
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Accounting, LaunchPlan
-from hpcdist.runs.verdict import State, UnixTime, Verdict
+from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers import tasks
 from hpcdist.schedulers.requeue import Decision
+
+if TYPE_CHECKING:
+    from hpcdist.schedulers.hosts import Job
 
 _DETECTION_TIMEOUT_S = 10.0
 FORMER_LIVES_VARIABLE = "HPCDIST_JOB_FORMER_LIVES"
@@ -47,8 +50,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     cluster: ClusterProfile = ClusterProfile()
     allocation: str | None = None
     """Id of the allocation in which the job runs at once, as a step; None: it is submitted."""
-    step_options: list[str] = []
-    """Options of the step beyond those of a batch job's."""
 
     @property
     def asks_for_gpus(self) -> bool:
@@ -60,11 +61,6 @@ class Allocation(Struct, frozen=True, kw_only=True):
 
     job_id: str
     num_nodes: int
-    cpus: list[int] = []
-    """CPUs of it by node; a run takes the first ones that it needs, or any."""
-    gpus_per_node: int = 0
-    mem_gb_per_node: float | None = None
-    """None where the site does not account for memory."""
     left_min: float | None = None
     """Minutes until it ends; None: there is no limit, or the scheduler keeps to it."""
 
@@ -73,7 +69,7 @@ class Dependency(Struct, frozen=True, kw_only=True):
     """Jobs that must have ended before a job may start."""
 
     kind: Literal["afterok", "afterany"]
-    """Ended well, ended in whatever way, or failed."""
+    """Ended well, or in whatever way."""
     job_ids: list[str]
 
 
@@ -97,9 +93,8 @@ class Target(Struct, frozen=True, kw_only=True):
     dependencies: list[Dependency] = []
     """All of them must come true."""
     allocation: str | None = None
-    continues: int | None = None
-    """Place in its array of the run that goes on as this job, submitted from within its former
-    one; 0: there is no array. None: a first submission."""
+    continues: bool = False
+    """A run goes on as this job, which is submitted from within its former one."""
 
     @property
     def script_file(self) -> Path:
@@ -142,14 +137,22 @@ class Directive(Struct, frozen=True):
         return rest != text.replace(" ", "") and (len(name) == 2 or not re.match(r"[\w-]", rest))
 
 
+def directives_of(*rows: tuple[str | None, ...]) -> list[Directive]:
+    """Return the directives of rows of option, value (None: it is left out), why and keys; values
+    are quoted as a shell wants it."""
+    return [
+        Directive(str(option), shlex.quote(value) if value else "", str(why), list(map(str, keys)))
+        for option, value, why, *keys in rows
+        if value is not None
+    ]
+
+
 class Condition(Struct, frozen=True, kw_only=True):
     """The state of a run that has no verdict, as its scheduler tells it."""
 
     state: State
     reason: str | None = None
     """Why it waits, or how it ended, in plain words."""
-    expected_start_s: UnixTime | None = None
-    """Unix time at which the scheduler expects to start it."""
     is_suspended: bool = False
     """It has its nodes, and its processes are stopped."""
 
@@ -239,6 +242,8 @@ class Scheduler(ABC):
     """Jobs find the user's files where they are here; else they get a snapshot, and no more."""
     mails: ClassVar[bool] = False
     """It mails at the end of a job, where `notify` of the profile says so."""
+    max_array_size: ClassVar[int] = 1
+    """Most runs in one array, as sites have it that set nothing; 1: there are no arrays."""
     jobs_can_wait: ClassVar[bool] = True
     """A job can be held back until others have ended; read where there is a queue."""
     allocation_variable: ClassVar[str | None] = None
@@ -333,16 +338,6 @@ class Scheduler(ABC):
         """
         return
 
-    # Schedulers with a queue.
-
-    def max_array_size(self) -> int:
-        """Return how many runs one array may have; 1: there are no arrays."""
-        return 1
-
-    def dependency_id(self, job_id: str) -> str:
-        """Return the id by which others can wait for a job, and for all of its array."""
-        return tasks.array_of(job_id)
-
     # Schedulers with steps.
 
     def allocation(self, job_id: str, environment: Mapping[str, str]) -> Allocation:
@@ -370,6 +365,10 @@ class Scheduler(ABC):
     def own_job_id(self) -> str | None:
         """Return the id of the job that the calling agent is part of; None where it has none."""
         return None
+
+    def job_on_hosts(self) -> Job:
+        """Return the hosts of this job, for a scheduler that starts scripts on the first only."""
+        raise NotImplementedError
 
     def life(self) -> int:
         """Return how often the run had been started before, also by its former jobs: 0 in its first
@@ -418,7 +417,3 @@ class Scheduler(ABC):
     def examine(self, job: JobSpec, cluster: ClusterProfile) -> Iterator[Finding]:
         """Find out whether the scheduler is there and answers, for a job by a profile."""
         yield from ()
-
-    def try_script(self, script: str) -> Finding:
-        """Find out whether the scheduler would take a script."""
-        return skipped("directives", f"{self.title} has no dry run")

@@ -16,7 +16,6 @@ import os
 import re
 import shutil
 import signal
-import time
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +26,13 @@ from typing import Any, ClassVar
 import msgspec
 
 from hpcdist.base import files
-from hpcdist.base.errors import EXIT_INTERRUPTED, ProfileError, RunDirectoryError, SchedulerError
+from hpcdist.base.errors import (
+    EXIT_INTERRUPTED,
+    JobError,
+    ProfileError,
+    RunDirectoryError,
+    SchedulerError,
+)
 from hpcdist.base.polling import poll
 from hpcdist.base.text import number_of
 from hpcdist.cluster.profile import ClusterProfile
@@ -50,7 +55,7 @@ from hpcdist.schedulers.base import (
     former_lives,
     passed,
 )
-from hpcdist.schedulers.request import Nodes, check_fit, lay_out, render, time_limit_min
+from hpcdist.schedulers.request import lay_out, refuse_keys, render, time_limit_min
 from hpcdist.schedulers.tasks import agents_of, owner_of, place_of
 
 _TIMEOUT_S = 30.0
@@ -66,6 +71,8 @@ _GONE_LIMIT_S = 180.0
 """Time that jobs have to end. Slurm's KillWait and UnkillableStepTimeout are 30 s and 60 s where
 a site sets nothing; LSF sends SIGINT, SIGTERM and SIGKILL 10 s after each other."""
 _STEP_END_S = 10.0
+_PATTERNS = ':,^%\\\n"'
+"""Signs in a path that one scheduler or the other takes for something else."""
 
 
 class Job(Condition, frozen=True, kw_only=True):
@@ -85,17 +92,11 @@ class Job(Condition, frozen=True, kw_only=True):
     queue_wait_s: float | None = None
     elapsed_s: float | None = None
     max_rss_bytes: int | None = None
-    energy_j: float | None = None
 
     @property
     def is_active(self) -> bool:
         """Return whether it waits or runs."""
         return self.state in ("pending", "running")
-
-    def condition(self) -> Condition:
-        """Return the condition of its run."""
-        names = Condition.__struct_fields__
-        return Condition(**{name: getattr(self, name) for name in names})
 
     def accounting(self) -> Accounting:
         """Return what the scheduler's books have on it."""
@@ -123,16 +124,12 @@ class Batch(Scheduler):
     """Number of an array's first element."""
     element: ClassVar[str] = "{}[{}]"
     """The id of an element, from the array's and its place."""
-    patterns: ClassVar[str] = "%\\\n"
-    """Signs in a path that the scheduler takes for something else."""
     unclear: ClassVar[re.Pattern[str]] = re.compile(r"(?!)")
     """What the command that submits says at an error after which there may be a job."""
+    foreign_keys: ClassVar[Sequence[str]] = ()
+    """Keys of a profile that mean nothing to it."""
     merges: ClassVar[tuple[str, ...]] = ()
     """Options of the profile's directives that `directives` puts together with its own."""
-    needed: ClassVar[Sequence[str]]
-    """Commands without which it cannot be used."""
-    stuck_hint: ClassVar[str]
-    """Advice on jobs that do not end."""
 
     @abstractmethod
     def submit_command(self, target: Target, script: str) -> list[str]:
@@ -161,9 +158,6 @@ class Batch(Scheduler):
         """Return jobs with all that the scheduler's accounting has on them."""
         return self.list_jobs(ids)
 
-    def check(self, job: JobSpec, cluster: ClusterProfile) -> None:
-        """Raise JobError for what the site can never give."""
-
     def script_values(self, job: JobSpec, target: Target, plan: Plan) -> dict[str, Any]:
         """Return what the template takes besides what all templates take."""
         return {}
@@ -175,40 +169,33 @@ class Batch(Scheduler):
             "cluster show"
         )
 
-    def cluster_name(self) -> str | None:
-        """Return the name of the cluster that the commands talk to, where sites have several."""
-        return None
-
     # Before and at the submission.
 
     def plan(self, job: JobSpec, cluster: ClusterProfile) -> Plan:
-        self.check(job, cluster)
-        return self._plan(job, cluster, time_limit_min(job, cluster))
+        limit_min = None if self.warns_in_time else time_limit_min(job, cluster)
+        return self._plan(job, cluster, limit_min)
 
     def plan_step(self, job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> Plan:
-        gpus: float = allocation.gpus_per_node
-        gpus = gpus or (0 if job.launch.device == "cuda" else math.inf)
-        # A profile is written for whole jobs: its memory is not asked for here.
-        has_gb = allocation.mem_gb_per_node if job.resources.mem_gb is not None else None
-        nodes = [Nodes(1, cpus, gpus, has_gb or math.inf) for cpus in allocation.cpus]
-        where = f"allocation {allocation.job_id}"
-        check_fit(job, cluster, nodes, where=where, hint=f"get more: {self.how_to_allocate}")
+        if (nodes := job.resources.nodes) > allocation.num_nodes:
+            raise JobError(
+                f"resources.nodes is {nodes}, but allocation {allocation.job_id} has "
+                f"{allocation.num_nodes}",
+                hint=f"ask for less: --nodes; or get more: {self.how_to_allocate}",
+            )
         limits = [time_limit_min(job, cluster), allocation.left_min]
-        plan = self._plan(
-            job, cluster, min((one for one in limits if one is not None), default=None)
-        )
+        limit_min = min((one for one in limits if one is not None), default=None)
+        plan = self._plan(job, cluster, limit_min)
         return msgspec.structs.replace(plan, allocation=allocation.job_id)
 
     def _plan(self, job: JobSpec, cluster: ClusterProfile, limit_min: float | None) -> Plan:
-        limit_min = None if self.warns_in_time else limit_min
+        refuse_keys(cluster, self.foreign_keys, self.title)
         launch = lay_out(job, cluster, warning_signals=self.warnings, limit_min=limit_min)
         return Plan(launch=launch, cluster=cluster)
 
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
-        sign = next((sign for sign in self.patterns if sign in str(target.folder)), None)
-        if sign is not None:
+        if sign := next((sign for sign in _PATTERNS if sign in str(target.folder)), None):
             raise RunDirectoryError(
-                f"{target.folder}: the path holds {sign!r}, which {self.title} takes for a pattern",
+                f"{target.folder}: the path holds {sign!r}, which schedulers take for a pattern",
                 hint="name another folder with --runs or HPCDIST_RUNS",
             )
         own = self.directives(job, plan.cluster, target)
@@ -230,20 +217,14 @@ class Batch(Scheduler):
         )
 
     def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
-        from concurrent.futures import ThreadPoolExecutor
-
         from hpcdist.schedulers.submitting import Handover  # which takes 0.1 s
 
-        # The cluster's name is asked for while the scheduler makes the caller wait anyway.
-        with ThreadPoolExecutor(1) as background:
-            cluster = background.submit(self.cluster_name)
-            sent = Handover(self, target, script)
-            job_ids = sent.submit_all(agents_of(runs, self.name))
+        sent = Handover(self, target, script)
+        job_ids = sent.submit_all(agents_of(runs, self.name))
         submission = Submission(
             scheduler=self.name,
             step=target.allocation is not None,
             process=sent.process,
-            cluster=cluster.result(),
             job_name=target.name,
             folder=str(target.folder),
         )
@@ -263,41 +244,21 @@ class Batch(Scheduler):
     def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
         sent = {run.id: run.read_submission() for run in runs}
         found = {
-            run.id: _step_condition(self, run, one)
-            for run in runs
-            if (one := sent[run.id]) and one.step
+            run.id: _step_condition(run, one) for run in runs if (one := sent[run.id]) and one.step
         }
         queued = [run for run in runs if run.id not in found]
         ids = sorted({str(one.job_id) for run in queued if (one := sent[run.id])})
         known = JobIndex(self.list_jobs(ids) if ids else ())
         if any(sent[run.id] is None for run in queued):  # known by their names only
             known.add(self.list_jobs(()))
-        jobs = {run.id: known.find(run, sent[run.id]) for run in queued}
-        strangers = self._strangers({name: sent[name] for name, job in jobs.items() if job is None})
         for run in queued:
-            found[run.id] = condition_of(run, sent[run.id], jobs[run.id], self.title)
-        for name, cluster in strangers.items():
-            reason = f"it was submitted to cluster {cluster}: ask there"
-            found[name] = Condition(state="unknown", reason=reason)
+            job = known.find(run, sent[run.id])
+            found[run.id] = condition_of(run, sent[run.id], job, self.title)
         return found
-
-    def _strangers(self, sent: Mapping[str, Submission | None]) -> dict[str, str]:
-        """Return the cluster by run id, of submissions that this one cannot know: sites with
-        several clusters share one home between them."""
-        clusters = {name: one.cluster for name, one in sent.items() if one is not None}
-        theirs = {name: cluster for name, cluster in clusters.items() if cluster is not None}
-        here = self.cluster_name() if theirs else None
-        return {name: cluster for name, cluster in theirs.items() if cluster != here}
 
     def cancel(self, runs: Sequence[Run], **_: Any) -> None:
         """End the runs: jobs whose ids are known also where the scheduler does not list them."""
         sent = {run.id: run.read_submission() for run in runs}
-        if strangers := self._strangers(sent):
-            raise SchedulerError(
-                f"{', '.join(strangers)} cannot be cancelled here, but on the cluster "
-                f"{', '.join(sorted(set(strangers.values())))}",
-                hint="cancel it from a login node of its cluster",
-            )
         for run in runs:
             run.ask_to_cancel()
         steps = [(run, one) for run in runs if (one := sent[run.id]) and one.step]
@@ -308,8 +269,7 @@ class Batch(Scheduler):
             ids = {job.id for run in queued for job in known.find_all(run, sent[run.id])}
         except SchedulerError as error:
             problem = error
-            own = [one for run in queued if (one := sent[run.id]) and not _is_copied(run, one)]
-            ids = {str(one.job_id) for one in own}
+            ids = {str(one.job_id) for run in queued if (one := sent[run.id])}
         self.kill(sorted(ids))
         for run, submission in steps:
             _end_step(run, submission)
@@ -319,14 +279,14 @@ class Batch(Scheduler):
                 f"{told}whether anything is left is not known: {problem.message}",
                 hint="see `hpcdist status` when it answers again",
             )
-        deadline_s = time.monotonic() + _GONE_LIMIT_S
-        while ids and (
-            left := sorted(job.id for job in self.list_jobs(ids) if job.is_active and job.id in ids)
-        ):
-            if time.monotonic() > deadline_s:
-                said = f"jobs {', '.join(left)} have not ended within {_GONE_LIMIT_S:g} s"
-                raise SchedulerError(said, hint=self.stuck_hint)
-            time.sleep(_POLL_S)
+
+        def are_gone() -> bool | None:
+            left = any(job.is_active and job.id in ids for job in self.list_jobs(ids))
+            return None if left else True
+
+        if ids and not poll(are_gone, interval_s=_POLL_S, limit_s=_GONE_LIMIT_S):
+            said = f"jobs {', '.join(sorted(ids))} have not all ended within {_GONE_LIMIT_S:g} s"
+            raise SchedulerError(said, hint="their nodes may be down: ask the site")
         for run in runs:
             run.write_verdict(cancelled_verdict())
 
@@ -341,12 +301,7 @@ class Batch(Scheduler):
     # The site.
 
     def examine(self, job: JobSpec, cluster: ClusterProfile) -> Iterator[Finding]:
-        """Check the commands and the daemons: the list of jobs is asked for as status does."""
-        if missing := [name for name in self.needed if shutil.which(name) is None]:
-            advice = f"go to a login node of the cluster, or load the site's module of {self.title}"
-            yield failed("commands", f"not found: {', '.join(missing)}", advice)
-            return
-        yield passed("commands", f"{', '.join(self.needed)} are there")
+        """Check that the daemons answer: the list of jobs is asked for as status does."""
         try:
             done = run_command(self.version_command, timeout_s=_TIMEOUT_S)
             jobs = number_of(len(self.list_jobs(())), "job")
@@ -397,20 +352,15 @@ class JobIndex:
             self._by_name[job.name, job.task].append(job)
 
     def find(self, run: Run, submission: Submission | None) -> Job | None:
-        """Return the run's job; None where the scheduler does not know it, or where it is that of
-        the run which this one was copied from."""
+        """Return the run's job; None where the scheduler does not know it."""
         if submission is None:
             return next(reversed(self._by_name[_planned_name(run)]), None)
-        if _is_copied(run, submission):
-            return None
         job_id = str(submission.job_id)
         return self._by_key.get((job_id, str(submission.job_name)), self._by_key.get((job_id, "")))
 
     def find_all(self, run: Run, submission: Submission | None) -> list[Job]:
         """Return every job of the run: the command that submitted it may have made several, of
         which it knows one."""
-        if submission is not None and _is_copied(run, submission):
-            return []
         job = self.find(run, submission)
         names = {_planned_name(run)} | ({(job.name, job.task)} if job else set())
         return [job for name in names for job in self._by_name[name]]
@@ -425,16 +375,6 @@ def _planned_name(run: Run) -> tuple[str, str]:
     return place.job_name or run.id, "" if place.task is None else str(place.task)
 
 
-def _is_copied(run: Run, submission: Submission) -> bool:
-    """Return whether the folder that the submission names is there, and is neither the run's nor in
-    the folder of its sweep beside it: then the submission is of the run that is there."""
-    if submission.folder is None or not os.path.isdir(submission.folder):
-        return False  # the run was moved since
-    folder, real = Path(submission.folder), Path(os.path.realpath(run.path))
-    places = (real, real.parent / folder.parent.name / folder.name)
-    return not any(os.path.isdir(place) and folder.samefile(place) for place in places)
-
-
 # The condition of a run.
 
 
@@ -445,7 +385,7 @@ def condition_of(
     if job is not None:
         with suppress(OSError):
             run.missed_file.unlink()
-        condition = job.condition()
+        condition: Condition = job
         if condition.state == "done" and submission is not None:
             owner = owner_of(Path(str(submission.folder)) / "submitit", place_of(job.id))
             if owner not in {None, job.id}:
@@ -516,43 +456,34 @@ def note_own_job(run: Run, job_id: str | None) -> None:
 # Steps: runs in an allocation of the user's, which stays whatever becomes of them.
 
 
-def _step_condition(scheduler: Batch, run: Run, submission: Submission) -> Condition:
-    """Return the condition of a run by the process that starts its agents; where that is on another
-    host, by the life that they show and by the allocation."""
-    process, has_started = submission.process, run.has_started()
-    lives = process is not None and is_alive(process)
-    if lives is None:
-        allocation = [] if has_started else scheduler.list_jobs([str(submission.job_id)])
-        lives = run.is_alive() or any(job.is_active for job in allocation)
-    if not lives:
+def _step_condition(run: Run, submission: Submission) -> Condition:
+    """Return the condition of a run by the process that starts its agents; what is on another host
+    lives as far as can be known: its end is a verdict."""
+    if submission.process is None or is_alive(submission.process) is False:
         return Condition(state="lost")
     reason = f"its step starts, or waits for room in allocation {submission.job_id}"
-    return Condition(state="running") if has_started else Condition(state="pending", reason=reason)
+    is_running = run.has_started()
+    return Condition(state="running") if is_running else Condition(state="pending", reason=reason)
 
 
 def _end_step(run: Run, submission: Submission) -> None:
     """Wait until nothing is left of a run that is asked to end: its agents see that, wherever they
-    are; what is left after their grace is killed where its script is."""
-    process, has_started = submission.process, run.has_started()
+    are. What has no agents yet is killed where its script is."""
+    process = submission.process
     if process is None:
         return
-    is_here = is_alive(process) is not None
+    if not run.has_started() and is_alive(process) and works_in(process.pid, run.path):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
     def is_over() -> bool | None:
-        if is_here:
-            return None if is_alive(process) and works_in(process.pid, run.path) else True
-        return None if run.is_alive() or not has_started else True
+        is_left = run.is_alive() if is_alive(process) is None else is_alive(process)
+        return None if is_left else True
 
-    patience_s = _STEP_END_S + run.spec.outline.launch.grace_s if has_started else 0.0
-    for number in (signal.SIGTERM, signal.SIGKILL, None):
-        if poll(is_over, interval_s=_POLL_S, limit_s=patience_s):
-            return
-        if is_here and number is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-        patience_s = _STEP_END_S if is_here else 0.0
-    raise SchedulerError(
-        f"run {run.id} in allocation {submission.job_id} does not end: it was started on host "
-        f"{process.host}",
-        hint="cancel it there; its nodes may be down",
-    )
+    patience_s = _STEP_END_S + run.spec.outline.launch.grace_s
+    if not poll(is_over, interval_s=_POLL_S, limit_s=patience_s):
+        raise SchedulerError(
+            f"run {run.id} in allocation {submission.job_id} does not end: it was started on host "
+            f"{process.host}",
+            hint=f"its nodes may be down; kill process {process.pid} there",
+        )

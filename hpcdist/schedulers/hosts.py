@@ -1,9 +1,9 @@
 """Starting one command on every host of a job, for schedulers that start its script on the first
 host only, and being for the scheduler what the job is.
 
-A program of the scheduler's runs in the script's place: it starts the command on the first host by
-itself, and on the others through the site's launcher, passes signals on, and ends as the first
-host's command ends. It imports little: it stands between the scheduler and every job's start.
+This program runs in the script's place: it starts the command on the first host by itself, and on
+the others through the site's launcher, passes signals on, and ends as the first host's command
+ends.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import BinaryIO, NamedTuple
 from hpcdist.base import files
 from hpcdist.base.ownership import NotOwnError, check_own_folder
 from hpcdist.base.secrets import looks_secret
-from hpcdist.machine.process import descendants, die_with_parent, send_signal
+from hpcdist.machine.process import die_with_parent
 from hpcdist.schedulers.notes import NOTES_VARIABLE, Note, write_note
-from hpcdist.schedulers.tasks import NODE_VARIABLE
+from hpcdist.schedulers.tasks import NODE_VARIABLE, end_unless_adopted, own_place
 
 HOSTS_VARIABLE = "HPCDIST_JOB_HOSTS"
 """The hosts of the job and their slots, "hostA 8 hostB 8", each host once, in the nodes' order."""
@@ -42,8 +42,6 @@ KILLED, ENDED = "killed", "ended"
 
 _SIGNALS = (signal.SIGUSR2, signal.SIGINT, signal.SIGTERM)
 """Signals that come before a job is ended."""
-_PAUSES: dict[int, int] = {signal.SIGTSTP: signal.SIGSTOP, signal.SIGCONT: signal.SIGCONT}
-"""Signals by which LSF suspends or resumes a parallel job -> those that stop any process."""
 _KILLS = frozenset({signal.SIGINT, signal.SIGTERM})
 _OF_COMMAND = (1, 2, 126, 127)
 """Exit codes of an agent that cannot begin, or of a shell that does not find its Python."""
@@ -54,7 +52,7 @@ _OTHERS_END_S = 60.0
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OF_ONE_HOST = re.compile(
     r"CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|HOSTNAME|HOST|TMPDIR|PWD|OLDPWD|SHLVL|_|DISPLAY"
-    r"|SSH_\w+|XDG_\w+|JSM_\w+|PMIX_\w+|LS_\w+"
+    r"|SSH_\w+|XDG_\w+|JSM_\w+|PMIX_\w+"
 )
 """Variables that mean the first host, or its shell, alone."""
 
@@ -65,13 +63,10 @@ class Host(NamedTuple):
 
 
 def read_hosts(text: str) -> list[Host]:
-    """Return the hosts of "hostA 8 hostB 8 ", in their order; one that is named twice has the slots
-    of both."""
+    """Return the hosts of "hostA 8 hostB 8 ", in their order."""
     words = text.split()
-    slots: dict[str, int] = {}
-    for name, number in zip(words[0::2], words[1::2], strict=False):
-        slots[name] = slots.get(name, 0) + int(number)
-    return [Host(name, number) for name, number in slots.items()]
+    pairs = zip(words[0::2], words[1::2], strict=False)
+    return [Host(name, int(number)) for name, number in pairs]
 
 
 def age_of_job() -> float:
@@ -80,15 +75,33 @@ def age_of_job() -> float:
     return max(0.0, time.time() - float(begin)) if begin else 0.0
 
 
-def parse_options(arguments: Sequence[str], program: str) -> argparse.Namespace:
-    """Return the options of such a program, which its script's template gives; end it where the
-    folder that they name is somebody else's."""
-    parser = argparse.ArgumentParser(prog=program)
+def main() -> None:
+    """Start the command on all hosts of a job, and wait: the last line of its script."""
+    from hpcdist.schedulers import load_scheduler
+
+    options = _parse_options(sys.argv[1:])
+    scheduler, place = load_scheduler(options.scheduler), own_place()
+    end_unless_adopted(Path(options.logs), place, str(scheduler.own_job_id()))
+    os.environ[LIFE_VARIABLE] = str(count_start(options.logs, options.job, place))
+    code = run_on_hosts(options, scheduler.job_on_hosts())
+    sys.exit(0 if end_well_file(Path(options.logs), options.job).exists() else code)
+
+
+def end_well_file(logs: Path, job: str) -> Path:
+    """Return the file that is there where a job is to end well, whatever its run's exit code: the
+    run goes on as another job, and others wait for its success."""
+    return logs / f"{job}.well"
+
+
+def _parse_options(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options, which the script's template gives; end this process where the folder that
+    they name is somebody else's."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--scheduler", required=True)
     parser.add_argument("--logs", required=True)
     parser.add_argument("--job", required=True)
     parser.add_argument("--nodes", type=int, required=True)
     parser.add_argument("--launcher", required=True)
-    parser.add_argument("--first", action="store_true")  # so many of the hosts are enough
     parser.add_argument("command", nargs="+")
     options = parser.parse_args(arguments)
     try:  # what is written there now is executed on all hosts
@@ -100,10 +113,8 @@ def parse_options(arguments: Sequence[str], program: str) -> argparse.Namespace:
 
 
 class Job(NamedTuple):
-    """The differences between the programs of schedulers."""
+    """The hosts of a job, and the differences between schedulers."""
 
-    scheduler: str
-    """The name in sentences."""
     hosts: Sequence[Host]
     of_first_task: re.Pattern[str]
     """Variables of what the scheduler has started on the first host."""
@@ -126,17 +137,16 @@ class _Launcher(NamedTuple):
 def run_on_hosts(options: argparse.Namespace, job: Job) -> int:
     """Start the command on all hosts, and wait; return the exit code of the first host's, as a
     shell would tell it."""
-    hosts, nodes, job_files = job.hosts, options.nodes, f"{options.logs}/{options.job}"
+    # The job of a shell may have more hosts than the run takes.
+    nodes, job_files = options.nodes, f"{options.logs}/{options.job}"
+    hosts = job.hosts[:nodes]
     os.environ[HOSTS_VARIABLE] = " ".join(f"{host.name} {host.slots}" for host in hosts)
     notes, first_end = Path(f"{job_files}.notes"), Path(f"{job_files}.first_end")
     os.environ |= {NOTES_VARIABLE: str(notes), FIRST_END_VARIABLE: str(first_end)}
     for of_former_life in (notes, first_end):
         of_former_life.unlink(missing_ok=True)
-    said = f"{job.scheduler} gave the job {len(hosts)} hosts, and {nodes} were asked for"
-    for node in range(len(hosts), nodes):
-        write_note(Note(node=node, host="none", said=said))
     received: list[int] = []
-    for signum in (*_SIGNALS, *_PAUSES):
+    for signum in _SIGNALS:
         signal.signal(signum, lambda number, _: received.append(number))
     script = Path(f"{job_files}_host.sh")
     text = host_script(os.environ, os.getcwd(), options.command, job, logs=job_files)
@@ -148,13 +158,7 @@ def run_on_hosts(options: argparse.Namespace, job: Job) -> int:
         while received:
             number = received.pop(0)
             is_killed |= number in _KILLS
-            # What is stopped runs on this host, in sessions of its own; on other hosts ranks go on
-            # to their next exchange with those of this one.
-            if number in _PAUSES:
-                for pid in descendants(os.getpid()):
-                    send_signal(pid, _PAUSES[number])
-            else:
-                here.send_signal(number)  # nothing to one that has ended
+            here.send_signal(number)  # nothing to one that has ended
         for one in [one for one in launchers if one.process.poll() is not None]:
             launchers.remove(one)
             _note_end(one, hosts[one.node].name)
@@ -226,9 +230,9 @@ def _spawn(
     )
 
 
-def count_start(logs: str, job: str, index: str) -> int:
+def count_start(logs: str, job: str, place: int) -> int:
     """Return how often the job was started before; one that was submitted anew goes on counting."""
-    with Path(logs, f"starts-{index or 0}").open("a+") as file:
+    with Path(logs, f"starts-{place}").open("a+") as file:
         file.seek(0)
         before = len(file.readlines())
         file.write(f"{job}\n")

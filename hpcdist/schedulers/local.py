@@ -1,8 +1,7 @@
-"""The local scheduler: this machine as a cluster of simulated nodes, through submitit.
+"""The local scheduler: this machine as a cluster of simulated nodes.
 
-submitit's own local executor knows one node only, so N nodes are N tasks of it. Each has its own
-agent, its own loopback address and its own share of the CPUs and GPUs, so that what runs here is
-what runs on a cluster.
+Each node has its own agent, its own loopback address and its own share of the CPUs and GPUs, so
+that what runs here is what runs on a cluster.
 """
 
 # ruff: noqa: ARG002 - the protocol has the arguments
@@ -27,7 +26,7 @@ from hpcdist.machine.containers import HOST_RUNTIMES
 from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
 from hpcdist.machine.gpus import Gpu, list_gpus, why_not_used
 from hpcdist.machine.memory import free_bytes
-from hpcdist.machine.ports import local_addresses, ports_are_free
+from hpcdist.machine.ports import local_addresses
 from hpcdist.machine.process import (
     ProcessId,
     descendants,
@@ -42,16 +41,25 @@ from hpcdist.runs.verdict import State, cancelled_verdict
 from hpcdist.schedulers.base import Condition, Finding, Plan, Scheduler, Target, passed
 from hpcdist.schedulers.batch import is_new
 from hpcdist.schedulers.request import render
-from hpcdist.schedulers.tasks import agents_of
+from hpcdist.schedulers.tasks import (
+    NODE_VARIABLE,
+    agents_of,
+    start_in_background,
+    write_tasks,
+)
 
-_AGENT_BYTES = 300e6
 _RANK_BYTES = 100e6
-"""Least memory of an agent with its forkserver, and of a forked rank, before any model or data."""
+"""Least memory of a forked rank, before any model or data; an agent has three times as much."""
 _PATIENCE_S = 0.9
 """Time that agents have, beyond the ranks' grace, to end a run in order before they are killed."""
 _KILL_PATIENCE_S = 5.0
 _POLL_S = 0.02
 _STARTING_S = 60.0
+_NODES = (
+    "for node in $(seq 0 $(($1 - 1))); do "
+    f'{NODE_VARIABLE}=$node /bin/bash -c "$2" >> "$3/$$_${{node}}_log.out" 2>&1 & done; wait'
+)
+"""Starts the script for each node, and waits for all: number of nodes, script, folder of logs."""
 
 
 class LocalScheduler(Scheduler):
@@ -69,10 +77,8 @@ class LocalScheduler(Scheduler):
             return Plan(launch=launch, cluster=cluster)
         is_asked = job.launch.device == "cpu"
         why = "as launch.device says" if is_asked else why_not_used() or "no GPU here"
-        threads = launch.num_threads
-        each = "1 thread" if threads == 1 else f"up to {threads} threads"
         ranks = number_of(job.num_ranks, "rank")
-        note = f"{why}: {ranks} on {len(usable_cpus())} CPUs, {each} each, with gloo"
+        note = f"{why}: {ranks} on {len(usable_cpus())} CPUs, with gloo"
         return Plan(launch=launch, notes=[note], cluster=cluster)
 
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
@@ -82,28 +88,31 @@ class LocalScheduler(Scheduler):
 
     def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
         """Start the agents in the background, in a session of their own."""
-        from hpcdist.schedulers.submitting import LocalExecutor
-
         (run,) = runs
-        sent = LocalExecutor(target, script, job.resources.nodes)
+        target.make_folders()
+        files.write_whole(target.script_file, script)
+        write_tasks(target.submitit_folder, dict(enumerate(agents_of(runs, self.name))))
+        # Not by its path, where others of a project's group could exchange it at this moment.
+        argv = ["/bin/bash", "-c", _NODES, "hpcdist", str(job.resources.nodes), script]
+        folder = target.submitit_folder
+        process = start_in_background([*argv, str(folder)], folder / "controller.log", os.environ)
         try:
-            (job_id,) = sent.submit_all(agents_of(runs, self.name))
             run.write_submission(
                 Submission(
                     scheduler=self.name,
-                    job_id=job_id,
+                    job_id=str(process.pid) if process else None,
                     job_name=target.name,
                     folder=str(target.folder),
-                    process=sent.process,
+                    process=process,
                 )
             )
         except BaseException:
-            _kill_all(filter(None, [sent.process]))
+            _kill_all(filter(None, [process]))
             raise
         return []
 
     def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
-        """Look at the processes: running while an agent lives, pending while only submitit does."""
+        """Look at the processes: running while an agent lives, pending while only the script."""
         return {run.id: Condition(state=_state(run)) for run in runs}
 
     def cancel(
@@ -168,18 +177,17 @@ scheduler = LocalScheduler()
 def lay_out(job: JobSpec) -> LaunchPlan:
     """Lay the ranks out over this machine.
 
-    Raises JobError where the machine has not enough memory or GPUs, or no free port.
+    Raises JobError where the machine has not enough memory or GPUs.
     """
     num_nodes, per_node = job.resources.nodes, job.ranks_per_node
     num_ranks = num_nodes * per_node
-    needed, available = num_nodes * _AGENT_BYTES + num_ranks * _RANK_BYTES, free_bytes()
-    if needed > available:
+    needed, free = (num_ranks + 3 * num_nodes) * _RANK_BYTES, free_bytes()
+    if needed > free:
         raise JobError(
-            f"{num_nodes} nodes x {per_node} gpus are {num_ranks} ranks on this machine: they need "
-            f"at least {needed / 1e9:.0f} GB of memory, {available / 1e9:.0f} GB are free",
+            f"{num_ranks} ranks on this machine need at least {needed / 1e9:.0f} GB of memory, "
+            f"{free / 1e9:.0f} GB are free",
             hint="ask for fewer with --nodes and --gpus",
         )
-    _check_ports(job)
     cpus = usable_cpus()
     shares = share_cpus(cpus, num_ranks, per_share=job.cpus_per_rank)
     num_threads = threads_per_rank(len(cpus), num_ranks, cpus_per_rank=job.cpus_per_rank)
@@ -237,35 +245,15 @@ def choose_gpus(gpus: Sequence[Gpu], number: int) -> list[Gpu]:
     idle = [gpu for gpu in gpus if gpu.is_idle]
     if len(idle) >= number:
         return idle[:number]
-    busy = "; ".join(
-        f"GPU {gpu.index} ({gpu.name}): {gpu.used_bytes / 1e9:.1f} of {gpu.total_bytes / 1e9:.1f} "
-        f"GB in use by {', '.join(gpu.holders) or 'a process that cannot be seen from here'}"
+    busy = "".join(
+        f"; GPU {gpu.index} is in use by {', '.join(gpu.holders) or 'a process of another user'}"
         for gpu in gpus
         if not gpu.is_idle
     )
-    free = ", ".join(f"GPU {gpu.index}" for gpu in idle) or "none"
     raise JobError(
-        f"{number} GPUs are asked for (nodes x gpus), {len(idle)} of {len(gpus)} are idle: {free}"
-        + (f"; in use: {busy}" if busy else ""),
+        f"{number} GPUs are asked for (nodes x gpus), {len(idle)} of {len(gpus)} are idle{busy}",
         hint="ask for fewer with --nodes and --gpus, or run on the CPUs: --set launch.device=cpu",
     )
-
-
-def _check_ports(job: JobSpec) -> None:
-    # For the ranks' store, and for the place where the agents of several nodes meet.
-    ports, needed = job.launch.port_range, min(job.resources.nodes, 2)
-    if ports and ports[0] > ports[1]:
-        raise JobError(
-            f"launch.port_range is {ports[0]} to {ports[1]}: the first port comes after the last",
-            hint=f"write it as [{ports[1]},{ports[0]}]",
-        )
-    if not ports_are_free(next(local_addresses()), ports, needed):
-        chosen = f"{ports[0]} to {ports[1]}" if ports else "not set"
-        raise JobError(
-            f"launch.port_range is {chosen}: fewer than {number_of(needed, 'port')} of it are free "
-            "on this machine",
-            hint="name a wider range, such as --set launch.port_range=[20000,29999]",
-        )
 
 
 # Processes.
@@ -279,15 +267,15 @@ def _state(run: Run) -> State:
     if agents:
         return "lost"
     if submission is None:
-        # It is being submitted now, or was left behind by a submission that was killed: submitit is
-        # started moments after the last file that is written into the run directory itself.
+        # It is being submitted now, or was left behind by a submission that was killed: its script
+        # is started moments after the last file that is written into the run directory itself.
         return "pending" if is_new(run, _STARTING_S) else "lost"
     controller = submission.process
     return "pending" if controller and is_alive(controller) is not False else "lost"
 
 
 def _processes(run: Run) -> list[ProcessId]:
-    """Return the agents and submitit's controller."""
+    """Return the agents and the process that starts them."""
     submission = run.read_submission() or Submission()
     return [*_agents(run), *filter(None, [submission.process])]
 

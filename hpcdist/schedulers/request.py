@@ -1,19 +1,17 @@
 """A job's request on a cluster, whatever the scheduler's words for it: the resources that the job
-and the profile ask for together, what a site can never give, the script, and values in the words of
-schedulers."""
+and the profile ask for together, the script, and values in the words of schedulers."""
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from hpcdist.base.errors import JobError, SchedulerError
+from hpcdist.base.errors import ProfileError, SchedulerError
 from hpcdist.base.files import shipped_folder
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
@@ -65,51 +63,14 @@ def lay_out(
     )
 
 
-# What a site can never give.
-
-
-class Nodes(NamedTuple):
-    """Nodes that are alike, of a partition, a queue or an allocation; inf: not known."""
-
-    num: int
-    cpus: int
-    gpus: float = math.inf
-    mem_gb: float = math.inf
-
-
-def check_fit(
-    job: JobSpec, cluster: ClusterProfile, nodes: Sequence[Nodes], *, where: str, hint: str
-) -> None:
-    """Raise JobError where these nodes can never be those of the job; `where` is whose they are."""
-    needed, gpus = job.resources.nodes, job.resources.gpus
-    cpus, mem_gb = cpus_per_node(job, cluster), mem_gb_per_node(job, cluster) or 0.0
-    of_gpus = f"resources.gpus is {gpus}"
-    fitting = list(nodes)
-    for asked, name, wanted, unit in (
-        (f"resources.nodes is {needed}", "num", 0, "nodes"),
-        (of_gpus, "gpus", gpus if asks_for_gpus(job, cluster) else 0, "GPUs"),
-        (f"{of_gpus}, which takes {cpus} CPUs per node", "cpus", cpus, "CPUs"),
-        (f"resources.mem_gb is {mem_gb:g}", "mem_gb", mem_gb / (1 + 1e-6), "GB"),
-    ):
-        fitting = [one for one in fitting if getattr(one, name) >= wanted]
-        if needed > (found := sum(one.num for one in fitting)):
-            most = max((getattr(one, name) for one in nodes), default=0)
-            nodes_with = f"nodes with so many {unit}, and {most:.3g} at most on a node"
-            has = f"{where} has {found} {nodes_with if wanted else unit}"
-            raise JobError(f"{asked}, but {has}", hint=f"ask for less: --nodes, --gpus; or {hint}")
-
-
-def check_time_limit(
-    job: JobSpec, cluster: ClusterProfile, allowed_min: float | None, *, queue: str, other: str
-) -> None:
-    """Raise JobError for a longer time limit than `queue` allows; `other` is one more advice."""
-    limit_min = time_limit_min(job, cluster)
-    if limit_min is not None and allowed_min is not None and limit_min > allowed_min:
-        raise JobError(
-            f"resources.time_limit_min is {limit_min:g}, but {queue} allows {allowed_min:g} "
-            "minutes",
-            hint=f"set --time {allowed_min:g} or less, or {other}",
-        )
+def refuse_keys(cluster: ClusterProfile, keys: Sequence[str], scheduler: str) -> None:
+    """Raise ProfileError for the first of these keys that a profile has: it means nothing there."""
+    for key in keys:
+        if value := getattr(cluster, key):
+            raise ProfileError(
+                f"the cluster profile: {key} is {value}, and {scheduler} has none",
+                hint=f"leave {key} out; docs/cluster-profiles.md says what each key means there",
+            )
 
 
 # The script.

@@ -80,8 +80,7 @@ def with_cause(verdict: Verdict, decision: Decision | None) -> Verdict:
         )
     if cause == "kill or requeue":
         # Only the scheduler knows whether the job comes back: the exit code must not ask for it.
-        message, code = _PREFIXES[cause] + verdict.message, EXIT_INTERRUPTED
-        return _preempted(verdict, message, code)
+        return _preempted(verdict, _PREFIXES[cause] + verdict.message, EXIT_INTERRUPTED)
     is_open = verdict.signal == "SIGTERM" and verdict.kind in {"preempted", "time_limit"}
     was_warned = is_overdue(verdict) and cause in {None, "nothing"}
     if not is_open or was_warned:

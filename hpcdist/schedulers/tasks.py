@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +23,7 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_FAILED
 from hpcdist.base.ownership import NotOwnError, check_own_folder, read_own
+from hpcdist.machine.process import ProcessId, identify
 
 if TYPE_CHECKING:
     from hpcdist.runs.run import Run
@@ -28,10 +31,9 @@ if TYPE_CHECKING:
 PLACE_VARIABLE = "HPCDIST_JOB_PLACE"
 """Number of the run in its array, which the script sets; 0 or empty where there is no array."""
 NODE_VARIABLE = "SUBMITIT_LOCAL_GLOBALID"
-"""Number of the node that the process is on: submitit's local controller calls it so."""
+"""Number of the node that the process is on: as submitit's local controller calls it."""
 _TASKS_FILE = "tasks.json"
 _MOST_BYTES = 1000
-_JOB_ID = re.compile(r"\w[\w.]*(?:\[\d*\])?")
 _PLACE = re.compile(r"[\[_](\d*)\]?$")
 
 
@@ -40,6 +42,26 @@ class AgentTask(msgspec.Struct, frozen=True, kw_only=True):
 
     run_path: str
     scheduler: str
+
+
+def start_in_background(
+    argv: Sequence[str], log: Path, environment: Mapping[str, str]
+) -> ProcessId | None:
+    """Start a command in a session of its own, out of reach of the terminal's Ctrl-C: the agents
+    end their ranks in order. Return its process; None: it has ended already."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            argv,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    found = identify(process.pid)
+    # A program that goes on after submitting must not keep the ended script as a zombie.
+    threading.Thread(target=process.wait, daemon=True).start()
+    return found
 
 
 def agents_of(runs: Sequence[Run], scheduler: str) -> list[AgentTask]:
@@ -91,8 +113,7 @@ def owner_of(folder: Path, place: int) -> str | None:
         content = files.read_bytes(claim_file(folder, place), most_bytes=_MOST_BYTES)
     except OSError:
         return None
-    job_id = content.decode(errors="replace")
-    return job_id if _JOB_ID.fullmatch(job_id) else None
+    return content.decode(errors="replace") or None
 
 
 def leave_to_another(folder: Path, place: int, job_id: str) -> None:

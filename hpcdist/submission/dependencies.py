@@ -16,6 +16,7 @@ from hpcdist.monitor.states import OPEN_STATES, EndWatch, run_states
 from hpcdist.runs.run import Run, find_runs
 from hpcdist.runs.spec import SweepPlace
 from hpcdist.schedulers.base import Dependency, Scheduler
+from hpcdist.schedulers.tasks import array_of
 
 After = tuple[str, str, list[Run]]
 """One --after: its kind, the name as the user gave it, and the runs."""
@@ -52,7 +53,7 @@ def settle(
     dependencies = []
     for kind, name, runs, waiting in still_open:
         if scheduler.has_queue and waiting:
-            job_ids = _job_ids(name, waiting, scheduler)
+            job_ids = _job_ids(name, waiting)
             dependencies.append(Dependency(kind=_WORDS[kind], job_ids=job_ids))
         elif waiting:
             listed = ", ".join(run.id for run in waiting)
@@ -82,7 +83,7 @@ def _still_open(kind: str, name: str, runs: Sequence[Run], scheduler: str) -> li
     return waiting
 
 
-def _job_ids(name: str, runs: Sequence[Run], scheduler: Scheduler) -> list[str]:
+def _job_ids(name: str, runs: Sequence[Run]) -> list[str]:
     """Return the ids to wait for: where all runs of a sweep are, those of its arrays."""
     job_ids = []
     places = [run.spec.sweep or SweepPlace() for run in runs]
@@ -94,5 +95,5 @@ def _job_ids(name: str, runs: Sequence[Run], scheduler: Scheduler) -> list[str]:
                 hint="try again in a moment",
             )
         is_whole = counts[place.id] == place.num_points
-        job_ids.append(scheduler.dependency_id(job_id) if is_whole else job_id)
+        job_ids.append(array_of(job_id) if is_whole else job_id)
     return list(dict.fromkeys(job_ids))

@@ -7,10 +7,7 @@ Nothing here has an effect: every mistake at any point is found before anything 
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-import shlex
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +19,7 @@ from msgspec.structs import replace
 
 from hpcdist.base.errors import JobError, UserError
 from hpcdist.base.secrets import Stars
-from hpcdist.cluster.channels import mail_of, parse_channel, read_address
+from hpcdist.cluster.channels import parse_channel, read_address
 from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
 from hpcdist.job import LoadedJob, locate
 from hpcdist.job.spec import JobSpec, ScriptJob, TrainingJob, job_to_dict
@@ -50,12 +47,7 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
     @property
     def notes(self) -> list[str]:
         """Return what the user should know, one sentence each."""
-        notes = [*self.loaded.notes, *self.cluster.notes]
-        if mail_of(self.cluster.profile.notify) is not None and (
-            self.plan.allocation is not None or not self.scheduler.mails
-        ):
-            who = "a step in an allocation" if self.plan.allocation else self.scheduler.title
-            notes.append(f"notify: mail comes from a scheduler, and {who} sends none")
+        notes = list(self.cluster.notes)
         job = job_to_dict(self.loaded.job)
         if hidden := [key for key, value in Stars().value(job).items() if value != job[key]]:
             notes.append(
@@ -84,13 +76,11 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
 
     def explain(self, script: str, runs: Path) -> list[dict[str, Any]]:
         """Return the lines of the script, but for empty ones; each option, and what the profile has
-        in it, with what it is for and the keys that it comes from. At the end, what an image
-        sees."""
-        from hpcdist.cluster.profile import profile_keys
-        from hpcdist.job.keys import job_keys
+        in it, with what it is for and the keys that it comes from."""
+        from hpcdist.job.keys import job_keys, keys_below
 
         profile, target = self.cluster.profile, self.target(Run(runs / PLACEHOLDER_ID))
-        meanings = {key.path: key.meaning for key in [*profile_keys(), *job_keys()]}
+        meanings = {key.path: key.meaning for key in [*keys_below(type(profile)), *job_keys()]}
         known = [
             *(
                 Directive(line, keys=["setup"])
@@ -108,11 +98,6 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
             keys = "|".join(one.keys).split("|") if one and one.keys else []
             why = (one.why or meanings[keys[0]]) if one else ""
             lines.append({"line": line, "why": why, "keys": keys})
-        if (container := self.container_in(runs)) is not None:
-            seen = ", ".join(map(str, container.mounts))
-            why = f"The ranks are started in it by {container.runtime}, and see {seen}."
-            keys = ["container.image"]
-            lines.append({"line": f"container: {container.image}", "why": why, "keys": keys})
         return lines
 
     def container_in(self, runs: Path) -> InContainer | None:
@@ -193,13 +178,11 @@ class PlannedSubmission(Struct, frozen=True, kw_only=True):
         """The scheduler of all runs."""
         return self.plans[0].scheduler
 
-    @property
-    def has_queue(self) -> bool:
-        return self.scheduler.has_queue
-
     def points_here(self) -> list[int]:
         """Return the points of a sweep that run on this machine, one after the other."""
-        return [] if self.has_queue or not self.is_sweep else list(range(len(self.points)))
+        return (
+            [] if self.scheduler.has_queue or not self.is_sweep else list(range(len(self.points)))
+        )
 
     @property
     def name(self) -> str:
@@ -277,23 +260,16 @@ def plan_run(
 
 def _check_channels(notify: Sequence[str], scheduler: Scheduler) -> None:
     """Raise UserError for a channel that could not tell anything, as far as that is known here."""
-    for kind, reference in map(parse_channel, notify):
-        if kind == "apprise":
-            read_address(reference)
-            if importlib.util.find_spec("apprise") is None:
-                hint = "install it: pip install 'hpcdist[notify]'"
-                raise UserError("notify: the package apprise is not there", hint=hint)
-        if kind == "apprise" and not scheduler.shares_files:
+    for reference in [rest for kind, rest in map(parse_channel, notify) if kind == "apprise"]:
+        if not scheduler.shares_files:
             raise UserError(
-                f"notify: apprise needs a variable or a file of yours, and the nodes of "
-                f"{scheduler.title} have neither",
+                f"notify: apprise needs a variable, and the nodes of {scheduler.title} have none",
                 hint="leave it out, or name a command that the nodes have",
             )
-        if kind == "command" and scheduler.runs_here:
-            program = shlex.split(reference)[0]
-            if shutil.which(os.path.expanduser(program)) is None:
-                hint = "name one that can be executed, with / or ~ before a path"
-                raise UserError(f"notify: there is no program {program}", hint=hint)
+        read_address(reference)
+        if importlib.util.find_spec("apprise") is None:
+            hint = "install it: pip install 'hpcdist[notify]'"
+            raise UserError("notify: the package apprise is not there", hint=hint)
 
 
 def plan_points(
@@ -385,7 +361,7 @@ def lay_out(planned: PlannedSubmission, dependencies: Sequence[Dependency] = ())
     groups = [[index] for index in range(len(planned.points))]
     if planned.is_sweep and scheduler.has_queue:
         scripts = [one.script(one.target(Run(path))) for one in planned.plans]
-        groups = group_points(scripts, max_array_size=scheduler.max_array_size())
+        groups = group_points(scripts, max_array_size=scheduler.max_array_size)
     if scheduler.has_queue and not scheduler.jobs_can_wait and (is_limited or dependencies):
         option, instead = "--after", "submit it when the other run has ended"
         if is_limited:

@@ -1,8 +1,7 @@
 """The points of a sweep: from `--sweep "nodes=1,2 gpus=1,2"` and `--repeat 5` to values. Pure.
 
-Every key is an axis, and all axes multiply, within one option and between several; but keys that a
-colon joins step together, as in `gpus:train.batch_size=1:64,2:32`. The first axis varies slowest,
-and the repeats of a point follow each other.
+Every key is an axis, and all axes multiply, within one option and between several. The first axis
+varies slowest, and the repeats of a point follow each other.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from hpcdist.job.check import show
 from hpcdist.job.comparison import MAX_POINTS, SHORT_NAMES, SHORT_OF, Comparison
 from hpcdist.job.load import Flag, parse_flag
 
-Axis: TypeAlias = "list[dict[str, Flag]]"
-"""Steps of one key, or of keys that change together: key of the job -> its value."""
+Axis: TypeAlias = "tuple[str, list[Flag]]"
+"""A key of the job, and its values."""
 _EXAMPLE = 'for example --sweep "nodes=1,2 train.lr=0.1,0.01"'
 _PIECES = re.compile(r"""(?<![^=,[{:\s])(?:"[^"]*"|'[^']*')|.""", re.DOTALL)
 """A text in quotes, or a letter; a quote after a letter is an apostrophe."""
@@ -61,22 +60,21 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 def make_points(axes: Sequence[Axis], *, num_repeats: int = 1) -> list[Point]:
     """Return all combinations of the axes' values, each `num_repeats` times; JobError where there
     are too many."""
-    number = math.prod(map(len, axes)) * num_repeats
+    number = math.prod(len(flags) for _, flags in axes) * num_repeats
     if number > MAX_POINTS:
         raise JobError(
             f"the sweep has {number} points, must be {MAX_POINTS} or fewer",
             hint="give fewer values or repeats, or split it into several sweeps",
         )
+    keys, values = [key for key, _ in axes], itertools.product(*(flags for _, flags in axes))
     return [
         Point(
             index=index,
-            flags={key: flag for step in steps for key, flag in step.items()},
-            repeat=index % num_repeats,
+            flags=dict(zip(keys, flags, strict=True)),
+            repeat=repeat,
             num_repeats=num_repeats,
         )
-        for index, (steps, _) in enumerate(
-            itertools.product(itertools.product(*axes), range(num_repeats))
-        )
+        for index, (flags, repeat) in enumerate(itertools.product(values, range(num_repeats)))
     ]
 
 
@@ -116,17 +114,13 @@ def parse_sweeps(texts: Sequence[str]) -> list[Axis]:
 
 def axes_from_values(values: Mapping[str, Sequence[Any]]) -> list[Axis]:
     """Return the axes of values that come from Python; raises JobError."""
-    if empty := [name for name, listed in values.items() if not listed]:
-        raise JobError(f"over[{empty[0]!r}] is empty", hint="give it one value or more")
-    return _checked(
-        [
-            [
-                {_key(name): Flag(name=f"over[{name!r}]={show(value)}", value=value)}
-                for value in listed
-            ]
-            for name, listed in values.items()
-        ]
-    )
+    axes = []
+    for name, listed in values.items():
+        if not listed:
+            raise JobError(f"over[{name!r}] is empty", hint="give it one value or more")
+        flags = [Flag(name=f"over[{name!r}]={show(value)}", value=value) for value in listed]
+        axes.append((_key(name), flags))
+    return _checked(axes)
 
 
 def _key(name: str) -> str:
@@ -135,15 +129,15 @@ def _key(name: str) -> str:
 
 def _checked(axes: list[Axis]) -> list[Axis]:
     """Return the axes; JobError for a key, or a value of a key, that is given twice."""
-    keys = [key for axis in axes for key in axis[0]]
-    if twice := next((key for key in keys if keys.count(key) > 1), None):
-        name = SHORT_OF.get(twice, twice)
-        hint = f"give all of its values at once: --sweep {name}=...,..."
-        raise JobError(f"--sweep {name}: {twice} is swept twice", hint=hint)
-    for axis in axes:
+    keys = [key for key, _ in axes]
+    for key, flags in axes:
+        if keys.count(key) > 1:
+            name = SHORT_OF.get(key, key)
+            hint = f"give all of its values at once: --sweep {name}=...,..."
+            raise JobError(f"--sweep {name}: {key} is swept twice", hint=hint)
         # By the names, which have the text: 1, 1.0 and True are equal in Python, but not in a job.
-        steps = [" ".join(flag.name for flag in step.values()) for step in axis]
-        if again := next((step for step in steps if steps.count(step) > 1), None):
+        names = [flag.name for flag in flags]
+        if again := next((name for name in names if names.count(name) > 1), None):
             hint = "give each value once; --repeat runs every point several times"
             raise JobError(f"{again} is given twice", hint=hint)
     return axes
@@ -151,7 +145,7 @@ def _checked(axes: list[Axis]) -> list[Axis]:
 
 def check_given_once(axes: Sequence[Axis], given: Mapping[str, str]) -> None:
     """Raise JobError for a key that is swept and also given by a flag; `given`: key -> flag."""
-    for key in (key for axis in axes for key in axis[0] if key in given):
+    for key in (key for key, _ in axes if key in given):
         raise JobError(
             f"--sweep {SHORT_OF.get(key, key)} and {given[key]} contradict each other: both give "
             f"{key}",
@@ -160,9 +154,8 @@ def check_given_once(axes: Sequence[Axis], given: Mapping[str, str]) -> None:
 
 
 def _parse_axis(word: str, text: str) -> Axis:
-    joined, equals, listed = word.partition("=")
-    names = joined.split(":")
-    if not equals or not all(all(name.split(".")) for name in names):
+    name, equals, listed = word.partition("=")
+    if not equals or not all(name.split(".")) or ":" in name:
         raise JobError(f"--sweep {text}: {word!r} must be key=value,value", hint=_EXAMPLE)
     values = [value.strip() for value in _split(listed, ",", text)]
     if not all(values):
@@ -170,19 +163,7 @@ def _parse_axis(word: str, text: str) -> Axis:
             f"--sweep {word}: value {values.index('') + 1} of {len(values)} is empty",
             hint='leave out the comma, or write "" for an empty text',
         )
-    axis = []
-    for value in values:
-        parts = [part.strip() for part in _split(value, ":", text)] if names[1:] else [value]
-        if len(parts) != len(names) or not all(parts):
-            raise JobError(
-                f"--sweep {text}: {value!r} must have a value for each of {', '.join(names)}",
-                hint=f"join them by colons: {joined}={':'.join(['...'] * len(names))},...",
-            )
-        pairs = zip(names, parts, strict=True)
-        axis.append(
-            {_key(name): parse_flag(f"--sweep {name}={part}", part) for name, part in pairs}
-        )
-    return axis
+    return _key(name), [parse_flag(f"--sweep {name}={value}", value) for value in values]
 
 
 def _split(text: str, separators: str, whole: str) -> list[str]:

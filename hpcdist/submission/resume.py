@@ -25,7 +25,7 @@ from hpcdist.base.errors import (
     UserError,
 )
 from hpcdist.cluster.load import LoadedProfile
-from hpcdist.job import Flag, LoadedJob
+from hpcdist.job import Flag
 from hpcdist.job.load import load_values
 from hpcdist.job.spec import Container, JobSpec, OwnCodeJob, ScriptJob, job_to_dict
 from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions, wait_until_gone
@@ -83,12 +83,10 @@ def look_at(run: Run) -> Ended:
         why = run.describe_damage() or f"{run.spec_file.name} cannot be read: {error}"
         raise RunDirectoryError(f"{run.path}: {why}", hint="submit the job again") from None
     if verdict.state == "done":
-        of_trainer = f"hpcdist submit JOB --set checkpoint.resume={run.path}"
         raise UserError(
             f"run {run.id} is done: there is nothing to resume",
-            hint=f"to continue training from it: {of_trainer}"
-            if "checkpoint" in job.__struct_fields__
-            else "to have it once more, submit it again",
+            hint="submit the job again; a trainer goes on from it with --set "
+            f"checkpoint.resume={run.path}",
         )
     checkpoints = list_checkpoints(run.checkpoints_folder)
     step = step_of(checkpoints[0]) if checkpoints else None
@@ -121,13 +119,8 @@ def plan_resume(
             )
         if ended.step is not None:
             values["checkpoint"]["resume"] = str(run.path)
-    changed = load_values(values, source=source, flags=flags)
-    loaded = LoadedJob(
-        job=changed.job,
-        source=spec.job_source or source,
-        overrides=[*spec.overrides, *changed.overrides],
-        origins=changed.origins,
-    )
+    loaded = load_values(values, source=source, flags=flags)
+    loaded = msgspec.structs.replace(loaded, source=spec.job_source or source)
     workspace = Workspace(submit_dir=str(spec.cwd), used=spec.snapshot)
     needed = [workspace.cwd, *([loaded.job.script] if isinstance(loaded.job, ScriptJob) else [])]
     if gone := [path for path in needed if not os.path.exists(path)]:

@@ -17,7 +17,7 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError
 from hpcdist.base.secrets import Stars, redact
-from hpcdist.base.version import locked, versions
+from hpcdist.base.version import versions
 from hpcdist.job.spec import job_to_dict
 from hpcdist.runs.run import (
     Run,
@@ -31,6 +31,7 @@ from hpcdist.runs.run import (
 from hpcdist.runs.snapshot import copy_code, run_git
 from hpcdist.runs.spec import RunSpec, SweepPlace, UsedCluster
 from hpcdist.schedulers.base import Dependency, Target
+from hpcdist.schedulers.tasks import array_of
 from hpcdist.submission.container import used_container
 from hpcdist.submission.plan import Job, PlannedRun, PlannedSubmission, lay_out
 
@@ -57,11 +58,11 @@ def submit(
             submission.make_runs(job)
         for job in jobs:
             submission.hand_over(job)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - it is raised below
         submission.take_back()
         known = cannot_write(runs, error) if isinstance(error, OSError) else error
-        if isinstance(known, HpcdistError) and submission.is_half_way:
-            raise submission.what_is_left(known) from error
+        if isinstance(known, HpcdistError):
+            known = submission.what_is_left(known)
         raise known from None
     return submission
 
@@ -127,7 +128,7 @@ class Submission:
             self._unclear = job
             raise
         self.jobs.append(job)
-        self.job_ids.append(job.planned.scheduler.dependency_id(str(runs[0].read_job_id())))
+        self.job_ids.append(array_of(str(runs[0].read_job_id())))
         self.messages = list(dict.fromkeys([*self.messages, *said]))
 
     def take_back(self) -> None:
@@ -140,21 +141,17 @@ class Submission:
         if not theirs and self.planned.sweep is not None:
             delete_folder(self.path)
 
-    @property
-    def is_half_way(self) -> bool:
-        """The scheduler has, or may have, some of the jobs, and not all."""
-        is_sweep = self.planned.sweep is not None
-        return bool(self.jobs) or (is_sweep and self._unclear is not None)
-
-    def what_is_left(self, error: HpcdistError) -> SchedulerError:
-        """Return the error that says what the scheduler has, or may have."""
-        kind = SubmissionUnclearError if self._unclear else SchedulerError
+    def what_is_left(self, error: HpcdistError) -> HpcdistError:
+        """Return the error that says what the scheduler has, or may have, where that is some of the
+        jobs of a sweep, and not all."""
+        if not self.jobs and not (self._unclear and self.planned.is_sweep):
+            return error
         number, name = sum(len(job.points) for job in self.jobs), name_to_type(self.path)
-        unclear = len(self._unclear.points) if self._unclear else 0
-        unknown = f" of {unclear} that is not known, and" if unclear else ""
+        unclear = f" of {len(self._unclear.points)} that is not known," if self._unclear else ""
+        kind = SubmissionUnclearError if self._unclear else SchedulerError
         return kind(
-            f"{number} of the {len(self.runs)} runs of sweep {self.id} were submitted,"
-            f"{unknown} the others were not: {error.message}",
+            f"{number} of the {len(self.runs)} runs of sweep {self.id} were submitted,{unclear} "
+            f"the others were not: {error.message}",
             hint=f"hpcdist status {name} shows what runs, hpcdist cancel {name} ends them",
         )
 
@@ -201,7 +198,7 @@ def surroundings_now() -> RunSpec:
     commit, has_changes = git_state()
     return RunSpec(
         host=socket.gethostname(),
-        versions=versions() | locked(Path.cwd()),
+        versions=versions(),
         commit=commit,
         has_changes=has_changes,
         environment=redact(os.environ),
@@ -236,7 +233,6 @@ def write_spec(run: Run, planned: PlannedRun, spec: RunSpec | None = None) -> No
             hidden=sorted(hidden),
             plan=msgspec.structs.replace(planned.plan.launch, container=container),
             job_source=loaded.source,
-            overrides=stars.args(loaded.overrides),
             cwd=workspace.submit_dir,
             snapshot=workspace.used,
             container=used_container(loaded.job),

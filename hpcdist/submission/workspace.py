@@ -138,20 +138,18 @@ def plan_workspace(
             raise
         note = f"no snapshot is taken, the job reads its files when it starts: {error.message}"
         return Workspace(submit_dir=submit_dir, notes=[note])
-    notes, here = list(snapshot.notes), Path(snapshot.root)
     if (
-        isinstance(job, ScriptJob)
-        and (job.is_given_by_path or Path(job.script).is_relative_to(here))
-        and snapshot.path_in(here, job.script) is None
+        only_there is not None
+        and isinstance(job, ScriptJob)
+        and job.is_given_by_path
+        and snapshot.path_in(Path(snapshot.root), job.script) is None
     ):
-        missing = f"{job.script} is not among the files of the git work tree {here}"
-        if only_there is not None:
-            raise UserError(
-                f"{missing}, and {only_there} has no other files than the snapshot's",
-                hint="have it in the git work tree, in no file that .gitignore lists",
-            )
-        notes.append(f"{missing}: it is read when the job starts, and not from the snapshot")
-    workspace = Workspace(submit_dir=submit_dir, snapshot=snapshot, notes=notes)
+        raise UserError(
+            f"{job.script} is not among the files of the git work tree {snapshot.root}, and "
+            f"{only_there} has no other files than the snapshot's",
+            hint="have it in the git work tree, in no file that .gitignore lists",
+        )
+    workspace = Workspace(submit_dir=submit_dir, snapshot=snapshot, notes=snapshot.notes)
     return workspace.placed(runs / PLACEHOLDER_ID)
 
 

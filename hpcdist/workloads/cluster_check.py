@@ -13,7 +13,7 @@ from datetime import timedelta
 import msgspec
 
 from hpcdist.base.version import versions
-from hpcdist.bench.allreduce.bandwidth import size_sentence, size_table
+from hpcdist.bench.allreduce.workload import size_sentence, size_table
 from hpcdist.bench.cells import Findings
 from hpcdist.job.spec import Allreduce, CheckJob
 from hpcdist.machine.gpus import visible_uuids
@@ -61,9 +61,8 @@ class CheckWorkload(Workload[CheckJob]):
         begin_s = time.perf_counter()
         with process_group(context, timeout=timedelta(seconds=self.job.timeout_s)):
             group_time_s = time.perf_counter() - begin_s
-            measured = measure_all_reduce(torch.empty(_NUMBERS, device=device), _MEASURED)
-        table = size_table("float32", context.world_size)
-        cell = measured.to_cell(table.name, {"size_bytes": measured.num_bytes})
+            cell = measure_all_reduce(torch.empty(_NUMBERS, device=device), _MEASURED)
+        table = size_table(context.world_size)
         times = {"group_time_s": group_time_s, "all_reduce_time_s": cell.mean_time_s}
         context.events.write({"event": "collective", **times, "bus_bytes_per_s": cell.rate})
         if context.rank == 0:

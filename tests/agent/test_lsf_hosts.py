@@ -3,10 +3,7 @@
 import re
 import subprocess
 
-import pytest
-
 from hpcdist.schedulers.hosts import Host, Job, host_script, launch_command, read_hosts
-from hpcdist.schedulers.lsf.hosts import exit_code_for_lsf
 
 
 def test_hosts_are_counted_once_each_and_in_order():
@@ -14,28 +11,7 @@ def test_hosts_are_counted_once_each_and_in_order():
         Host(name="hostB", slots=2),
         Host(name="hostA", slots=4),
     ]
-    assert read_hosts("hostA 1 hostB 1 hostA 2") == [
-        Host(name="hostA", slots=3),
-        Host(name="hostB", slots=1),
-    ]
     assert read_hosts("") == []
-
-
-@pytest.mark.parametrize(
-    ("code", "requeued", "told"),
-    [
-        (130, "", 130),
-        (130, "99 100", 130),
-        (130, "99 130", 1),
-        (1, "all", 1),  # nothing helps
-        (75, "all ~3", 3),
-        (75, "all ~75", 75),
-        (20, "30 EXCLUDE(20 1)", 2),
-        (0, "all", 0),
-    ],
-)
-def test_no_exit_code_asks_for_a_requeue(code, requeued, told):
-    assert exit_code_for_lsf(code, requeued) == told
 
 
 def test_a_launcher_is_given_plain_words_and_quotes_where_there_are_none():
@@ -63,7 +39,7 @@ def test_a_host_script_is_plain_sh_with_the_environment_but_for_secrets_and_the_
         "LSB_JOBRES_PID": "7",
     }
     command = ["sh", "-c", 'printf %s "$VALUE"', "y z"]
-    job = Job("LSF", [], re.compile("LSB_.*"))
+    job = Job([], re.compile("LSB_.*"))
     text = host_script(environment, "/tmp", command, job, logs=str(tmp_path / "7"))
     names = re.findall(r"^export (\w+)", text, re.MULTILINE)
     assert names == ["VALUE", "SUBMITIT_LOCAL_GLOBALID"]

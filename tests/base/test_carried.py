@@ -2,15 +2,12 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-from importlib import metadata
-from pathlib import Path
 
 import pytest
 
-from hpcdist.base.carried import CannotCarryError, carry, tags
+from hpcdist.base.carried import CannotCarryError, carry
 from hpcdist.base.needs import compiled_tags
 
 BASE_PYTHON = getattr(sys, "_base_executable", sys.executable)
@@ -72,32 +69,14 @@ def test_another_python_finds_all_that_an_agent_needs_but_torch(folder):
 def test_what_was_compiled_for_this_python_is_missing_in_another_and_named(folder):
     found = look_from_another_python(folder, OTHER_TAG)
     assert found["missing"] == ["msgspec", "torch"]
-    assert "python -m pip install msgspec torch. " in found["advice"]
-    assert f"--target ~/.local/share/hpcdist/packages/{OTHER_TAG} msgspec" in found["advice"]
-
-
-def test_packages_that_the_user_installed_for_another_python_are_carried_too(
-    cache, folder, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    msgspec = Path(str(metadata.distribution("msgspec").locate_file("msgspec")))
-    given = tmp_path / "hpcdist" / "packages"
-    shutil.copytree(msgspec, given / OTHER_TAG / "msgspec")
-    with_more = carry(cache)
-    assert with_more != folder
-    assert set(tags(with_more)) == {*tags(folder), OTHER_TAG}
-    assert look_from_another_python(with_more, OTHER_TAG)["missing"] == ["torch"]
-
-    given.chmod(0o777)
-    with pytest.raises(CannotCarryError, match="can be written by everyone"):
-        carry(cache)
+    assert found["advice"].endswith(": python -m pip install msgspec torch")
 
 
 def test_it_is_made_once(cache, folder):
     before = (folder / "hpcdist" / "base" / "errors.py").stat().st_ino
     assert carry(cache) == folder
     assert (folder / "hpcdist" / "base" / "errors.py").stat().st_ino == before
-    assert set(tags(folder)) <= {*compiled_tags()}
+    assert {*os.listdir(folder / "hpcdist" / "carried")} <= {"any", *compiled_tags()}
     assert not [name for name in os.listdir(folder.parent) if name.startswith(".")]
 
 

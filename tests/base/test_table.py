@@ -190,18 +190,3 @@ def test_csv_has_values_as_they_are_and_takes_no_name_for_a_formula():
     ]
     runs = [Run(1, "=1+1\nx", "done", 1, 1, 1 / 3), Run(2, "b", "done", 1, 1, None)]
     assert table.to_csv(Table("", columns, runs)) == (f"speedup,run\n{1 / 3},'=1+1 x\n,b\n")
-
-
-def test_columns_that_follow_below_stand_beside_what_tells_the_rows_apart():
-    rows = [("64", "single"), ("64", "data_parallel"), ("512", "single")]
-    columns = [
-        Column("batch", lambda row: row[0]),
-        Column("strategy", lambda row: row[1], align="left"),
-        Column("time per batch", lambda row: f"{row[0]}0 ± 3 ms of {row[1]}"),
-        Column("times as fast", lambda row: f"{row[0]} times {row[1]}"),
-    ]
-    text = printed(Table("", columns, rows), 60)
-    upper, lower = text.split("\n\n")
-    for band in (upper, lower):
-        names = [line.split()[:2] for line in band.strip().splitlines()[1:]]
-        assert names == [["64", "single"], ["64", "data_parallel"], ["512", "single"]]

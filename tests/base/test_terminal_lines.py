@@ -6,7 +6,7 @@ import re
 import pytest
 from tqdm import tqdm
 
-from hpcdist.base.terminal_lines import TerminalLines, end_of_log, last_lines, terminal_lines
+from hpcdist.base.terminal_lines import TerminalLines, last_lines, terminal_lines
 
 
 def lines_of(text, **options):
@@ -37,7 +37,7 @@ def test_lines_are_those_that_a_terminal_shows_in_the_end(written, shown):
     data = written if isinstance(written, bytes) else written.encode()
     live = TerminalLines()
     pieces = [line for byte in data for line in live.feed(bytes([byte]))]
-    assert [*pieces, *live.finish()] == shown
+    assert [*pieces, *live.feed(b"", is_last=True)] == shown
 
 
 def test_a_bar_above_another_one_is_no_line_wherever_what_is_written_is_split():
@@ -48,7 +48,7 @@ def test_a_bar_above_another_one_is_no_line_wherever_what_is_written_is_split():
         live = TerminalLines()
         pieces = [data[begin : begin + size] for begin in range(0, len(data), size)]
         lines = [line for piece in pieces for line in live.feed(piece)]
-        assert [*lines, *live.finish()] == ["done", "outer:  0%|"], size
+        assert [*lines, *live.feed(b"", is_last=True)] == ["done", "outer:  0%|"], size
 
 
 ACTING = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]|\x1b(?!\[[0-9;:]*m)")
@@ -84,7 +84,7 @@ def test_no_sequence_but_colours_is_left_however_it_is_split(sequence):
         for piece in pieces:
             lines += live.feed(piece)
             drawn += live.open_lines()
-        lines += live.finish()
+        lines += live.feed(b"", is_last=True)
         assert not ACTING.search("".join([*lines, *drawn])), (size, lines)
         assert "last" in lines[-1]
         assert lines[0].startswith("before ")
@@ -126,8 +126,8 @@ def test_a_line_is_given_with_its_newline_and_open_until_then():
     assert live.open_lines() == [" 10%"]
     assert live.feed(b"\x1b[K\r 20%\nnext") == [" 20%"]
     assert live.open_lines() == ["next"]
-    assert live.finish() == ["next"]
-    assert (live.open_lines(), live.finish()) == ([], [])
+    assert live.feed(b"", is_last=True) == ["next"]
+    assert (live.open_lines(), live.feed(b"", is_last=True)) == ([], [])
 
 
 def test_a_flood_of_segments_takes_little_memory_and_ends_in_one_line():
@@ -136,12 +136,14 @@ def test_a_flood_of_segments_takes_little_memory_and_ends_in_one_line():
     for _ in range(40):
         assert live.feed(segments) == []
     assert live.open_lines() == [f"  3999/100000 {'#' * 60}"]
-    assert len(live.finish()) == 1
+    assert len(live.feed(b"", is_last=True)) == 1
 
 
 def test_a_line_without_an_end_is_cut_so_that_memory_stays_bounded():
     live = TerminalLines()
-    given = [line for _ in range(30) for line in live.feed(b"x" * 100_000)] + live.finish()
+    given = [line for _ in range(30) for line in live.feed(b"x" * 100_000)] + live.feed(
+        b"", is_last=True
+    )
     assert sum(map(len, given)) == 3_000_000
     assert max(map(len, given)) < 1_000_000
 
@@ -152,14 +154,3 @@ def test_the_last_lines_of_a_log_are_few_and_a_missing_one_has_none(tmp_path):
     assert last_lines(log, 2) == ["line 99998", "line 99999"]
     assert last_lines(log, 0) == []
     assert last_lines(tmp_path / "missing", 2) == []
-
-
-def test_what_stands_before_a_long_bar_is_among_the_last_lines(tmp_path):
-    log = tmp_path / "a.log"
-    bar = b"".join(b"\r %d%%|%s|" % (number % 100, b"#" * 60) for number in range(8000))
-    log.write_bytes(b"\x1b[31mthe reason\x1b[0m\n" + bar + b"terminate called\n")
-    assert log.stat().st_size > 1 << 19
-    reason, end = last_lines(log, 20)
-    assert reason == "the reason"
-    assert end.endswith("|terminate called")
-    assert end_of_log(log, 1)[-1] == end

@@ -62,7 +62,7 @@ def assert_refused(done, exit_code, message, hint=""):
         (["submit", "y.yaml"], 2, 'train is "epochs 3"', "write epochs: 3"),
         (["submit", "ddp", "--local", "--set", "model.name=x\ny"], 2, "model.name", ""),
         (["submit", "ddp", "--local", "--set", "data.name=cifar"], 2, "data.name", "digits"),
-        (["submit", "t.py", "--local", "--nodes", "9999"], 2, "they need at least", "--nodes"),
+        (["submit", "t.py", "--local", "--nodes", "9999"], 2, "need at least", "--nodes"),
         (["submit", "ddp", "--local", "--runs", "bad.py"], 2, "is a file, not a folder", "--runs"),
         (["submit", "ddp", "--local", "--runs", "/proc/x"], 2, "cannot be written", "--runs"),
         (["submit", "ddp", "--local", "--time", "1h"], 2, "--time 1h: must be a time limit", "90"),

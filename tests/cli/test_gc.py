@@ -145,7 +145,7 @@ def test_a_run_that_has_not_ended_keeps_everything(hpcdist, make_run, named):
 def test_age_counts_from_the_end_of_a_run(hpcdist, make_run):
     run = make_run(days=10.5)
     assert items(hpcdist("gc", "--json"))["checkpoints", run.id] == (
-        "the run ended only 10 days ago"
+        "the run ended only 10.5 days ago"
     )
     assert items(hpcdist("gc", "--older-than", "11", "--json"))["checkpoints", run.id]
     assert items(hpcdist("gc", "--older-than", "10", "--json"))["checkpoints", run.id] is None

@@ -4,10 +4,10 @@ import pytest
 
 from hpcdist.base.errors import SchedulerError
 from hpcdist.cluster.load import all_profiles, load_profile
-from hpcdist.cluster.profile import ClusterProfile, LsfOptions
+from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Partition, Site, first_file
-from hpcdist.schedulers.lsf import site as lsf_site
-from hpcdist.schedulers.slurm import site as slurm_site
+from hpcdist.schedulers.lsf import jobs as lsf_jobs
+from hpcdist.schedulers.slurm import slurm as slurm_module
 
 SINFO = """\
 debug*|2|64|256000|(null)|30:00|up
@@ -38,7 +38,7 @@ def read_back(profiles, text):
 
 
 def test_sinfo_tells_the_partitions_that_are_up_and_the_least_of_their_nodes():
-    debug, gpu, mixed = slurm_site.parse_sinfo(SINFO)
+    debug, gpu, mixed = slurm_module.parse_sinfo(SINFO)
     assert (debug.name, debug.is_default, debug.gpus, debug.time_limit_min) == (
         "debug",
         True,
@@ -60,7 +60,7 @@ def test_sinfo_tells_the_partitions_that_are_up_and_the_least_of_their_nodes():
 
 def test_nodes_of_a_partition_that_stand_apart_in_sinfo_are_one_partition():
     text = "a|1|4|1|(null)|infinite|up\nb|1|4|1|(null)|infinite|up\na|2|8|1|(null)|infinite|up\n"
-    assert [(p.name, p.num_nodes) for p in slurm_site.parse_sinfo(text)] == [("a", 3), ("b", 1)]
+    assert [(p.name, p.num_nodes) for p in slurm_module.parse_sinfo(text)] == [("a", 3), ("b", 1)]
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_nodes_of_a_partition_that_stand_apart_in_sinfo_are_one_partition():
     ],
 )
 def test_gpus_are_counted_by_type(gres, gpus):
-    assert slurm_site.parse_gpus(gres) == gpus
+    assert slurm_module.parse_gpus(gres) == gpus
 
 
 def test_a_type_is_not_asked_for_where_some_gpus_have_none():
     text = "gpu|1|8|1|gpu:2|infinite|up\ngpu|1|8|1|gpu:a100:2|infinite|up\n"
-    (gpu,) = slurm_site.parse_sinfo(text)
+    (gpu,) = slurm_module.parse_sinfo(text)
     assert gpu.gpu_types == ()
 
 
@@ -91,14 +91,14 @@ def test_a_type_is_not_asked_for_where_some_gpus_have_none():
 def test_only_one_plugin_of_slurm_knows_gpus_per_node(plugin, knows, monkeypatch):
     config = f"SelectTypeParameters    = CR_CPU\nSelectType              = {plugin}\nX = y\n"
     monkeypatch.setattr(
-        slurm_site, "ask", lambda *words: config if words[0] == "scontrol" else "ann\nann"
+        slurm_module, "ask", lambda *words: config if words[0] == "scontrol" else "ann\nann"
     )
-    found = slurm_site.detect_slurm("ann")
+    found = slurm_module.detect_slurm("ann")
     assert (found.gpu_request == "gpus-per-node", found.accounts) == (knows, ("ann",))
 
 
 def test_the_first_file_has_every_partition_with_gpus_and_the_sites_default(profiles):
-    partitions = slurm_site.parse_sinfo(SINFO)
+    partitions = slurm_module.parse_sinfo(SINFO)
     default, found = read_back(profiles, first_file(site(*partitions, accounts=("proj",))))
     assert default == "gpu"
     common = {"scheduler": "slurm", "account": "proj"}
@@ -114,11 +114,6 @@ def test_the_first_file_has_every_partition_with_gpus_and_the_sites_default(prof
 def test_the_default_profile_is_the_sites_default_where_it_has_gpus(profiles):
     partitions = gpu_partition("large", num_nodes=90), gpu_partition("small", is_default=True)
     assert read_back(profiles, first_file(site(*partitions)))[0] == "small"
-
-
-def test_the_default_profile_is_not_one_for_trials(profiles):
-    partitions = gpu_partition("gpu-debug", num_nodes=90), gpu_partition("gpu")
-    assert read_back(profiles, first_file(site(*partitions)))[0] == "gpu"
 
 
 def test_names_that_yaml_would_read_as_something_else_are_quoted(profiles):
@@ -180,41 +175,20 @@ BQUEUES_LONG = (
 )
 
 
-@pytest.mark.parametrize(
-    ("parameters", "per"),
-    [
-        ("", "slot"),
-        ("    DEFAULT_QUEUE = normal\n    MBD_SLEEP_TIME = 10 (seconds)\n", "host"),
-        ("    DEFAULT_QUEUE = normal\n    RESOURCE_RESERVE_PER_TASK = Y\n", "slot"),
-    ],
-    ids=["no answer", "default", "per task"],
-)
-def test_an_lsf_site_gets_one_profile_and_the_names_of_the_other_queues(
-    profiles, monkeypatch, parameters, per
-):
+def test_an_lsf_site_gets_one_profile_and_the_names_of_the_other_queues(profiles, monkeypatch):
     said = {
         "bqueues -l": BQUEUES_LONG,
         "bparams": "Default Queues:  normal gpu\nX: y\n",
         "bhosts -w": BHOSTS,
         "bhosts -gpu -w": BHOSTS_GPU,
-        "bparams -a": parameters,
     }
     for name in ("ask", "try_to_ask"):
-        monkeypatch.setattr(lsf_site, name, lambda *words: said[" ".join(words)])
-    found = lsf_site.detect_lsf()
-    text = first_file(found)
+        monkeypatch.setattr(lsf_jobs, name, lambda *words: said[" ".join(words)])
+    text = first_file(lsf_jobs.detect_lsf())
     assert "# other queues: gpu\n" in text
     _, read = read_back(profiles, text)
-    lsf = LsfOptions(mem_per=per)
     assert read == {
         "normal": ClusterProfile(
-            scheduler="lsf", partition="normal", cpus_per_gpu=8, time_limit_min=1440, lsf=lsf
+            scheduler="lsf", partition="normal", cpus_per_gpu=8, time_limit_min=1440
         )
     }
-
-
-def test_an_lsf_site_whose_options_are_others_gets_them_in_its_profile(profiles):
-    options = {"mem_per": "host", "gpu_rusage": "ngpus_excl_p={gpus}"}
-    text = first_file(site(gpu_partition("gpu"), scheduler="lsf", options=options))
-    _, found = read_back(profiles, text)
-    assert found["gpu"].lsf == LsfOptions(**options)

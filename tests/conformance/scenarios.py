@@ -34,8 +34,6 @@ class Site:
     """Whether its jobs are given GPUs (whatever this machine has)."""
     limit: tuple = ()
     """Options of a job whose time limit comes soon, where nobody can say that it comes."""
-    warns_one_job: bool = True
-    """Whether one element of an array can be told alone that its limit comes."""
     secret_files: str = "(?!)"
     """Pattern of the names of files by which the environment comes to the job."""
 
@@ -268,7 +266,7 @@ def assert_private(site, run):
 def test_a_run_goes_on_after_its_limit_and_its_summary_tells_of_both_lives(site, user):
     job = (user.write("count.py", COUNT), *CPU, *TWO, *site.limit)
     environment = user.cluster.environment | SECRETS
-    words = ("submit", *job, "--wait", "--summary-after")
+    words = ("submit", *job, "--wait")
     with user.following(*words, env=environment) as command:
         (run,) = user.cluster.wait_for(user.runs)
         follower = user.submit("count.py", *CPU, "--after", run.id)
@@ -284,8 +282,6 @@ def test_a_run_goes_on_after_its_limit_and_its_summary_tells_of_both_lives(site,
     assert len(row["attempts"]) == run.newest_attempt() + 1
     assert row["lost_time_s"] > 0
     user.done(follower)  # which waited on
-    user.cluster.wait_for((run.path / "summary.txt").exists)
-    assert run.id in (run.path / "summary.txt").read_text()
     assert_private(site, run)
 
 
@@ -338,19 +334,19 @@ sys.exit(3 if sys.argv[1] == "fail" else 0)
 def test_a_sweep_is_an_array_per_shape_and_its_worst_end_counts(user):
     user.write("says.py", SAYS)  # which is a module of this folder, too
     job = (*user.options, "-m", "says", "--no-snapshot", *CPU)
-    job = (*job, "--sweep", "nodes=1,2 args=[a],[fail]", "--summary-after")
+    job = (*job, "--sweep", "nodes=1,2 args=[a],[fail]")
     rendered = user("render", *job).stdout
     done = user("submit", *job, "--wait", "--json")
     assert done.returncode == 1, done.stderr
     answer = json.loads(done.stdout)
     sweep = Sweep(user.folder / "runs" / answer["sweep"])
     runs = sweep.runs()
-    scripts = [*sorted(sweep.path.glob("array-*/script.sh")), sweep.path / "summary-job/script.sh"]
+    scripts = sorted(sweep.path.glob("array-*/script.sh"))
     for job in answer["jobs"]:
         name = job["name"].replace(sweep.id, "RUN")
         rendered = rendered.replace(f"JOBID-of-{name}", job["job_id"])
     submitted = "".join(
-        f"# ---- script {number} of 3 ----\n{script.read_text()}"
+        f"# ---- script {number} of 2 ----\n{script.read_text()}"
         for number, script in enumerate(scripts, 1)
     )
     # An id in brackets has to be quoted, and the word that stands for it has not.
@@ -362,8 +358,6 @@ def test_a_sweep_is_an_array_per_shape_and_its_worst_end_counts(user):
     arrays = [run.spec.sweep.job_name for run in runs]
     assert arrays == [job["name"] for job in answer["jobs"] for _ in range(2)]
     assert "2 done, 2 failed" in user("status", sweep.id).stdout
-    user.cluster.wait_for((sweep.path / "summary.json").exists)
-    assert len(json.loads((sweep.path / "summary.json").read_text())) == 4
     for run in runs:
         user.cluster.wait_for_end(job_id(run))
 
@@ -375,8 +369,7 @@ def test_elements_of_an_array_are_requeued_and_cancelled_by_themselves(site, use
     first, second, last = sweep.runs()
     for run in (first, second):
         await_counting(user, run, num_ranks=1)
-    if site.warns_one_job:  # else the limit of the others may have let it start by now
-        assert user.status(last)["state"] == "pending"
+    assert user.status(last)["state"] == "pending"
     assert user("cancel", first.id).returncode == 0
     assert not site.is_active(job_id(first))
     await_counting(user, last, num_ranks=1)
@@ -384,8 +377,7 @@ def test_elements_of_an_array_are_requeued_and_cancelled_by_themselves(site, use
     end_counting(user, last, is_last=not site.limit)
     user.done(second)
     assert first.read_verdict().state == "cancelled"
-    if site.warns_one_job:
-        assert (first.newest_attempt(), second.newest_attempt()) == (0, 0)
+    assert (first.newest_attempt(), second.newest_attempt()) == (0, 0)
 
 
 def test_a_run_starts_after_another_as_it_is_told_and_says_so_where_it_never_can(site, user):
@@ -393,7 +385,7 @@ def test_a_run_starts_after_another_as_it_is_told_and_says_so_where_it_never_can
     fails = user.write("fails.py", COUNT + "sys.exit(3)\n")
     first = user.submit("count.py", *CPU)
     second = user.submit(fails, *CPU, "--after", first.id)
-    third = user.submit("count.py", *CPU, "--after", f"notok:{second.id}")
+    third = user.submit("count.py", *CPU, "--after", f"any:{second.id}")
     never = user.submit("count.py", *CPU, "--after", second.id)
     waits = user.status(second)
     assert (waits["state"], "wait" in waits["reason"], log(second)) == ("pending", True, "")

@@ -119,7 +119,6 @@ def test_a_run_takes_all_hosts_of_the_job_or_some_and_ends_with_its_own_code(she
     assert shell("submit", "fails.py", "--here", *CPU)[0] == 1
     for words, said in (
         (("--nodes", "3"), ("resources.nodes is 3", "has 2", shell.command)),
-        (("--gpus", "3"), ("takes 3 CPUs per node", "2 at most")),
         (("--partition", "workq"), ("--here and --partition contradict each other",)),
     ):
         code, _, err = shell(*HERE, *words)

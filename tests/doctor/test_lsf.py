@@ -50,16 +50,9 @@ def examine():
 
 
 def test_a_site_that_answers_passes(site):
-    commands, controller = examine()
-    assert (commands.state, controller.state) == ("pass", "pass")
+    (controller,) = examine()
+    assert controller.state == "pass"
     assert controller.detail == "IBM Spectrum LSF 10.1.0.12, Aug 04 2021 lists 5 jobs of yours"
-
-
-def test_without_the_commands_nothing_more_is_examined(say):
-    say("bsub")
-    (commands,) = examine()
-    assert commands.state == "FAIL"
-    assert commands.detail == "not found: bjobs, bkill, bqueues"
 
 
 @pytest.mark.parametrize("said", ["LSF is down. Please wait ...", "something else"])

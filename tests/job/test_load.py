@@ -110,12 +110,6 @@ def test_no_flag_is_lost_below_a_section_that_is_set_whole():
     assert (job.resources.nodes, job.resources.gpus) == (2, 3)
 
 
-def test_flags_and_set_are_kept_as_they_were_given():
-    flags = {"resources.nodes": parse_flag("--nodes", "2")}
-    loaded = load_job("ddp", flags=flags, overrides=["train.lr=1e-2"])
-    assert loaded.overrides == ["resources.nodes=2", "train.lr=1e-2"]
-
-
 # What is refused.
 
 

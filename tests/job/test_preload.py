@@ -123,10 +123,6 @@ def test_what_no_heavy_package_reads_changes_nothing(found, text):
     assert found(f"import os\n{text}\nimport torch, lightning") == ["torch", "lightning"]
 
 
-def test_what_trainers_alone_read_leaves_them_to_the_ranks(found):
-    assert found("import os\nos.environ['HF_HOME'] = '/a'\nimport torch, lightning") == ["torch"]
-
-
 def test_the_packages_of_a_module_are_read_and_come_before_it(tmp_path):
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("import os")
@@ -158,6 +154,6 @@ def test_a_function_is_preloaded_for_by_its_file_from_the_folder_of_its_package(
     (tmp_path / "inner" / "more.py").write_text("import numpy\nx = 1")
     monkeypatch.syspath_prepend(str(tmp_path))
     steps = importlib.import_module("inner.steps")
-    loaded = load_function(steps.train, b"", flags={})
+    loaded = load_function(steps.train, flags={})
     assert loaded.job.modules == ["numpy"]
     assert load_workload(loaded.job).preload() == ["numpy"]

@@ -5,8 +5,8 @@ import os
 import time
 
 import pytest
-from cluster_user import CPU, TWO, User, job_id, log
-from counting import COUNT, await_counting, count, end_counting
+from cluster_user import CPU, User, job_id, log
+from counting import COUNT, count, end_counting
 from lsf_cluster import STRICT
 
 from hpcdist.runs.run import Sweep
@@ -16,7 +16,6 @@ clusters:
   small:
     scheduler: lsf
     gpu_request: none
-    lsf: {options: [-J, -n, -R, -o, -w, -W]}
 """
 
 
@@ -36,8 +35,6 @@ def test_an_engine_that_knows_less_does_what_is_needed_and_is_sent_nothing_that_
     states = {one["run"]: one for one in json.loads(user("status", "--json").stdout)}
     assert states[run.id]["state"] == "running"
     assert states[after.id]["state"] == "pending"
-    for job in site.jobs():
-        assert set(job.options) <= {"J", "n", "R", "o", "w", "W"}
     assert user("cancel", runs[1].id).returncode == 0
     assert site.job_state(job_id(runs[1])) == "EXIT"
     site.reach_limit(job_id(run))
@@ -90,21 +87,6 @@ def impatient(user):
         return user.cluster.run(*words, cwd=user.folder, check=False)
 
     return call
-
-
-def test_a_job_whose_submission_got_no_answer_is_found_by_its_name(user, impatient):
-    user.write("count.py", COUNT)
-    user.cluster.lose_answers("bsub")
-    words = ("submit", "count.py", *CPU, *TWO, "--scheduler", "lsf")
-    done = impatient(*words, of_bsub_s=3.0, of_others_s=60.0)  # bsub gets its word out by then
-    assert done.returncode == 0, done.stderr
-    assert "bsub gave up, but its job" in done.stderr
-    (run,) = user.runs()
-    (job,) = user.cluster.jobs()
-    assert job_id(run) == job.id
-    await_counting(user, run)
-    user.write("gate", "")
-    user.done(run)
 
 
 def test_while_lsf_is_silent_nothing_is_claimed_and_a_cancelled_run_ends_by_itself(user, impatient):

@@ -3,44 +3,8 @@
 import json
 from pathlib import Path
 
-import pytest
-from cluster_user import CPU, TWO, User, job_id
-from counting import COUNT, await_counting, count
-from lsf_cluster import QUEUES, Queue
-
-KILLS_ARE_REQUEUED = (*QUEUES, Queue(name="stubborn", requeue_exit_values="130 75 1"))
-
-
-@pytest.fixture
-def stubborn_user(lsf_like, tmp_path):
-    """Of a site with a queue that starts jobs again that were killed."""
-    return User(lsf_like(kill_interval_s=60.0, queues=KILLS_ARE_REQUEUED), tmp_path)
-
-
-def test_bkill_saves_and_does_not_come_back_even_where_the_queue_requeues_130(stubborn_user):
-    user = stubborn_user
-    words = (user.write("count.py", COUNT), *CPU, *TWO, "--partition", "stubborn", "--wait")
-    waiting = user.start("submit", *words)
-    (run,) = user.cluster.wait_for(user.runs)
-    await_counting(user, run)
-    user.cluster.run("bkill", job_id(run))
-    said, err = waiting.communicate(timeout=100)
-    assert waiting.returncode == 130, err
-    assert {line.split("] ")[1].split()[0] for line in said.splitlines()} == {"stopped"}
-    assert "cancelled" in err
-    job = user.cluster.job(job_id(run))
-    assert (job.state, job.attempts, job.reason) == ("EXIT", 1, "TERM_OWNER")
-    assert job.exit_code not in (0, 1, 75, 130)  # any of those would have brought it back
-    assert user.status(run)["state"] == "cancelled"
-
-
-def test_cancel_wins_where_the_queue_requeues_130(stubborn_user):
-    run = count(stubborn_user, "--partition", "stubborn")
-    done = stubborn_user("cancel", run.id)
-    assert done.returncode == 0, done.stderr
-    job = stubborn_user.cluster.job(job_id(run))
-    assert (job.state, job.attempts) == ("EXIT", 1)
-
+from cluster_user import CPU, TWO, job_id
+from counting import count
 
 SLOW_TO_STOP = """
 import os, sys, time

@@ -64,22 +64,3 @@ def test_a_launcher_that_is_not_there_is_told_at_once(user):
     found = user.status(run)
     assert found["state"] == "failed"
     assert "no-such-launcher" in str(found) + "".join(path.read_text() for path in run.job_logs())
-
-
-GAVE_ONE = """
-clusters:
-  lab:
-    scheduler: lsf
-    setup: ['export LSB_MCPU_HOSTS="hostA 2 "']
-"""
-
-
-def test_fewer_hosts_than_nodes_are_told_at_once(user):
-    """LSF itself gives as many as were asked for: here the profile's setup says otherwise."""
-    user.write("hpcdist.yaml", GAVE_ONE)
-    done = user("submit", user.write("place.py", PLACE), *TWO, *CPU, "--wait")
-    assert done.returncode == 1
-    (run,) = user.runs()
-    assert run.read_verdict().kind == "launch"
-    assert "LSF gave the job 1 hosts, and 2 were asked for" in done.stderr
-    assert user.cluster.wait_for_end(job_id(run)) == "EXIT"

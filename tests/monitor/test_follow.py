@@ -142,17 +142,13 @@ def test_a_lost_run_ends_with_a_verdict_that_says_so(run):
 
 def test_following_a_lost_run_shows_what_its_agents_said(run, capsys):
     run.agent_log_file(0).write_text("the agent's last words\n")
-    healthy = "submitit INFO (2026-01-01 00:00:00,000) - Job completed successfully\n"
-    (run.submitit_folder / "1_0_log.out").write_text(healthy)
     (run.submitit_folder / "1_0_log.err").write_text("slurmstepd: killed\n")
-    (run.submitit_folder / "controller.log").write_text("submitit's last words\n")
+    (run.submitit_folder / "controller.log").write_text("the script's last words\n")
     verdict = follow(run, Screen())
     shown = capsys.readouterr().err
     assert "the agent's last words" in shown
     assert "slurmstepd: killed" in shown
-    assert "submitit's last words" in shown
-    assert "successfully" not in shown
-    assert "1_0_log.out" not in shown
+    assert "the script's last words" in shown
     assert end_sentence(run, verdict).startswith(f"run {run.id} lost: ")
 
 

@@ -168,18 +168,3 @@ def test_a_submission_is_as_old_as_its_file_server_says_whatever_clock_this_host
     monkeypatch.setattr(time, "time", lambda: own + 60 * 86400)
     (kept,) = candidates(runs)
     assert "it was made only" in kept.kept_because
-
-
-def test_a_copy_of_hpcdist_for_images_that_no_job_has_used_for_long_is_removed(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    old, new = (tmp_path / "hpcdist" / "carried" / name for name in ("old", "new"))
-    for folder in (old, new):
-        (folder / "hpcdist").mkdir(parents=True)
-    os.utime(old, (1e9, 1e9))
-    (found,) = candidates(tmp_path / "runs")
-    assert (found.what, found.tree.path) == ("hpcdist for images", old)
-    assert remove(found) is None
-    assert not old.exists()
-    assert new.exists()

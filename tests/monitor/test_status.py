@@ -30,7 +30,7 @@ def queued(going, tmp_path, monkeypatch):
         made.window(0, 10)
         folder = tmp_path / "bin"
         folder.mkdir()
-        for name, line in (("squeue", f"7|{state}|{reason}|N/A|{run.id}"), ("sacct", "")):
+        for name, line in (("squeue", f"7|{state}|{reason}|{run.id}"), ("sacct", "")):
             (folder / name).write_text(f"#!/bin/sh\necho '{line}'\n")
             (folder / name).chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")

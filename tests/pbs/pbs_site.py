@@ -52,7 +52,7 @@ def qsub(words):
     limit = next((v[9:] for v in values["-l"] if v.startswith("walltime=")), None)
     depend = next((v[7:] for v in values.get("-W", []) if v.startswith("depend=")), "")
     with jobs() as known:
-        new = str(len({re.sub(r"\[.*", "", one) for one in known}) + 1)
+        new = str(len(known) + 1)
         job = {
             "Job_Name": values["-N"][0],
             "job_state": "Q",
@@ -73,29 +73,18 @@ def qsub(words):
                     sys.exit("qsub: Unknown Job Id")
                 before = known[other]["depend"].setdefault(kind.replace("after", "before"), [])
                 before.append(new)
-        if "-J" not in values:
-            known[new] = job
-            named = started = [new]
-        else:
-            end, _, most = values["-J"][0].removeprefix("0-").partition("%")
-            named = [f"{new}[]"]
-            started = [f"{new}[{index}]" for index in range(int(end) + 1)]
-            known[named[0]] = job | {"job_state": "B", "is_array": True}
-            for one in started:
-                known[one] = job | {"array": named[0], "most": int(most or 1000), "depend": {}}
+        known[new] = job
     own = {name: value for name, value in os.environ.items() if name != "PBS_JOBCOOKIE"}
-    for one in started:
-        argv = [sys.executable, "-I", "-S", __file__, "mom", one]
-        with (SITE / f"{one}.mom").open("wb") as log:
-            subprocess.Popen(
-                argv,
-                env=own,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-    print(f"{named[0]}.{SERVER}")
+    with (SITE / f"{new}.mom").open("wb") as log:
+        subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__, "mom", new],
+            env=own,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    print(f"{new}.{SERVER}")
     return 0
 
 
@@ -135,13 +124,13 @@ def qdel(words):
 
 def qselect(words):
     with jobs() as known:
-        print("\n".join(f"{one}.{SERVER}" for one, job in known.items() if "array" not in job))
+        print("\n".join(f"{one}.{SERVER}" for one in known))
     return 0
 
 
 def qstat(words):
     if words in (["-Bf"], ["-B"]):
-        print(f"Server: {SERVER}\n    max_array_size = 100\n    job_history_enable = True")
+        print(f"Server: {SERVER}\n    job_history_enable = True")
         print("    default_queue = workq\n    pbs_version = stand-in")
     elif words == ["-Qf"]:
         print("Queue: workq\n    enabled = True\n    started = True")
@@ -160,7 +149,7 @@ def _show(asked):
                 print(f"qstat: Unknown Job Id {one}", file=sys.stderr)
                 code = 153
         for job_id, job in known.items():
-            if job_id not in asked and job.get("array") not in asked:
+            if job_id not in asked:
                 continue
             print(f"Job Id: {job_id}.{SERVER}")
             if job["limit_s"]:
@@ -214,13 +203,12 @@ def may_start(job_id):
             return "never"
         job["job_state"], job["Hold_Types"] = ("H", "s") if fate == "wait" else ("Q", "n")
         running = [one for one in known.values() if one["job_state"] == "R"]
-        siblings = [one for one in running if one.get("array") == job.get("array") is not None]
         used = dict.fromkeys(HOSTS, 0)
         for one in running:
             for host in one["hosts"]:
                 used[host] += one["cpus"]
         free = [host for host in HOSTS if used[host] + job["cpus"] <= CPUS]
-        if fate == "wait" or len(siblings) >= job.get("most", 1000):
+        if fate == "wait":
             return None
         if len(free) < job["nodes"]:
             job["comment"] = "Not Running: Not enough free nodes available"
@@ -254,7 +242,6 @@ def run(job_id, hosts):
     aux.mkdir(exist_ok=True)
     (aux / job_id).write_text("".join(f"{host}\n" for host in hosts))
     cookie = f"{SITE}/{job_id}"
-    index = re.findall(r"\[(\d+)\]", job_id)
     environment = {
         **{name: os.environ[name] for name in ("HOME", "PBS_SITE")},
         "PATH": "/bin:/usr/bin",
@@ -263,9 +250,8 @@ def run(job_id, hosts):
         "PBS_NODEFILE": str(aux / job_id),
         "NCPUS": str(job["cpus"]),
         "OMP_NUM_THREADS": str(job["cpus"]),
-        **({"PBS_ARRAY_INDEX": index[0]} if index else {}),
     }
-    with Path(job["output"].replace("^array_index^", *index or "0")).open("wb") as said:
+    with Path(job["output"]).open("wb") as said:
         process = subprocess.Popen(
             job["command"],
             env=environment,
@@ -298,12 +284,8 @@ def run(job_id, hosts):
 
 
 def note_end(job, known, *, substate):
-    """End a job, an array with its last job, and drop what waited for it to end well, whatever that
-    waits for by now."""
+    """End a job, and drop what waited for it to end well, whatever that waits for by now."""
     job |= {"job_state": "F", "substate": substate, "mtime": ctime()}
-    parts = [one for one in known.values() if one.get("array") == job.get("array", "")]
-    if parts and all(one["job_state"] == "F" for one in parts):
-        known[job["array"]] |= {"job_state": "F", "Exit_status": 0}  # whatever theirs are
     for other in job["depend"].get("beforeok", ()) if job.get("Exit_status") != 0 else ():
         known[other]["is_dropped"] = True
 

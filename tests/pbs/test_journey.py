@@ -10,13 +10,9 @@ from counting import COUNT
 from pbs_cluster import REAL
 
 
-def test_detect_writes_a_profile_and_what_can_never_start_is_refused(user):
+def test_detect_writes_a_profile(user):
     text = user("cluster", "detect", "--scheduler", "pbs").stdout
     assert "scheduler: pbs" in text
-    if not REAL:
-        assert "queue closed is disabled" in refused(user, "--partition", "closed")
-    assert "queues are: workq" in refused(user, "--partition", "wrokq")
-    assert "resources.nodes is 99, but PBS has 2" in refused(user, "--nodes", "99")
 
 
 def refused(user, *words):
@@ -30,7 +26,7 @@ def refused(user, *words):
 def test_doctor_examines_the_server(user):
     found = json.loads(user("doctor", "--scheduler", "pbs", "--no-job", "--json").stdout)
     states = {finding["name"]: finding["state"] for finding in found}
-    assert (states["commands"], states["controller"]) == ("pass", "pass")
+    assert states["controller"] == "pass"
 
 
 @pytest.mark.skipif(bool(REAL), reason="only the stand-in loses a command")
@@ -56,27 +52,3 @@ def test_cancel_ends_the_known_job_though_qstat_says_nothing(user):
     assert f"PBS was told to end {run.read_job_id()}; whether anything is left" in done.stderr
     user.cluster.wait_for_end(run.read_job_id())
     assert json.loads(user("status", run.id, "--json").stdout)[0]["state"] == "cancelled"
-
-
-def test_a_sweep_runs_on_several_clusters_of_one_scheduler(user):
-    boxes = {"scheduler": "pbs"}
-    clusters = {"boxes": boxes, "more": boxes, "laptop": {"scheduler": "local"}}
-    user.write("hpcdist.yaml", json.dumps({"clusters": clusters}))
-    user.write("count.py", COUNT)
-    user.write("gate", "")
-    words = ("--sweep", "cluster=boxes,more", "--set", "launch.device=cpu")
-    swept = json.loads(user("submit", "count.py", *words, "--wait", "--json").stdout)
-    assert swept["scheduler"] == "pbs"
-    assert [(run["point"], run["verdict"]["state"]) for run in swept["runs"]] == [
-        ({"cluster": name}, "done") for name in ("boxes", "more")
-    ]
-    listed = json.loads(user("runs", "--json").stdout)
-    assert [(run["scheduler"], run["cluster"]) for run in listed] == [
-        ("pbs", "boxes"),
-        ("pbs", "more"),
-    ]
-    said = refused(user, *words, "--cluster", "boxes")
-    assert "--sweep cluster and --cluster boxes contradict each other" in said
-    said = refused(user, "--sweep", "cluster=boxes,laptop")
-    assert "the sweep is for pbs and local, must be for one" in said
-    assert "there is no cluster called 'box'" in refused(user, "--sweep", "cluster=boxes,box")

@@ -300,8 +300,3 @@ def test_the_same_command_twice_at_once_submits_twice(laptop, tmp_path):
         calls = [threads.submit(laptop, *words, ssh=ssh) for _ in range(2)]
     assert all("not submitted again" not in call.result()[1] for call in calls)
     assert len(set((tmp_path / "work" / "heard").read_text().split())) == 2
-
-
-def test_another_version_is_told_with_the_command_that_brings_them_together(laptop):
-    _, err = laptop("runs", ssh="false", HPCDIST_SERVED="9.9")
-    assert f"note: this host has hpcdist {hpcdist.__version__}, your machine 9.9" in err

@@ -10,9 +10,8 @@ import pytest
 from another_user import NOBODY, as_nobody, needs_root
 from harness import submit_run
 
-from hpcdist.base import files, ownership
+from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError
-from hpcdist.base.ownership import root_in_namespace
 from hpcdist.cli.main import main
 from hpcdist.doctor.examine import examine_folder
 from hpcdist.job import load_job
@@ -133,7 +132,7 @@ def test_nothing_is_submitted_where_strangers_may_exchange_it(reachable, script,
     assert how in caught.value.hint
     assert caught.value.exit_code == 2
     assert sorted(reachable.rglob("*")) == before
-    finding = examine_folder(runs, is_shared=False)
+    finding = examine_folder(runs)
     assert (finding.state, how in finding.advice) == ("FAIL", True)
     assert f"{runs} is not private: {said}" in finding.detail
 
@@ -146,7 +145,7 @@ def test_a_folder_that_a_projects_group_may_write_is_used_and_doctor_names_it(re
     os.chown(folder, 0, NOBODY)
     folder.chmod(0o2770)
     make_runs_folder(runs)
-    finding = examine_folder(runs, is_shared=False)
+    finding = examine_folder(runs)
     assert finding.state == "warn"
     assert f"can be written by the group {GROUP}" in finding.detail
     assert "private" not in finding.detail
@@ -157,31 +156,13 @@ def test_a_folder_above_that_belongs_to_the_leader_of_a_project_is_used(reachabl
     runs = own(reachable / "project" / "runs")
     os.chown(runs.parent, NOBODY, NOBODY)
     make_runs_folder(runs)
-    assert examine_folder(runs, is_shared=False).state == "warn"
+    assert examine_folder(runs).state == "warn"
 
 
 def test_a_sticky_folder_of_roots_above_is_no_door(reachable):
     runs = own(reachable / "runs")  # in /tmp
     make_runs_folder(runs)
-    assert examine_folder(runs, is_shared=False).detail.endswith("writable and private")
-
-
-def test_root_is_trusted_under_whatever_number_a_container_shows_it():
-    everyone, only_user = "         0          0 4294967295\n", "      1000       1000          1\n"
-    assert root_in_namespace(everyone, "65534\n") == 0
-    assert root_in_namespace("         0       1000          1\n", "65534\n") == 0
-    assert root_in_namespace(only_user, "65534\n") == 65534
-
-
-@needs_root
-def test_a_folder_of_unknown_owner_is_trusted_above_the_runs_only(reachable, monkeypatch):
-    monkeypatch.setattr(ownership, "_root_here", lambda: NOBODY)
-    runs = own(reachable / "project" / "runs")
-    os.chown(runs.parent, NOBODY, NOBODY)
-    make_runs_folder(runs)
-    os.chown(runs, NOBODY, NOBODY)
-    with pytest.raises(RunDirectoryError, match="belongs to nobody"):
-        make_runs_folder(runs)
+    assert examine_folder(runs).detail.endswith("writable and private")
 
 
 @needs_root
@@ -189,7 +170,7 @@ def test_a_group_that_has_the_user_alone_is_no_door(reachable):
     runs = own(reachable / "runs")
     runs.chmod(0o770)  # of root, group root: as a umask of 002 makes it
     make_runs_folder(runs)
-    assert examine_folder(runs, is_shared=False).detail.endswith("writable and private")
+    assert examine_folder(runs).detail.endswith("writable and private")
 
 
 @pytest.mark.parametrize("what", ["another run", "a link to another run", "a link to a folder"])

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import subprocess
 
 import pytest
@@ -14,11 +13,12 @@ from hpcdist.base import files
 from hpcdist.base.ownership import check_own_folder
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job import load_job
+from hpcdist.machine.process import identify
 from hpcdist.runs.run import Run
-from hpcdist.schedulers import submitting
+from hpcdist.schedulers import hosts, submitting
+from hpcdist.schedulers import local as local_scheduler
 from hpcdist.schedulers.base import JobPlace, Target
 from hpcdist.schedulers.local import scheduler as local
-from hpcdist.schedulers.lsf import hosts
 from hpcdist.schedulers.slurm.slurm import scheduler as slurm
 from hpcdist.schedulers.tasks import AgentTask
 
@@ -112,11 +112,11 @@ def queued(reachable, monkeypatch):
     (reachable / "train.py").write_text(f"open({str(reachable / 'trained')!r}, 'w')")
     waiting = []
 
-    def wait(executor, argv, name, environment, cwd):
-        waiting.append(environment["SUBMITIT_LOCAL_COMMAND"])
-        return 7
+    def wait(argv, log, environment):
+        waiting.append(argv)
+        return identify(os.getpid())
 
-    monkeypatch.setattr(submitting.LocalExecutor, "start", wait)
+    monkeypatch.setattr(local_scheduler, "start_in_background", wait)
     run = submit_run(load_job("train.py"), reachable / "runs")
     script = run.script_file.read_text()  # schedulers keep it
     run.path.parent.chmod(0o777)
@@ -194,8 +194,8 @@ def test_tasks_that_others_could_have_changed_are_not_carried_out(queued, reacha
 
 def test_the_script_that_is_executed_here_is_not_read_from_where_it_could_be_exchanged(queued):
     run, start = queued
-    (command,) = start.commands
-    assert shlex.split(command) == ["/bin/bash", "-c", run.script_file.read_text()]
+    (argv,) = start.commands
+    assert argv[-2:] == [run.script_file.read_text(), str(run.submitit_folder)]
 
 
 @needs_root
@@ -205,7 +205,13 @@ def test_nothing_is_written_for_the_hosts_of_a_job_where_the_folder_is_somebody_
 ):
     os.chown(run.path / which, NOBODY, NOBODY)
     before = sorted(run.path.rglob("*"))
-    options = {"--logs": run.submitit_folder, "--job": "7", "--nodes": 1, "--launcher": "x"}
+    options = {
+        "--scheduler": "lsf",
+        "--logs": run.submitit_folder,
+        "--job": "7",
+        "--nodes": 1,
+        "--launcher": "x",
+    }
     words = [str(word) for option in options.items() for word in option]
     monkeypatch.setattr("sys.argv", ["hosts", *words, "--", "true"])
     with pytest.raises(SystemExit, match=r"belongs to nobody, .*: nothing of it was run"):

@@ -15,7 +15,7 @@ from hpcdist.runs.snapshot import NoWorkTreeError, copy_code, plan_snapshot, rea
 from hpcdist.runs.spec import RunSpec, UsedSnapshot
 from hpcdist.submission.plan import PlannedSubmission, plan_run, planned_scripts
 from hpcdist.submission.submit import write_spec
-from hpcdist.submission.workspace import LIMIT_VARIABLE, plan_workspace
+from hpcdist.submission.workspace import plan_workspace
 
 
 def git(folder, *arguments):
@@ -193,22 +193,9 @@ def test_a_tree_over_the_limit_is_refused_with_its_largest_files(tree, runs):
         plan(tree, runs, limit_bytes=4e6)
     assert "has 5 MB in 5 files, more than the 4 MB" in caught.value.message
     assert "the largest: big.bin (3 MB), less.bin (2 MB)" in caught.value.message
-    assert all(word in caught.value.hint for word in (".gitignore", "--no-snapshot", "limit"))
+    assert all(word in caught.value.hint for word in (".gitignore", "--no-snapshot"))
     write(tree / ".gitignore", "*.bin\n")
     assert plan(tree, runs, limit_bytes=4e6)
-
-
-def test_the_limit_comes_from_the_environment(tree, monkeypatch, script_job):
-    write(tree / "big.bin", "x" * 2_000_000)
-    job = script_job(tree / "train.py")
-    monkeypatch.setenv(LIMIT_VARIABLE, "1")
-    with pytest.raises(UserError, match="more than the 1 MB"):
-        plan_workspace(job, wanted=True)
-    monkeypatch.setenv(LIMIT_VARIABLE, "3")
-    assert plan_workspace(job, wanted=True).snapshot
-    monkeypatch.setenv(LIMIT_VARIABLE, "much")
-    with pytest.raises(UserError, match="is 'much', must be a number of MB"):
-        plan_workspace(job, wanted=True)
 
 
 def test_outside_of_git_a_snapshot_is_refused_if_asked_for_and_else_noted(
@@ -352,14 +339,13 @@ def test_a_job_submitted_from_below_the_root_runs_below_the_root_of_the_snapshot
     assert workspace.job(loaded(tree).job).script == str(runs / "RUN/code/train.py")
 
 
-def test_a_script_that_is_not_in_the_snapshot_stays_where_it_is_and_is_noted(tree, runs):
+def test_a_script_that_is_not_in_the_snapshot_stays_where_it_is(tree, runs):
     outside = write(tree.parent / "other.py", "pass")
     hidden = write(tree / "data/hidden.py", "pass")
     for script in (outside, hidden):
         job = load_job(script).job
         workspace = plan_workspace(job, wanted=True, runs=runs)
         assert workspace.job(job).script == str(script)
-        assert f"{script} is not among the files" in workspace.notes[0]
 
 
 def test_python_finds_modules_of_the_tree_in_the_snapshot(tree, runs, monkeypatch):

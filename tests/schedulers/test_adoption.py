@@ -58,11 +58,6 @@ def test_a_run_is_left_by_its_own_job_alone_and_adopted_by_the_next(
     assert begin(tmp_path, "12") == "12"
 
 
-def test_a_claim_that_is_no_id_is_nobodys(tmp_path):
-    (tmp_path / "task-0.job").write_text("all of them\x1b[2J")
-    end_unless_adopted(tmp_path, 0, "11")
-
-
 @pytest.mark.parametrize("comes_first", ["submission", "job"])
 def test_the_submission_names_the_job_that_has_the_run(tmp_path, monkeypatch, comes_first):
     run = Run(tmp_path / "count-1")

@@ -1,10 +1,7 @@
 """This machine as a cluster: how ranks are laid out, and what state runs are in."""
 
-import contextlib
 import json
 import os
-import random
-import socket
 import subprocess
 import time
 
@@ -57,13 +54,12 @@ def test_an_uneven_number_of_ranks_is_pinned_nowhere(plan):
 def test_without_gpus_it_is_said_once_what_is_used_instead(plan):
     (note,) = plan(nodes=2, gpus=2).notes
     cpus = len(os.sched_getaffinity(0))
-    assert note.startswith(f"as launch.device says: 4 ranks on {cpus} CPUs, ")
-    assert note.endswith("each, with gloo")
+    assert note == f"as launch.device says: 4 ranks on {cpus} CPUs, with gloo"
 
 
-@pytest.mark.parametrize(("nodes", "gpus"), [(100_000, 1), (1, 1_024_000), (65_100, 1_024)])
-def test_more_ranks_than_the_memory_holds_are_refused(plan, script_job, nodes, gpus):
-    with pytest.raises(JobError, match=f"{nodes} nodes x {gpus} gpus are {nodes * gpus} ranks"):
+@pytest.mark.parametrize(("nodes", "gpus"), [(100_000, 1), (1, 1_024_000)])
+def test_more_ranks_than_the_memory_holds_are_refused(plan, nodes, gpus):
+    with pytest.raises(JobError, match=f"{nodes * gpus} ranks on this machine need at least"):
         plan(nodes=nodes, gpus=gpus)
 
 
@@ -74,38 +70,6 @@ def test_cuda_without_gpus_is_refused(plan, monkeypatch):
     with pytest.raises(JobError, match=r"launch\.backend is nccl, which needs GPUs"):
         plan(device="auto", backend="nccl")
     assert plan(device="auto").notes[0].startswith("no GPU here: 1 rank on ")
-
-
-def hold_ports(held, number):
-    """Listen on so many ports in a row, wherever they are free; returns the first."""
-    while True:
-        first = random.randrange(10_000, 19_000)
-        with contextlib.ExitStack() as found:
-            try:
-                for port in range(first, first + number):
-                    taken = found.enter_context(socket.socket())
-                    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    taken.bind(("127.0.0.1", port))
-                    taken.listen()
-            except OSError:
-                continue
-            held.enter_context(found.pop_all())
-            return first
-
-
-@pytest.mark.parametrize(("nodes", "left_free"), [(1, 0), (2, 0), (2, 1)])
-def test_a_port_range_that_is_all_taken_is_refused(plan, nodes, left_free):
-    with contextlib.ExitStack() as held:
-        first = hold_ports(held, 4)
-        ports = (first, first + 3 + left_free)
-        with pytest.raises(JobError, match=f"launch.port_range is {ports[0]} to {ports[1]}: fewer"):
-            plan(nodes=nodes, port_range=ports)
-    assert plan(nodes=nodes, port_range=ports)
-
-
-def test_a_port_range_the_wrong_way_round_is_told_as_such(plan):
-    with pytest.raises(JobError, match="30000 to 20000: the first port comes after the last"):
-        plan(port_range=(30_000, 20_000))
 
 
 # GPUs.
@@ -129,11 +93,10 @@ def test_too_few_idle_gpus_are_refused_with_who_holds_the_others():
     with pytest.raises(JobError) as caught:
         choose_gpus([gpu(0), BUSY, HIDDEN], 2)
     assert caught.value.message == (
-        "2 GPUs are asked for (nodes x gpus), 1 of 3 are idle: GPU 0; in use: "
-        "GPU 1 (H1): 40.0 of 80.0 GB in use by python (pid 41, user ann); "
-        "GPU 2 (H1): 5.0 of 80.0 GB in use by a process that cannot be seen from here"
+        "2 GPUs are asked for (nodes x gpus), 1 of 3 are idle; GPU 1 is in use by python (pid 41, "
+        "user ann); GPU 2 is in use by a process of another user"
     )
-    with pytest.raises(JobError, match=r"0 of 0 are idle: none$"):
+    with pytest.raises(JobError, match=r"0 of 0 are idle$"):
         choose_gpus([], 1)
 
 

@@ -2,13 +2,11 @@
 
 import json
 import os
-import shutil
 
 import pytest
 from cluster_user import User, job_id
 
 from hpcdist.runs.run import all_runs
-from hpcdist.schedulers.slurm.site import parse_setting
 
 STAY = """\
 import os, sys, time
@@ -28,10 +26,6 @@ def impatient(user):
     """Where the controller is down: what is waited for in vain is not waited for long."""
     with user.cluster.impatient_commands():
         yield
-
-
-def cluster_name(cluster):
-    return parse_setting(cluster.run("scontrol", "show", "config").stdout, "ClusterName")
 
 
 def state(user, run, **options):
@@ -71,44 +65,6 @@ def test_a_sweep_without_an_answer_is_kept_and_can_be_cancelled(user):
     assert user("cancel", sweep).returncode == 0
     assert [run.read_verdict().state for run in runs] == ["cancelled", "cancelled"]
     assert user.cluster.queue() == []
-
-
-@pytest.fixture
-def sbatch_times_out(user, tmp_path):
-    """Environment in which sbatch calls a command, and then says that it got no answer."""
-
-    def environment(command):
-        folder = tmp_path / "bin"
-        folder.mkdir()
-        before = user.cluster.environment
-        real = shutil.which("sbatch", path=before["PATH"])
-        (folder / "sbatch").write_text(
-            f'#!/bin/bash\n[ "$1" = --version ] && exec {real} "$@"\n{command} "$@" > /dev/null\n'
-            "echo 'sbatch: error: Batch job submission failed: Socket timed out' >&2\nexit 1\n"
-        )
-        (folder / "sbatch").chmod(0o755)
-        return before | {"PATH": f"{folder}{os.pathsep}{before['PATH']}"}
-
-    return environment
-
-
-def test_a_job_whose_id_sbatch_did_not_tell_is_found_by_its_name(user, sbatch_times_out):
-    real = shutil.which("sbatch", path=user.cluster.environment["PATH"])
-    go = user.folder / "go"
-    go.touch()
-    script = user.write("stay.py", STAY)
-    done = user("submit", script, "--", go, env=sbatch_times_out(real))
-    assert done.returncode == 0, done.stderr
-    (run,) = all_runs(user.folder / "runs")
-    assert f"sbatch gave up, but its job {job_id(run)} is there" in done.stderr
-    user.done(run)
-
-
-def test_what_slurm_has_not_after_a_time_out_was_not_submitted(user, sbatch_times_out):
-    done = user("submit", user.write("stay.py", STAY), env=sbatch_times_out("true"))
-    assert done.returncode == 3
-    assert "nothing was submitted" in done.stderr
-    assert all_runs(user.folder / "runs") == []
 
 
 @pytest.mark.usefixtures("impatient")
@@ -153,12 +109,10 @@ def test_a_run_and_who_waits_for_it_outlive_a_restart_of_the_controller_and_lost
         assert "the other accounting of slurm are not known" in " ".join(done.stderr.split())
 
 
-def test_a_run_is_known_by_its_cluster_and_by_id_and_name_of_its_job_or_by_the_name_alone(user):
+def test_a_run_is_known_by_id_and_name_of_its_job_or_by_the_name_alone(user):
     run = user.submit(user.write("stay.py", STAY), "--", user.folder / "go")
     user.wait_for_line(run, "up")
     submission = json.loads(run.submission_file.read_text())
-    assert submission["cluster"] == cluster_name(user.cluster)
-
     run.submission_file.write_text(json.dumps(submission | {"job_name": "of-before"}))
     os.utime(run.agent_file(0), (0, 0))
     user.cluster.wait_for(lambda: run.agent_file(0).stat().st_mtime > 0)
@@ -170,17 +124,6 @@ def test_a_run_is_known_by_its_cluster_and_by_id_and_name_of_its_job_or_by_the_n
     run.submission_file.write_text(json.dumps(submission))
     assert state(user, run) == "running"
     assert not run.missed_file.exists()
-
-    elsewhere = submission | {"cluster": "other", "job_id": "999999"}
-    run.submission_file.write_text(json.dumps(elsewhere))
-    (status,) = json.loads(user("status", run.id, "--json").stdout)
-    assert status["state"] == "unknown"
-    assert status["reason"].startswith("it was submitted to cluster other")
-    refused = user("cancel", run.id)
-    assert refused.returncode == 3
-    assert f"{run.id} cannot be cancelled here, but on the cluster other" in refused.stderr
-    assert not run.cancel_file.exists()
-    assert run.read_verdict() is None
 
     run.submission_file.unlink()  # as of a submission that was killed before it knew the id
     assert state(user, run) == "running"

@@ -86,18 +86,12 @@ def test_an_allocation_that_has_ended_is_refused(shell, slurm):
     assert f"job {shell.job_id}, which SLURM_JOB_ID names" in done.stderr
 
 
-def test_a_step_with_the_time_limit_of_the_profile_is_seen_and_cancelled_from_another_shell(
-    shell, slurm
-):
-    profile = "default: lab\nclusters: {lab: {time_limit_min: 7}}\n"
-    (shell.folder / "hpcdist.yaml").write_text(profile)
+def test_a_step_is_seen_and_cancelled_from_another_shell(shell, slurm):
     with shell.start("work.py", "--here", "--", "600") as command:
         assert command.stdout.readline().startswith("[rank ")
         (status,) = json.loads(shell("hpcdist", "status", "last", "--json").stdout)
-        limits = shell("squeue", "--steps", "--noheader", f"--jobs={shell.job_id}", "--format=%l")
         ended = shell("hpcdist", "cancel", "last", "--json")
         _, said = command.communicate(timeout=150)
-    assert "7:00" in limits.stdout.split()
     assert status["state"] == "running"
     assert [seen["host"] for seen in status["hosts"]] == ["127.0.1.1", "127.0.1.2", "127.0.1.3"]
     (answer,) = json.loads(ended.stdout)
@@ -105,25 +99,6 @@ def test_a_step_with_the_time_limit_of_the_profile_is_seen_and_cancelled_from_an
     assert "cancelled" in said
     slurm.wait_for(lambda: shell.steps() == [])
     assert [job.id for job in slurm.queue()] == [shell.job_id]
-
-
-def test_two_runs_share_an_allocation_and_ctrl_c_ends_one_step_and_never_the_allocation(
-    shell, slurm
-):
-    with shell.start("work.py", "--here", "--", "600") as first:
-        assert first.stdout.readline().startswith("[rank ")
-        done = shell.submit("work.py", "--here", "--", "0")
-        slurm.wait_for(lambda: len(shell.steps()) == 1)
-        still_there = first.poll() is None
-        first.send_signal(signal.SIGINT)
-        _, said = first.communicate(timeout=150)
-    assert done.returncode == 0, done.stderr
-    assert still_there
-    assert first.returncode == 130
-    assert f"run {shell.runs[0].id} cancelled" in said
-    slurm.wait_for(lambda: shell.steps() == [])
-    assert [job.id for job in slurm.queue()] == [shell.job_id]
-    assert shell.runs[0].read_verdict().state == "cancelled"
 
 
 def test_a_step_that_finds_no_room_waits_and_can_be_given_up(shell, slurm):

@@ -2,12 +2,11 @@
 
 import os
 import re
-import shlex
 
 import pytest
 
 from hpcdist.job import load_job
-from hpcdist.schedulers import submitting
+from hpcdist.schedulers import local
 from hpcdist.submission.plan import PlannedSubmission, plan_run, planned_scripts
 from hpcdist.submission.submit import submit
 
@@ -23,11 +22,10 @@ def test_render_prints_what_the_scheduler_gets(name, tmp_path, monkeypatch, writ
     sent = tmp_path / "sent"
     if name == "local":
 
-        def start(executor, argv, name, environment, cwd):
-            sent.write_text(shlex.split(environment["SUBMITIT_LOCAL_COMMAND"])[2])
-            return 7
+        def start(argv, log, environment):
+            sent.write_text(argv[-2])
 
-        monkeypatch.setattr(submitting.LocalExecutor, "start", start)
+        monkeypatch.setattr(local, "start_in_background", start)
     else:
         command, text = COMMANDS[name]
         (tmp_path / "bin").mkdir()

@@ -79,15 +79,14 @@ def test_secret_arguments_reach_the_agent_and_nothing_that_is_shown(
     script_job, write_script, tmp_path
 ):
     job = script_job(write_script("pass"), f"--api-key={SECRET}", "--password", SECRET, "--n", 3)
-    url = "https://ann:pw-of-ann@host/x"
     flags = {"args": Flag(name="--set args", value=job.args, text=f"[--password, {SECRET}]")}
-    loaded = LoadedJob(job=job, source="x.py", overrides=[f"args=[--password, {SECRET}]", url])
+    loaded = LoadedJob(job=job, source="x.py")
     planned = plan_run(loaded, scheduler="local")
     submitted = PlannedSubmission(points=[Point(index=0, flags=flags)], plans=[planned])
     made = submission.Submission(submitted, tmp_path)
     made.make_runs(*lay_out(made.planned))
     (run,) = made.runs
-    assert files_with(tmp_path, SECRET.encode(), b"pw-of-ann") == [run.private_file]
+    assert files_with(tmp_path, SECRET.encode()) == [run.private_file]
     assert run.private_file.stat().st_mode & 0o777 == 0o600
     spec = run.read_spec()
     assert spec.job["args"] == ["--api-key=***", "--password", "***", "--n", "3"]

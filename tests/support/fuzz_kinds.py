@@ -194,7 +194,7 @@ train:
 launch: {port_range: [20000, 20100], hang_timeout_s: 60}
 """
 _COMPARISON = b"""\
-allreduce: {sizes: [1024, 4096], dtype: float32}
+allreduce: {sizes: [1024, 4096], check: true}
 workload: allreduce
 resources:
   nodes: 1

@@ -124,7 +124,9 @@ def test_max_steps_end_a_training_in_an_epoch_and_its_end_is_saved_when_steps_ar
     done = train_ranks(make_job(train={"max_steps": max_steps}, checkpoint=every), 2)
     assert done.exit_codes == [0, 0]
     epoch, left = divmod(max_steps, 7)
-    assert done.state()["position"] == {"step": max_steps, "epoch": epoch, "samples": left * 32}
+    position = done.state()["position"]
+    found = (position["step"], position["epoch"], position["samples"])
+    assert found == (max_steps, epoch, left * 32)
     assert done.events("evaluate")[-1]["step"] == max_steps
     steps = [event["step"] for event in done.events("checkpoint")]
     assert steps == sorted({*range(5, max_steps + 1, 5), max_steps})

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from hpcdist.agent.messages import Exited
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED
-from hpcdist.base.terminal_lines import end_of_log
+from hpcdist.base.terminal_lines import last_lines
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.rank.board import RankProgress
 from hpcdist.rank.context import RankOrder
@@ -101,7 +101,7 @@ def _report_by_agent(
     log = run.log_file(order.rank, order.attempt)
     text, trace, lack = killer or "", None, None
     if killed_by not in {None, "SIGKILL", "SIGTERM"}:  # these come from outside
-        said, mark, crash = "\n".join(end_of_log(log, _CRASH_LINES)).rpartition(_CRASH_MARK)
+        said, mark, crash = "\n".join(last_lines(log, _CRASH_LINES)).rpartition(_CRASH_MARK)
         trace = mark + crash if mark else None
         if killed_by == "SIGABRT" and not text:
             text = "\n".join((said if mark else crash).strip().splitlines()[-_LAST_LINES:])
@@ -110,7 +110,7 @@ def _report_by_agent(
         # What a rank recorded that ended well may be cut.
         lack = full_disk(None, [run.path] if is_well else places_of_writing(run.path))
     if code is not None and not is_well and not text and lack is None:
-        lines = "\n".join(end_of_log(log, _LAST_LINES)).strip().splitlines()
+        lines = "\n".join(last_lines(log, _LAST_LINES)).strip().splitlines()
         text = f"the log ends with {lines[-1].strip(' =')!r}" if lines else ""  # argparse says why
     is_killed = killer is not None
     return replace(NO_REPORT, text=text, traceback=trace, lack=lack, out_of_memory=is_killed)

@@ -9,8 +9,7 @@ depends on the place, so that exchanged parts are seen, too.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +17,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hpcdist.bench.allreduce.bandwidth import bus_bandwidth
 from hpcdist.bench.cells import TimedCell, percentile, timed_cell
 from hpcdist.bench.ranks import num_affordable
 from hpcdist.job.spec import Allreduce
@@ -31,91 +29,70 @@ class WrongSumError(RuntimeError):
     """An all-reduce gave wrong numbers."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """All-reduces of one size."""
-
-    num_ranks: int
-    num_bytes: int
-    total_time_s: float
-    """Time of all calls together, on the slowest rank."""
-    times_s: list[float]
-    """Time of each call, on the slowest rank."""
-
-    def to_cell(self, table: str, keys: Mapping[str, int | str], **fields: Any) -> TimedCell:
-        """Return the figures as a cell of a table, with the bus bandwidth by the mean time."""
-        mean_s = self.total_time_s / len(self.times_s)
-        more = {
-            "median_time_s": percentile(self.times_s, 0.5),
-            "p95_time_s": percentile(self.times_s, 0.95),
-            "algorithm_bytes_per_s": bus_bandwidth(self.num_bytes, mean_s, 2),  # the size over time
-        }
-        rate = bus_bandwidth(self.num_bytes, mean_s, self.num_ranks)
-        fields = {"rate": rate, "more": more, **fields}
-        return timed_cell(table, keys, self.times_s, mean_s=mean_s, **fields)
-
-
 def measure_all_reduce(
-    buffer: Tensor,
-    setting: Allreduce,
-    *,
-    group: Any = None,
-    alive: Callable[[], None] = lambda: None,
-) -> Measured:
-    """Time all-reduces of a whole buffer, in place, by all ranks of a group (None: all ranks).
+    buffer: Tensor, setting: Allreduce, *, alive: Callable[[], None] = lambda: None
+) -> TimedCell:
+    """Time all-reduces of a whole buffer, in place, by all ranks; times are the slowest rank's, and
+    the rate is the bus bandwidth by their mean.
 
     All ranks start each measurement together, after a barrier. `alive` is called after each
     all-reduce that the host has waited for. Raises WrongSumError; leaves zeros in the buffer.
     """
-    num_ranks = dist.get_world_size(group)
+    num_ranks = dist.get_world_size()
     if setting.check:
-        rank = dist.get_rank(group)
+        rank = dist.get_rank()
         _fill(buffer, rank=rank, num_ranks=num_ranks)
-        dist.all_reduce(buffer, group=group)
-        _require_sums(buffer, rank=dist.get_rank(), num_ranks=num_ranks)
+        dist.all_reduce(buffer)
+        _require_sums(buffer, rank=rank, num_ranks=num_ranks)
     buffer.zero_()  # what is added up again and again must not grow out of its type
 
-    is_on_gpu = buffer.device.type == "cuda"
-
-    def call() -> None:
-        dist.all_reduce(buffer, group=group)
-
     def time_calls(number: int) -> list[float]:
-        dist.barrier(group)
-        if is_on_gpu:
-            torch.cuda.synchronize(buffer.device)
-        return (_time_on_gpu if is_on_gpu else _time_on_cpu)(call, number, alive)
+        dist.barrier()
+        if buffer.device.type != "cuda":
+            return _time_on_cpu(buffer, number, alive)
+        torch.cuda.synchronize(buffer.device)
+        return _time_on_gpu(buffer, number, alive)
 
     for _ in range(setting.warmup):
         estimate_s = time_calls(1)[0]
     # The slowest rank's word, so that all do the same number.
-    estimate_s = _slowest([estimate_s], buffer.device, group)[0]
+    estimate_s = _slowest([estimate_s], buffer.device)[0]
     planned = num_affordable(setting.iterations, each_s=estimate_s, time_s=setting.max_time_s)
-    total_s, *times_s = _slowest(time_calls(planned), buffer.device, group)
-    return Measured(
-        num_ranks=num_ranks, num_bytes=buffer.nbytes, total_time_s=total_s, times_s=times_s
+    total_s, *times_s = _slowest(time_calls(planned), buffer.device)
+    algorithm_bytes_per_s = buffer.nbytes * planned / total_s
+    return timed_cell(
+        "all_reduce",
+        {"size_bytes": buffer.nbytes},
+        times_s,
+        mean_s=total_s / planned,
+        rate=algorithm_bytes_per_s * 2 * (num_ranks - 1) / num_ranks,
+        more={
+            "median_time_s": percentile(times_s, 0.5),
+            "p95_time_s": percentile(times_s, 0.95),
+            "algorithm_bytes_per_s": algorithm_bytes_per_s,
+        },
     )
 
 
-def _time_on_cpu(call: Callable[[], None], number: int, alive: Callable[[], None]) -> list[float]:
+def _time_on_cpu(buffer: Tensor, number: int, alive: Callable[[], None]) -> list[float]:
     """Return the seconds of all calls together, then those of each."""
     clock = time.perf_counter
     readings = [clock()]
     for _ in range(number):
-        call()
+        dist.all_reduce(buffer)
         readings.append(clock())
         alive()
     return [readings[-1] - readings[0], *(after - before for before, after in pairwise(readings))]
 
 
-def _time_on_gpu(call: Callable[[], None], number: int, alive: Callable[[], None]) -> list[float]:
+def _time_on_gpu(buffer: Tensor, number: int, alive: Callable[[], None]) -> list[float]:
     """Time calls by events on the stream, since the host only queues them."""
     make_event: Any = torch.cuda.Event  # has no types
     events = [make_event(enable_timing=True) for _ in range(number + 1)]
     begin_s = time.perf_counter()
     events[0].record()
     for event in events[1:]:
-        call()
+        dist.all_reduce(buffer)
         event.record()
     torch.cuda.synchronize()
     total_s = time.perf_counter() - begin_s
@@ -123,9 +100,9 @@ def _time_on_gpu(call: Callable[[], None], number: int, alive: Callable[[], None
     return [total_s, *(before.elapsed_time(after) / 1e3 for before, after in pairwise(events))]
 
 
-def _slowest(values: list[float], device: torch.device, group: Any) -> list[float]:
+def _slowest(values: list[float], device: torch.device) -> list[float]:
     tensor = torch.tensor(values, dtype=torch.float64, device=device)
-    dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=group)
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
     return list(tensor.tolist())
 
 

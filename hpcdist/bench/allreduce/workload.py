@@ -1,45 +1,28 @@
-"""The all-reduce benchmark: bandwidth and latency by size, then of each pair of nodes."""
+"""The all-reduce benchmark: bandwidth and latency by size.
+
+By the definitions of nccl-tests (doc/PERFORMANCE.md of github.com/NVIDIA/nccl-tests), the algorithm
+bandwidth is the size over the time. Of n ranks, each must send and receive at least 2 (n - 1) / n
+of the size, whatever the algorithm. The bus bandwidth is the algorithm bandwidth times that, so it
+can be compared with the speed of the hardware for any number of ranks.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from collections.abc import Sequence
 
 from hpcdist.base.errors import JobError
-from hpcdist.base.text import show_binary, show_bytes
-from hpcdist.bench.allreduce.bandwidth import (
-    Pair,
-    bus_bandwidth,
-    next_to_confirm,
-    pair_sentences,
-    plan_rounds,
-    size_sentence,
-    size_table,
-)
-from hpcdist.bench.cells import CellTable, Findings
+from hpcdist.base.text import format_time, number_of, show_binary, show_bytes
+from hpcdist.bench.cells import CellTable, Findings, TimedCell
 from hpcdist.bench.ranks import BenchmarkRank, process_group
 from hpcdist.job.check import check_each_once
 from hpcdist.job.spec import Allreduce, AllreduceJob
-from hpcdist.machine.memory import free_bytes
-from hpcdist.machine.process import boot_id
 from hpcdist.rank.context import RankContext, Workload
 
-if TYPE_CHECKING:
-    from hpcdist.bench.allreduce.measure import Measured
-
-NUMBER_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-_PAIR_BYTES = 16 << 20
-"""Size that pairs of nodes exchange: enough to fill a link, also a fast one."""
-_USABLE = 0.5
-"""Share of free memory: buffers of gloo and NCCL, and other programs, need the rest."""
-_PAIR_TABLE = CellTable(
-    name="pair", caption="pairs of nodes, by the median time", rate="bus_bytes_per_s", slowest=12
-)
+_NUMBER_BYTES = 4
 
 
 class AllreduceWorkload(Workload[AllreduceJob]):
-    """Measures all sizes, then all pairs of nodes."""
+    """Measures all sizes."""
 
     def check(self) -> None:
         setting = self.job.allreduce
@@ -47,19 +30,13 @@ class AllreduceWorkload(Workload[AllreduceJob]):
             raise JobError("allreduce.sizes is empty", hint="list at least one size in bytes")
         often = "allreduce.iterations says how often it is measured"
         check_each_once("allreduce.sizes", setting.sizes, hint=often, show="{:,}".format)
-        number_bytes = NUMBER_BYTES[setting.dtype]
         for size in setting.sizes:
-            if size % number_bytes:
+            if size % _NUMBER_BYTES:
                 raise JobError(
-                    f"allreduce.sizes has {size:,}, which is no multiple of the {number_bytes} "
-                    f"bytes of a {setting.dtype}",
-                    hint=f"take {max(1, size // number_bytes) * number_bytes:,}",
+                    f"allreduce.sizes has {size:,}, which is no multiple of the {_NUMBER_BYTES} "
+                    "bytes of a float32",
+                    hint=f"take {size // _NUMBER_BYTES * _NUMBER_BYTES:,}",
                 )
-        if setting.pairs and self.job.resources.nodes < 2:
-            raise JobError(
-                "allreduce.pairs is true, but resources.nodes is 1",
-                hint="ask for 2 nodes or more, with --nodes, or leave allreduce.pairs out",
-            )
 
     def preload(self) -> list[str]:
         return ["torch", "torch.distributed", "hpcdist.bench.allreduce.measure"]
@@ -73,30 +50,9 @@ class _AllreduceRank(BenchmarkRank):
     def __init__(self, context: RankContext, setting: Allreduce) -> None:
         import torch
 
-        tables = [size_table(setting.dtype, context.world_size), _PAIR_TABLE]
-        super().__init__(context, *tables[: 1 + setting.pairs])
-        self.setting = setting
-        device = torch.device(context.device)
-        self._is_on_cpu = device.type == "cpu"
-        free = free_bytes() if self._is_on_cpu else torch.cuda.mem_get_info(device)[0]
-        places = self.gather((context.node_rank, context.host, boot_id(), free))
-        nodes, hosts, machines, room_bytes = (list(each) for each in zip(*places, strict=True))
-        self._leaders = [nodes.index(node) for node in range(context.num_nodes)]
-        """First rank of each node."""
-        self._hosts = [hosts[rank] for rank in self._leaders]
-        self._machines = [machines[rank] for rank in self._leaders]
-        if self._is_on_cpu:  # else each GPU has its own memory
-            room_bytes = [
-                free // machines.count(machine)
-                for free, machine in zip(room_bytes, machines, strict=True)
-            ]
-        self._sizes = self._sizes_that_fit(room_bytes, hosts)
-        self._buffer = torch.zeros(
-            max(self._sizes) // NUMBER_BYTES[setting.dtype],
-            dtype=getattr(torch, setting.dtype),
-            device=device,
-        )
-        self._bandwidths: dict[Pair, float] = {}
+        super().__init__(context, size_table(context.world_size))
+        self._setting = setting
+        self._buffer = torch.zeros(max(setting.sizes) // _NUMBER_BYTES, device=context.device)
 
     def run(self) -> None:
         if self.context.world_size == 1:
@@ -104,82 +60,45 @@ class _AllreduceRank(BenchmarkRank):
                 "a single rank sends nothing, so this measures only the cost of a call: "
                 "use more --nodes or --gpus"
             )
-        rounds = plan_rounds(self._machines) if self.setting.pairs else []
-        plan: list[int | list[Pair]] = [*self._sizes, *rounds]
-        confirmed: set[Pair] = set()
-
-        def measure(planned: int | list[Pair]) -> None:
-            if isinstance(planned, int):
-                keys = {"size_bytes": planned}
-                self.record(self._measure(planned).to_cell("all_reduce", keys))
-                return
-            self._measure_round(planned)
-            # Pairs that are measured at once can disturb each other, and chance plays a part: a
-            # pair counts as slow only if it is slow a second time, alone.
-            pair = next_to_confirm(self._bandwidths, confirmed)
-            if planned is plan[-1] and pair is not None:
-                plan.append([pair])
-                confirmed.add(pair)
-
-        self.measure_all(plan, measure)
+        self.measure_all(self._setting.sizes, self._measure)
 
     def find(self) -> Findings:
         cells, num_ranks = self.cells("all_reduce"), self.context.world_size
-        on_sizes = size_sentence(cells, num_ranks, checked=self.setting.check)
-        return Findings(conclusions=[on_sizes, *pair_sentences(self._bandwidths, self._hosts)])
+        sentence = size_sentence(cells, num_ranks, checked=self._setting.check)
+        return Findings(conclusions=[sentence])
 
-    def _measure(self, size: int, group: Any = None) -> Measured:
+    def _measure(self, size: int) -> None:
         from hpcdist.bench.allreduce.measure import measure_all_reduce
 
-        return measure_all_reduce(
-            self._buffer[: size // NUMBER_BYTES[self.setting.dtype]],
-            self.setting,
-            group=group,
-            alive=self.context.progress.alive,
-        )
+        buffer = self._buffer[: size // _NUMBER_BYTES]
+        alive = self.context.progress.alive
+        self.record(measure_all_reduce(buffer, self._setting, alive=alive))
 
-    def _sizes_that_fit(self, room_bytes: list[int], hosts: list[str]) -> list[int]:
-        """Return the sizes that fit into the memory of the rank with the least, in all ranks."""
-        least = room_bytes.index(min(room_bytes))
-        usable = _USABLE * room_bytes[least]
-        mem_gb = self.context.job.resources.mem_gb if self._is_on_cpu else None
-        if mem_gb is not None:
-            usable = min(usable, _USABLE * mem_gb * 1e9 / self.context.local_world_size)
-        fitting = [size for size in self.setting.sizes if size <= usable]
-        too_large = [show_binary(size) for size in self.setting.sizes if size > usable]
-        why = (
-            f"rank {least} on {hosts[least]} must not use more than {show_bytes(usable)}, half of "
-            "its share of what is free, or of resources.mem_gb"
-        )
-        if not fitting:
-            raise RuntimeError(f"none of allreduce.sizes fits into memory; {why}")
-        if too_large:
-            self.note(f"left out for lack of memory: {', '.join(too_large)}; {why}")
-        return fitting
 
-    def _measure_round(self, pairs: list[Pair]) -> None:
-        """Measure pairs of nodes at the same time."""
-        import torch.distributed as dist
+def size_table(num_ranks: int) -> CellTable:
+    """Return the table of all-reduces of several sizes over all ranks."""
+    return CellTable(
+        name="all_reduce",
+        caption=f"all-reduce of float32 by size, slowest of {number_of(num_ranks, 'rank')}",
+        rate="bus_bytes_per_s",
+        x="size_bytes",
+    )
 
-        size = max([size for size in self._sizes if size <= _PAIR_BYTES] or [min(self._sizes)])
-        ranks = {pair: [self._leaders[node] for node in pair] for pair in pairs}
-        # All ranks make all groups, in the same order, so that their names are unique.
-        groups = {pair: dist.new_group(ranks[pair]) for pair in pairs}
-        own: dict[Pair, Measured] = {}
-        for pair, group in groups.items():
-            if self.context.rank in ranks[pair]:
-                own[pair] = self._measure(size, group)
-                dist.destroy_process_group(group)
-        outcomes = {pair: measured for of in self.gather(own) for pair, measured in of.items()}
-        for pair, measured in outcomes.items():
-            cell = measured.to_cell(
-                "pair",
-                {"nodes": "{} {}".format(*pair)},
-                hosts=[self._hosts[node] for node in pair],
-                note="measured alone" if len(pairs) == 1 else None,
-            )
-            # By the median: a slow link is slow each time, while a single stall of a busy node
-            # would pull the mean of a few all-reduces below any limit.
-            bandwidth = bus_bandwidth(size, cell.more["median_time_s"], 2)
-            self._bandwidths[pair] = bandwidth
-            self.record(msgspec.structs.replace(cell, rate=bandwidth))
+
+def size_sentence(cells: Sequence[TimedCell], num_ranks: int, *, checked: bool) -> str:
+    """Say the latency, of the smallest size, and the largest bandwidth."""
+    smallest = min(cells, key=lambda cell: cell.keys["size_bytes"])
+    best = max(cells, key=lambda cell: cell.rate or 0.0)
+    bandwidth = ""
+    if best.rate:  # one rank sends nothing
+        bandwidth = f", at most {show_bytes(best.rate)}/s bus bandwidth, with {_size(best)}"
+    return (
+        f"all-reduce over {number_of(num_ranks, 'rank')}: "
+        f"{format_time(smallest.more['median_time_s'])} with {_size(smallest)} "
+        f"(p95 {format_time(smallest.more['p95_time_s'])}){bandwidth}; "
+        f"{'all sums right' if checked else 'sums not checked'}."
+    )
+
+
+def _size(cell: TimedCell) -> str:
+    return show_binary(int(cell.keys["size_bytes"]))

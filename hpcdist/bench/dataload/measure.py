@@ -1,8 +1,7 @@
-"""Measuring one way of loading in one rank, while all ranks load; and training steps of a model."""
+"""Measuring one way of loading in one rank, while all ranks load."""
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from contextlib import closing
 
@@ -16,7 +15,6 @@ from hpcdist.bench.ranks import BenchmarkRank
 from hpcdist.data.batches import BatchSource
 from hpcdist.data.order import Share, derive_seed
 from hpcdist.job.spec import Dataload
-from hpcdist.machine.memory import proportional_bytes
 
 _LEAST_PASSES = 2
 """Passes of a turn at least, where the job wants so many: a single one has no spread."""
@@ -42,10 +40,6 @@ class Passes(Struct, kw_only=True):
     """By pass that counts."""
     first_batches_s: list[float] = []
     """Time to the first batch of each turn, with the start of its workers."""
-    first_pass_s: float = 0.0
-    """Length of the first pass, for which files may have to come from storage."""
-    worker_bytes: int = 0
-    """Memory of a worker, shared pages counted in part; 0 without workers."""
     parts_s: dict[str, float] = {}
     """Seconds per sample in each stage before the hand-over, in the rank itself."""
 
@@ -57,7 +51,6 @@ class Loader:
         self._rank, self._source, self._way, self._setting = rank, source, way, setting
         self._device = torch.device(rank.context.device)
         self._number = 0  # of passes: each has an order of its own
-        torch.set_num_threads(1 if way.workers else setting.threads)  # torch gives workers one
         own = self._order(-(-_STAGE_IMAGES // way.batch_size)).tolist()
         source.stages(own[:2])  # loads libraries, and pages of memory
         rank.largest(0.0)
@@ -66,21 +59,13 @@ class Loader:
     def measure(self, passes: int, batches: int, *, time_s: float) -> None:
         """Measure a turn: a first pass, then as many that count as fit into the time, and none
         after a stop."""
-        torch.set_num_threads(self._setting.threads)
         own, size = self.passes, self._way.batch_size
-        distinct = len(self._source) // (size * self._rank.context.world_size)  # no file twice
         estimate_s = self._rank.largest(sum(own.parts_s.values())) * size
         affordable = int(_FIRST_SHARE * time_s / estimate_s) if estimate_s else batches
-        number = max(1, min(batches, distinct, affordable))
-        self._source.forget(self._order(number).tolist())
+        number = max(1, min(batches, affordable))
         with closing(self._source.open(self._device)) as source:
             pass_s, first_s = self._pass(source, number)
-            workers = [child.pid for child in multiprocessing.active_children() if child.pid]
-            if workers:
-                mean_bytes = sum(map(proportional_bytes, workers)) / len(workers)
-                own.worker_bytes = max(own.worker_bytes, round(mean_bytes))
             own.first_batches_s.append(first_s)
-            own.first_pass_s = own.first_pass_s or pass_s
             batch_time_s = self._rank.largest(pass_s)
             time_s *= 1 - _FIRST_SHARE
             passes, batches = fit(passes, batches, batch_time_s=batch_time_s, time_s=time_s)

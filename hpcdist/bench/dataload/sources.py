@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
-import math
 import os
 import sys
 import time
@@ -15,14 +13,13 @@ from typing import Any
 import msgspec
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader, default_collate
 
 from hpcdist.base.errors import HpcdistError
-from hpcdist.base.files import open_regular
 from hpcdist.data.batches import BatchSource, loader_options, make_batches
 from hpcdist.data.catalog import load_data
 from hpcdist.data.images.decoding import no_warnings
-from hpcdist.data.images.samples import FastImages
 from hpcdist.data.order import Share
 from hpcdist.job.spec import Data
 
@@ -57,16 +54,6 @@ class Source:
         # Images are decoded to channels_last.
         form = torch.channels_last
         return make_batches(self._samples, device, self._data, memory_format=form)
-
-    def forget(self, indices: Sequence[int]) -> None:
-        """Ask the system to drop what it has in memory of the files of these samples. It does not
-        drop what is not written yet, or mapped by others, and some file systems cannot do that."""
-        if not isinstance(self._samples, FastImages):
-            return
-        for path in map(self._samples.name, indices):
-            with contextlib.suppress(OSError), open_regular(path, most_bytes=math.inf) as file:
-                os.fdatasync(file)
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def stages(self, indices: Sequence[int]) -> dict[str, float]:
         """Measure the seconds per sample in each stage before the hand-over."""
@@ -133,11 +120,7 @@ class _OwnBatches(BatchSource):
 
     def bring(self, batch: Any) -> Any:
         """Move the tensors of a batch to the device."""
-        if isinstance(batch, Tensor):
-            return batch.to(self._device, non_blocking=True)
-        if isinstance(batch, dict):
-            return {key: self.bring(value) for key, value in batch.items()}
-        return [self.bring(value) for value in batch] if isinstance(batch, list | tuple) else batch
+        return tree_map_only(Tensor, lambda each: each.to(self._device, non_blocking=True), batch)
 
     def close(self) -> None:
         """Let the workers go, which end with their iterator."""
@@ -167,12 +150,10 @@ def _open_own(name: str) -> tuple[Any, Callable[[Any], Any]]:
         sys.path.insert(0, os.getcwd())
     make = getattr(importlib.import_module(module), function, None)
     made: Any = make() if callable(make) else make
-    if isinstance(made, DataLoader):
-        return made.dataset, made.collate_fn
     if not hasattr(made, "__getitem__") or not hasattr(made, "__len__") or not len(made):
         raise HpcdistError(
             f"data.dataset is {name}, which gives a {type(made).__name__} without samples, a "
             "length or __getitem__",
-            hint="return a map-style Dataset of torch, or a DataLoader with one",
+            hint="return a map-style Dataset of torch",
         )
     return made, getattr(made, "collate", default_collate)

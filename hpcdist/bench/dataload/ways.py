@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from hpcdist.base.errors import JobError
 from hpcdist.data.catalog import check_data, find_data_set
+from hpcdist.data.images.transforms import PRESETS, check_transform
 from hpcdist.job.check import check_each_once, show
 from hpcdist.job.spec import Data, DataloadJob, LoadedData
 
@@ -57,8 +58,6 @@ def several(data: LoadedData, key: str) -> tuple[Any, ...]:
 
     A list of transforms is one of them, unless it has only lists and names of presets.
     """
-    from hpcdist.data.images.transforms import PRESETS
-
     value = getattr(data, key)
     is_list = isinstance(value, tuple)
     if key == "transform":
@@ -84,8 +83,6 @@ def in_words(transform: Any) -> str:
 
 def check_dataload(job: DataloadJob) -> None:
     """Raise JobError for all that can be known to be wrong without importing torch."""
-    from hpcdist.data.images.transforms import check_transform
-
     for key in _KEYS:
         values = several(job.data, key)
         if not values:

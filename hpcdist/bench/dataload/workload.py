@@ -6,8 +6,6 @@ import math
 import warnings
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from hpcdist.base.statistics import mean
 from hpcdist.base.text import number_of
 from hpcdist.bench.cells import CellTable, Findings, TimedCell, timed_cell
@@ -15,6 +13,7 @@ from hpcdist.bench.dataload.advice import WAITING, Loading, conclude
 from hpcdist.bench.dataload.ways import Way, check_dataload, combine, several
 from hpcdist.bench.ranks import BenchmarkRank, process_group
 from hpcdist.data.catalog import find_data_set
+from hpcdist.data.images.transforms import is_unchanged
 from hpcdist.job.spec import Data, DataloadJob
 from hpcdist.machine.cpus import cpu_quota
 from hpcdist.rank.context import RankContext, Workload
@@ -40,15 +39,13 @@ class DataloadWorkload(Workload[DataloadJob]):
 
     def preload(self) -> list[str]:
         """Return what measures, and torchvision where transforms need it."""
-        from hpcdist.data.images.transforms import is_unchanged
-
         transformed = not all(map(is_unchanged, several(self.job.data, "transform")))
         return ["hpcdist.bench.dataload.measure", *["torchvision"] * transformed]
 
     def run(self, context: RankContext) -> None:
         import torch
 
-        torch.set_num_threads(context.num_threads)
+        torch.set_num_threads(1)  # as torch gives each worker
         # More workers than CPUs are what is tried here.
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
         with process_group(context, "gloo"):
@@ -58,11 +55,13 @@ class DataloadWorkload(Workload[DataloadJob]):
 class _DataloadRank(BenchmarkRank):
     def __init__(self, context: RankContext, job: DataloadJob) -> None:
         self._job, self._ways, dataset = job, combine(job), job.data.dataset
-        ranks, threads = context.local_world_size, job.dataload.threads
+        ranks = context.world_size
         caption = f"loading {dataset or job.data.name} by workers"
-        caption += f" on each of {ranks} ranks per node" if ranks > 1 else ""
+        caption += f" on each of {ranks} ranks" if ranks > 1 else ""
         caption += ", mean ± 95 % interval over passes"
-        caption += f"; {threads} threads without workers" if threads > 1 else ""
+        # A node has the CPUs that its ranks have together, or their quota.
+        own_cpus = min(context.num_cpus, cpu_quota() or math.inf) / context.local_world_size
+        decoder = job.data.decoder if dataset is None else None
         table = CellTable(
             name="loading",
             caption=caption,
@@ -72,15 +71,7 @@ class _DataloadRank(BenchmarkRank):
             parts_of="sample" if dataset else "image",
         )
         super().__init__(context, table)
-        # A node has the CPUs that its ranks have together, or their quota.
-        cpus = min(context.num_cpus, cpu_quota() or math.inf)
-        self._places = self.gather((context.node_rank, context.host, cpus))
-        self._loading = Loading(
-            ranks=ranks,
-            cpus={node: cpus for node, _, cpus in self._places},
-            decoder=job.data.decoder if dataset is None else None,
-            step_time_s=job.dataload.step_time_s,
-        )
+        self._loading = Loading(ranks=ranks, cpus=-self.largest(-own_cpus), decoder=decoder)
         self._loaders: dict[Way, Loader] = {}
         repeats = job.data.repeats
         self._turns = [passes for passes in (math.ceil(repeats / 2), repeats // 2) if passes]
@@ -121,36 +112,20 @@ class _DataloadRank(BenchmarkRank):
         loader.measure(passes, self._job.data.batches_to_check, time_s=time_s)
         measured: list[Passes] = self.gather(loader.passes)
         if measured[0].times_s:  # else asked to stop before the first that counts
-            for node, host in dict.fromkeys((node, host) for node, host, _ in self._places):
-                ranks = [
-                    passes
-                    for passes, place in zip(measured, self._places, strict=True)
-                    if place[0] == node
-                ]
-                cell = to_cell(way, ranks, self._loading.cpus[node])
-                if self.context.num_nodes > 1:
-                    keys = {**cell.keys, "node": node}
-                    cell = msgspec.structs.replace(cell, keys=keys, hosts=[host])
-                self.record(cell)
+            self.record(to_cell(way, measured, self._loading.cpus))
 
 
 def to_cell(way: Way, ranks: list[Passes], cpus: float) -> TimedCell:
-    """Return the figures of one node with so many CPUs: all its ranks have a batch when the slowest
+    """Return the figures of ranks with so many CPUs each: all of them have a batch when the slowest
     has."""
     slowest_s = [max(times) for times in zip(*(each.times_s for each in ranks), strict=True)]
-    more = {
-        "first_batch_time_s": mean(map(max, zip(*(r.first_batches_s for r in ranks), strict=True))),
-        "first_pass_time_s": max(each.first_pass_s for each in ranks),
-    }
-    if worker_bytes := max(each.worker_bytes for each in ranks):
-        more["worker_bytes"] = worker_bytes
+    first_s = mean(map(max, zip(*(each.first_batches_s for each in ranks), strict=True)))
     # Stages that were measured alone may take longer: no more CPUs compute than there are. What
     # they do not explain of a worker's time is the hand-over, and waiting for a CPU.
     sample_s, at_once = mean(slowest_s) / way.batch_size, max(1, way.workers)
     parts_s = {name: mean(each.parts_s[name] for each in ranks) for name in ranks[0].parts_s}
     computing_s = sum(part_s for name, part_s in parts_s.items() if name not in WAITING)
-    most_s = min(at_once, cpus / len(ranks)) * sample_s
-    share = min(1.0, most_s / computing_s) if computing_s else 1.0
+    share = min(1.0, min(at_once, cpus) * sample_s / computing_s) if computing_s else 1.0
     parts_s = {name: s if name in WAITING else share * s for name, s in parts_s.items()}
     left_s = max(0.0, at_once * sample_s - sum(parts_s.values()))
     return timed_cell(
@@ -158,6 +133,6 @@ def to_cell(way: Way, ranks: list[Passes], cpus: float) -> TimedCell:
         way.keys,
         slowest_s,
         amount=len(ranks) * way.batch_size,
-        more=more,
+        more={"first_batch_time_s": first_s},
         parts_s=parts_s | {"hand_over": left_s},
     )

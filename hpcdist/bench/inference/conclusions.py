@@ -7,15 +7,13 @@ import math
 from collections.abc import Sequence
 
 from hpcdist.base.statistics import differs
-from hpcdist.base.text import interval_text, number_of, show_percent
+from hpcdist.base.text import format_percent, interval_text, number_of
 from hpcdist.bench.cells import CellTable, Comparison, TimedCell, compare
 
 SINGLE = "single"
 DATA_PARALLEL = "data_parallel"
 PROCESS_PER_GPU = "process_per_gpu"
 
-_MOST_GAIN = 1.1
-"""Caches and noise can give a little more than one per device; more than this is odd."""
 _UNSURE_SHARE = 0.5
 """An interval with room for this share of the ideal gain, and for none, allows no conclusion."""
 
@@ -68,10 +66,6 @@ def _is_win(compared: Comparison) -> bool:
     return compared.gain.mean > 1 and differs(compared.gain) is not False
 
 
-def _gain(compared: Comparison) -> str:
-    return interval_text(compared.gain, 2)
-
-
 def _times(compared: Comparison) -> str:
     parallel, single = (cell.time_s.mean * 1e3 for cell in (compared.cell, compared.baseline))
     return f"takes {parallel:.3g} ms, and {single:.3g} on one device"
@@ -85,46 +79,37 @@ def _sentence(name: str, cells: Sequence[TimedCell], compared: Sequence[Comparis
     if devices == 1 or not compared:
         none = "cannot be compared: it has no batch size in common with single."
         return f"{title} {_ONE_DEVICE[name] if devices == 1 else none}"
-    largest = compared[-1]
+    smallest, largest = compared[0], compared[-1]
     if wins := list(itertools.takewhile(_is_win, reversed(compared))):
-        first = _size(wins[-1].cell)  # from there on it always wins
-        where = f"from {first:,} images per batch on: {_gain(largest)} times with "
-        where += f"{_size(largest.cell):,}."
-        if largest.gain.mean > _MOST_GAIN * devices:
-            where += " That is more than this many devices can give: something else slowed single "
-            where += "down."
-        if first == _size(compared[0].cell):
-            sizes = "with every batch size that was measured for it, "
-            return f"{title} is faster than single {sizes}{where}"
-        verb = "that is not certain" if differs(compared[0].gain) is False else "it is not"
-        below = f"With {_size(compared[0].cell):,} {verb}: a call {_times(compared[0])}."
-        return f"{title} is faster than single {where} {below}"
+        sentence = (
+            f"{title} is faster than single from {number_of(_size(wins[-1].cell), 'image')} per "
+            f"batch on: {interval_text(largest.gain, 2)} times with {_size(largest.cell):,}."
+        )
+        if wins[-1] is smallest:
+            return sentence
+        verb = "that is not certain" if differs(smallest.gain) is False else "it is not"
+        return f"{sentence} With {_size(smallest.cell):,} {verb}: a call {_times(smallest)}."
     if some := [f"{_size(each.cell):,}" for each in compared if _is_win(each)]:
         return (
             f"{title} is faster than single with {', '.join(some)} per batch, but not with "
             f"{_size(largest.cell):,}."
         )
     best = max(compared, key=lambda each: each.gain.mean)
-    at_best = f"at its best, with {_size(best.cell):,} per batch, it {_times(best)}"
-    ends, is_decided = best.gain.interval, differs(best.gain) is not False
+    size, ends = _size(best.cell), best.gain.interval
+    at_best = f"at its best, with {size:,} per batch, it {_times(best)}"
     ideal_share = 1 - _UNSURE_SHARE * (1 - 1 / devices)  # of the time, with half the ideal gain
-    if not is_decided and ends is not None and ends.high > 1 / ideal_share:
+    if differs(best.gain) is False and ends is not None and ends.high > 1 / ideal_share:
         return (
             f"Whether {title} is faster than single is not certain: {at_best}: "
-            f"{_gain(best)} times as fast. Repeat the calls more often "
+            f"{interval_text(best.gain, 2)} times as fast. Repeat the calls more often "
             "(inference.repeats), with nothing else on the machine."
         )
     is_slower = all(differs(each.gain) is not False for each in compared)
     verb = "is slower than single with every batch size" if is_slower else "gains nothing"
-    return f"{title} {verb}: {at_best}. {_why_never(best, devices)}"
-
-
-def _why_never(best: Comparison, devices: int) -> str:
-    size = _size(best.cell)
     saved = max(0.0, 1 - 1 / best.gain.mean)
     return (
-        f"A share of {math.ceil(size / devices):,} instead of {size:,} images saves "
-        f"{show_percent(saved)} of the time, where {devices} devices of their own would "
-        f"save up to {show_percent(1 - 1 / devices)}: the rest is the fixed cost of a "
-        f"call, or the devices share what they compute with."
+        f"{title} {verb}: {at_best}. A share of {math.ceil(size / devices):,} instead of {size:,} "
+        f"images saves {format_percent(saved)} % of the time, where {devices} devices of their own "
+        f"would save up to {format_percent(1 - 1 / devices)} %: the rest is the fixed cost of a "
+        "call, or the devices share what they compute with."
     )

@@ -42,14 +42,6 @@ class InferenceWorkload(Workload[InferenceJob]):
                 raise JobError(f"inference.{key} is empty", hint="list at least one")
             often = "inference.repeats says how often it is timed"
             check_each_once(f"inference.{key}", values, hint=often)
-        num_ranks = self.job.resources.nodes * self.job.resources.gpus
-        largest = max(self.job.inference.batch_sizes)
-        if PROCESS_PER_GPU in self.job.inference.strategies and largest < num_ranks:
-            raise JobError(
-                f"inference.batch_sizes are at most {largest}, but process_per_gpu shares a batch "
-                f"out to {num_ranks} ranks",
-                hint=f"add a batch size of {num_ranks} or more, or use fewer ranks",
-            )
         if self.job.inference.image_shape is None:  # else images are random
             check_data(self.job.data)
 

@@ -16,32 +16,39 @@ import re
 import shlex
 import shutil
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 
 from hpcdist.base import errors, files
 from hpcdist.base.polling import poll
 from hpcdist.base.secrets import Stars
-from hpcdist.base.text import show_bytes, yaml_scalar
+from hpcdist.base.text import show_bytes
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile
 from hpcdist.job.spec import JobSpec, job_to_dict
 from hpcdist.runs.run import Run, slug
 from hpcdist.runs.spec import LaunchPlan, NodePlan, Submission
 from hpcdist.runs.verdict import State, Verdict, cancelled_verdict
 from hpcdist.schedulers import base
-from hpcdist.schedulers.azure import files as azure_files
-from hpcdist.schedulers.azure import site
+from hpcdist.schedulers.azure import workspace
 from hpcdist.schedulers.azure.node import KEY_VARIABLE, LIB, SNAPSHOT
-from hpcdist.schedulers.azure.site import NotFoundError, SilentAzureError, asking, client_of, quiet
+from hpcdist.schedulers.azure.workspace import (
+    NotFoundError,
+    SilentAzureError,
+    asking,
+    client_of,
+    quiet,
+)
 from hpcdist.schedulers.base import Condition, JobPlace, Plan, Scheduler, Target
 from hpcdist.schedulers.batch import Job, condition_of
 from hpcdist.schedulers.hosts import LIFE_VARIABLE, age_of_job
-from hpcdist.schedulers.request import time_limit_min
-from hpcdist.schedulers.requeue import Decision, RequeueRefusedError
+from hpcdist.schedulers.request import refuse_keys, time_limit_min
+from hpcdist.schedulers.requeue import Decision
 
 _OUTPUT = "run"
 """The output by whose name the command finds the mounted run directory."""
@@ -68,18 +75,6 @@ _STATES: dict[str, tuple[State, str | None]] = {
 }
 """Azure's word -> the state, and why it is so."""
 
-_COMMENTS = {
-    "name": "The run's id and the job's name, in signs that Azure takes.",
-    "code": "The folder that is uploaded: hpcdist, the run's files, the snapshot.",
-    "command": "What every node executes with bash; the last line starts its agent.",
-    "environment_variables": "Variables of the job and of the profile.",
-    "distribution": "One process per node, which is told of the others.",
-    "resources": "Nodes, given whole, and shared memory for the workers of data loaders.",
-    "limits": "The time limit in seconds; before it the ranks save, and the run ends with 75.",
-    "outputs": "The folder where nodes write the run, mounted.",
-}
-"""What stands above a key of the job."""
-
 
 class AzureScheduler(Scheduler):
     """Runs as command jobs of a workspace."""
@@ -102,11 +97,6 @@ class AzureScheduler(Scheduler):
                 "where all users of the workspace can read it",
                 hint="have the program read it from the workspace's key vault, or from a datastore",
             )
-        note = (
-            "fsdp saves its checkpoints in parts, one per node, and Azure's nodes share no disk: "
-            "if the job is started again, it begins anew"
-        )
-        is_in_parts = getattr(job, "strategy", None) == "fsdp" and job.resources.nodes > 1
         launch = LaunchPlan(
             nodes=[NodePlan() for _ in range(job.resources.nodes)],
             device=job.launch.device,
@@ -115,7 +105,7 @@ class AzureScheduler(Scheduler):
             warning_signals=["SIGTERM"],
             limit_min=time_limit_min(job, cluster),
         )
-        return Plan(launch=launch, notes=[note] if is_in_parts else [], cluster=cluster)
+        return Plan(launch=launch, cluster=cluster)
 
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
         return job_yaml(job, plan.cluster, target)
@@ -123,13 +113,12 @@ class AzureScheduler(Scheduler):
     def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
         (run,) = runs
         azure, name = workspace_of(run), name_of(run)
-        site.check_compute(azure, job.resources.nodes)
-        site.check_environment(azure)
+        workspace.check_compute(azure, job.resources.nodes)
         snapshot = Path(target.own_folders[-1]) if target.own_folders else None
-        size = azure_files.write_code(run, target.folder, snapshot)
+        size = workspace.write_code(run, target.folder, snapshot)
         files.write_whole(target.folder / "job.yml", script)
         said = create(azure, target.folder / "job.yml", name)
-        shutil.rmtree(target.folder / azure_files.CODE, ignore_errors=True)
+        shutil.rmtree(target.folder / workspace.CODE, ignore_errors=True)
         submission = Submission(
             scheduler=self.name,
             job_id=name,
@@ -155,8 +144,6 @@ class AzureScheduler(Scheduler):
                 return condition
             try:
                 self.fetch(run)
-                if not (job.is_active or run.has_started()):
-                    azure_files.keep_logs(run, workspace_of(run), job.id)
             except (OSError, errors.HpcdistError) as error:
                 why = files.reason(error) if isinstance(error, OSError) else error.message
                 why = f"its run directory cannot be brought here: {why}"
@@ -168,8 +155,8 @@ class AzureScheduler(Scheduler):
             return dict(zip([run.id for run in runs], pool.map(look, runs), strict=True))
 
     def fetch(self, run: Run, *, with_checkpoints: bool = False) -> None:
-        published = azure_files.output_folder(workspace_of(run), name_of(run))
-        azure_files.fetch(run, published, with_checkpoints=with_checkpoints)
+        published = workspace.Output(workspace_of(run), name_of(run))
+        workspace.fetch(run, published, with_checkpoints=with_checkpoints)
 
     def cancel(self, runs: Sequence[Run], **_: Any) -> None:
         """End the jobs of runs, whether Azure says how they are or not."""
@@ -223,34 +210,16 @@ class AzureScheduler(Scheduler):
         was_told = verdict.kind == "preempted" or verdict.signal == "SIGTERM"
         return Decision(sequel="open", cause="kill or requeue" if was_told else "nothing")
 
-    def requeue(self, run: Run) -> None:
-        raise RequeueRefusedError(f"Azure starts {run.id} again by itself, or not at all")
-
     def examine(self, job: JobSpec, cluster: ClusterProfile) -> Iterator[base.Finding]:
-        """Check SDK, login, workspace, compute, environment and datastore, up to the first that is
-        wanting."""
-        name = "workspace"
+        """Check the SDK, the login, and the compute of the workspace."""
         try:
             azure = check_profile(cluster)
-            with asking(f"workspace {azure.workspace}"), quiet():
-                place = client_of(azure).workspaces.get(azure.workspace).location
-            yield base.passed(name, f"you are known to {azure.workspace} in {place}")
-            name = "compute"
-            compute = site.check_compute(azure, job.resources.nodes)
-            yield base.passed(name, f"{compute.name} is there, with nodes {compute.size}")
-            name = "environment"
-            is_known = site.check_environment(azure)
-            found = azure.environment or azure.image
-            yield base.passed(name, f"{found} {'is there' if is_known else 'is looked up later'}")
-            name = "datastore"
-            site.find(azure, name)
-            list(azure_files.output_folder(azure, "none").list_files())
-            yield base.passed(name, f"{azure.datastore} can be read: runs are kept in hpcdist/")
-        except OSError as error:
-            advice = "you need the role Storage Blob Data Reader on its account: ask its owner"
-            yield base.failed(name, f"it cannot be read: {error.strerror}", advice)
+            compute = workspace.check_compute(azure, job.resources.nodes)
         except errors.HpcdistError as error:
-            yield base.failed(name, error.message, str(error.hint))
+            yield base.failed("workspace", error.message, str(error.hint))
+        else:
+            found = f"{azure.workspace} knows you, and has {compute.name}: nodes {compute.size}"
+            yield base.passed("workspace", found)
 
 
 scheduler = AzureScheduler()
@@ -309,23 +278,18 @@ def create(azure: AzureOptions, file: Path, name: str) -> list[str]:
     git_folder = os.environ.get("GIT_DIR")
     os.environ["GIT_DIR"] = os.devnull
     try:
-        with asking(f"the job {name}", wrong=errors.SchedulerError), quiet():
+        with asking(f"the job {name}"), quiet():
             client.jobs.create_or_update(load_job(file))
     except errors.SchedulerError as error:  # such as that a repeated request would change the job
-        is_silent = isinstance(error, SilentAzureError)
-        try:
-            limit_s = 5.0 if is_silent else 0.0  # it may have the request still
-            found = poll(lambda: _ask_job(azure, name), interval_s=1.0, limit_s=limit_s)
-        except errors.SchedulerError:
-            if not is_silent:
-                raise error from None
-            raise errors.SubmissionUnclearError(
-                f"it is not known whether {name} was submitted: {error.message}",
-                hint=f"hpcdist status {name} will tell, hpcdist cancel {name} ends it",
-            ) from error
-        if found is None:
+        with suppress(errors.SchedulerError):
+            if _ask_job(azure, name) is not None:
+                return [f"Azure gave an error, but has the job {name}: {error.message}"]
+        if not isinstance(error, SilentAzureError):
             raise
-        return [f"Azure gave an error, but has the job {name}: {error.message}"]
+        raise errors.SubmissionUnclearError(  # it may have the request still
+            f"it is not known whether {name} was submitted: {error.message}",
+            hint=f"hpcdist status {name} will tell, hpcdist cancel {name} ends it",
+        ) from error
     finally:
         del os.environ["GIT_DIR"]
         if git_folder is not None:
@@ -359,12 +323,20 @@ def check_profile(cluster: ClusterProfile) -> AzureOptions:
             f"the cluster profile: {keys} {'are' if len(missing) > 1 else 'is'} not set",
             hint="`hpcdist cluster copy azure` prints a profile to be filled in",
         )
-    for key in filter(lambda key: getattr(cluster, key), _WORDS_OF_OTHERS):
-        raise errors.ProfileError(
-            f"the cluster profile: {key} is {getattr(cluster, key)}, and Azure has none",
-            hint=f"leave {key} out; what a node has is decided by the compute {azure.compute}",
-        )
+    refuse_keys(cluster, _WORDS_OF_OTHERS, "Azure")
     return azure
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as blocks."""
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    ),
+)
 
 
 def job_yaml(job: JobSpec, cluster: ClusterProfile, target: Target) -> str:
@@ -383,7 +355,7 @@ def job_yaml(job: JobSpec, cluster: ClusterProfile, target: Target) -> str:
         "name": name,
         "display_name": title,
         "experiment_name": slug(job.name).replace(".", "-"),
-        "code": azure_files.CODE,
+        "code": workspace.CODE,
         "command": _command(cluster, target),
         "environment": {"image": azure.image} if azure.image else environment,
         "environment_variables": {k: v for k, v in settings.items() if k != "PYTHONPATH"},
@@ -396,7 +368,8 @@ def job_yaml(job: JobSpec, cluster: ClusterProfile, target: Target) -> str:
     path = f"azureml://datastores/{azure.datastore}/paths/hpcdist/{name}"
     output = {"type": "uri_folder", "mode": "rw_mount", "path": path}
     document["outputs"] = {_OUTPUT: output}
-    return "\n".join([f"# hpcdist: {' '.join(title.split())}", *_yaml(document), ""])
+    text = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1e9)
+    return f"# hpcdist: {' '.join(title.split())}\n{text}"
 
 
 def _command(cluster: ClusterProfile, target: Target) -> str:
@@ -416,24 +389,8 @@ def _command(cluster: ClusterProfile, target: Target) -> str:
             "here=$PWD",
             *cluster.setup,
             'cd "$here" || exit 1',
-            f"tar -xzf {azure_files.ARCHIVE} || exit 1",
+            f"tar -xzf {workspace.ARCHIVE} || exit 1",
             f"export PYTHONPATH={entries}${{PYTHONPATH:+:$PYTHONPATH}}",
             f"exec {python} -u -m hpcdist.schedulers.azure.node ${{{{outputs.{_OUTPUT}}}}}",
         ]
     )
-
-
-def _yaml(values: Mapping[str, Any], indent: str = "") -> list[str]:
-    """Return a mapping as lines of YAML; a text of several lines is a block."""
-    lines = []
-    for key, value in values.items():
-        if not indent and key in _COMMENTS:
-            lines.append(f"# {_COMMENTS[key]}")
-        name = f"{indent}{yaml_scalar(key) if key != '$schema' else key}:"
-        if isinstance(value, Mapping):
-            lines += [name, *_yaml(value, f"{indent}  ")] if value else [f"{name} {{}}"]
-        elif isinstance(value, str) and key == "command":
-            lines += [f"{name} |-", *(f"{indent}  {line}" for line in value.split("\n"))]
-        else:
-            lines.append(f"{name} {yaml_scalar(value) if isinstance(value, str) else value}")
-    return lines

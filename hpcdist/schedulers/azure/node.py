@@ -15,7 +15,6 @@ import contextlib
 import json
 import os
 import re
-import secrets
 import shutil
 import signal
 import subprocess
@@ -67,13 +66,7 @@ _OF_NODES = re.compile(r"launch/(?:agent-[0-9]{5,9}\.json|life-[0-9]{5,9}\.ended
 _HIDDEN = re.compile(r"\.(?!metadata$)")
 """Files that are being written, and not the list of tensors of a checkpoint in parts."""
 VERDICT, CHECKPOINTS = "verdict.json", "checkpoints/"
-_WHOLE = ("events/", "logs/", "attempts/", "checkpoints/step-", VERDICT)
-"""These are written aside and renamed, or a half last line is expected there. Others may be half
-written until nobody has changed them for this time:"""
-_SETTLED_NS = 2_000_000_000
 _LOOK_S = 1.0
-_MOST_ECHOED_BYTES = 1 << 16
-"""Most that is read of a rank's log at one look."""
 
 
 def main() -> None:
@@ -179,7 +172,6 @@ def _attend(
     """Publish what is new until the agent has ended and its end is published, too, and pass on
     signals; return its exit code."""
     received: list[int] = []
-    shown: dict[Path, int] = {}
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
         received.append(number)
@@ -195,7 +187,6 @@ def _attend(
         now_s, is_over = time.monotonic(), agent.returncode is not None
         if is_over and ended_s is None:
             ended_s = now_s
-        _echo(run, shown)
         # Pauses between two copies grow with the age of the run, to a minute.
         pause_s = min(max(5.0, 0.02 * (now_s - begin_s)), 60.0)
         is_due = now_s - published_s >= pause_s
@@ -203,7 +194,7 @@ def _attend(
             continue
         published_s = now_s
         try:
-            publish(run.path, output, published, is_final=is_over)
+            publish(run.path, output, published)
         except OSError as error:
             print(f"hpcdist: not published, and tried again: {error}", file=sys.stderr, flush=True)
             if ended_s is None or now_s - ended_s < 60.0:
@@ -211,19 +202,6 @@ def _attend(
                 continue
         if is_over:
             return agent.returncode if agent.returncode >= 0 else 128 - agent.returncode
-
-
-def _echo(run: Run, shown: dict[Path, int]) -> None:
-    """Print what the node's ranks have printed since the last look, for the log that Azure shows
-    while the job runs: each line with the rank before it, and of a flood the last."""
-    for rank, _, path in run.log_files():
-        with contextlib.suppress(OSError), path.open("rb") as log:
-            begin = max(shown.get(path, 0), os.fstat(log.fileno()).st_size - _MOST_ECHOED_BYTES)
-            log.seek(begin)
-            content, newline, _ = log.read(_MOST_ECHOED_BYTES).rpartition(b"\n")
-            shown[path] = begin + len(content) + len(newline)
-            for line in content.decode(errors="replace").split("\n") if newline else ():
-                files.print_line(f"[{rank}] {line}")
 
 
 # What is published.
@@ -248,17 +226,13 @@ def scan(folder: Path) -> dict[str, tuple[int, int, int]]:
     }
 
 
-def publish(
-    run: Path, output: Path, published: dict[str, tuple[int, int, int]], *, is_final: bool = False
-) -> None:
+def publish(run: Path, output: Path, published: dict[str, tuple[int, int, int]]) -> None:
     """Copy each file of a run directory that is not as `published` has it, the verdict last; remove
-    what is gone here; note both in `published`. `is_final`: nobody writes to the directory any
-    more, so that nothing is half written. Raises OSError, after which it may be called again."""
+    what is gone here; note both in `published`. Raises OSError, after which it may be called
+    again."""
     present = scan(run)
-    settled_ns = time.time_ns() - _SETTLED_NS
     for path in sorted(present, key=lambda path: (path == VERDICT, path)):
-        is_whole = is_final or path.startswith(_WHOLE) or present[path][1] <= settled_ns
-        if published.get(path) != present[path] and is_whole:
+        if published.get(path) != present[path]:
             target = output / path
             target.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):  # it is gone by now
@@ -273,7 +247,7 @@ def publish(
 @contextlib.contextmanager
 def written_aside(path: Path) -> Iterator[Path]:
     """Yield a name beside a path, and rename it to that where nothing fails."""
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    aside = files.aside_of(path)
     try:
         yield aside
         os.replace(aside, path)

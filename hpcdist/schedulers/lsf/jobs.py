@@ -1,5 +1,5 @@
 """Jobs by LSF's commands: bjobs, one call for any number of jobs, bkill, and their words in plain
-ones: why a job waits, how it ended, and why bsub refuses one.
+ones: why a job waits, how it ended, and why bsub refuses one; and the site's queues and hosts.
 
 Exit codes of the commands differ between sites, so it is the text that counts. LSF's reasons are
 those of lsb_pendreason() in the LSF API reference, and of the page "Termination reasons displayed
@@ -13,15 +13,16 @@ import re
 import shutil
 import subprocess
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from hpcdist.base.errors import SchedulerError
+from hpcdist.cluster.site import Partition, Site, ask
 from hpcdist.machine.command import CommandFailedError, call_command, failure_of
 from hpcdist.runs.verdict import State
 from hpcdist.schedulers.batch import Job
-from hpcdist.schedulers.request import parse_seconds, parse_size
+from hpcdist.schedulers.request import parse_seconds, parse_size, try_to_ask
 
 TIMEOUT_S = 30.0
 _JOB_ID = re.compile(r"[1-9]\d*(?:\[[1-9]\d*\])?")
@@ -36,7 +37,7 @@ _NO_JOBS = re.compile(
 )
 _FIELDS = (
     *("jobid", "stat", "exec_host", "start_time", "finish_time", "run_time", "exit_code"),
-    *("exit_reason", "estimated_start_time", "max_mem", "pend_time", "job_name", "pend_reason"),
+    *("exit_reason", "max_mem", "pend_time", "job_name", "pend_reason"),
 )
 """Fields of the page "bjobs" of IBM Spectrum LSF 10.1, which have no width where none is asked for;
 the reason comes last: it may hold the delimiter, and of names only those of other jobs may."""
@@ -45,7 +46,6 @@ _known: dict[str, list[str]] = {}
 _STATES: dict[str, tuple[State, str | None]] = {
     "PEND": ("pending", None),
     "PSUSP": ("pending", "it is held; release it with: bresume {0}"),
-    "WAIT": ("pending", "it waits on its host for the jobs that LSF started it together with"),
     "PROV": ("pending", "its hosts are being started"),
     "RUN": ("running", None),
     "USUSP": ("running", "it was suspended with bstop; continue it with: bresume {0}"),
@@ -64,58 +64,33 @@ _PENDING = (
     (r"dependency condition not satisfied", "it waits for the end of another job"),
     (r"array has reached its", "as many runs of the sweep as --max-parallel allows are active"),
     (r"suspended by (?:the )?user", "it is held; release it with: bresume JOBID"),
-    (r"suspended by LSF admin", "an administrator holds it"),
     (r"no suitable hosts?", "no host fits: ask for less, or name another queue with --partition"),
-    (r"spanning requirement", "it waits for hosts with as many free slots each as it asks for"),
-    (r"time windows|windows? (?:is |are )?closed", "the queue starts jobs only at certain times"),
-    (r"queue is inactiv", "the queue starts no jobs at present: an administrator has closed it"),
     (r"limit defined", "it waits until running jobs give something back: a limit is reached"),
-    (r"user'?s? group", "your group uses all job slots that it may have"),
     (r"user has (?:reached|not)|per-user|user's .*slot limit", "you use all slots that you may"),
     (r"queue has (?:reached|not)|queue's per-\w+", "all job slots of the queue are in use"),
     (r"ngpus|\bgpus?\b", "it waits for GPUs to become free"),
     (r"\(mem\)", "it waits for hosts with enough free memory"),
-    (r"requirements? .*not satisfied", "no host has at present what it asks for (-R)"),
     (r"job slot|slot\(s\)|slots? are reserved", "it waits for hosts to become free"),
-    (r"unable to (?:access|set|open)", "LSF could not start it; does its folder exist there?"),
     (r"requeue|re-?scheduling|rescheduled", "it was requeued, and waits to be started again"),
     (r"new job is waiting", "the scheduler has not looked at it yet"),
-    (r"load (?:threshold|information)|higher .*priority jobs|just started", "its hosts are busy"),
-    (r"closed by|locked by|unreach|unavail|host is down", "hosts that it needs are down or closed"),
 )
 """Pattern of LSF's words -> ours; the first is taken where there are several."""
-_OF_SINGLE_HOSTS = re.compile(
-    r"not specified in job submission|not usable to the queue|not the same type|"
-    r"individual host-based reasons|candidate host pending reasons",
-    re.IGNORECASE,
-)
 _ENDED: dict[str, tuple[State, str]] = {
     "TERM_OWNER": ("cancelled", "it was ended with bkill"),
-    "TERM_FORCE_OWNER": ("cancelled", "it was ended with bkill"),
     "TERM_ADMIN": ("cancelled", "an administrator ended it"),
-    "TERM_FORCE_ADMIN": ("cancelled", "an administrator ended it"),
     "TERM_ORPHAN_SYSTEM": ("cancelled", "the run it waited for did not end as --after requires"),
     "TERM_PREEMPT": ("preempted", "a job of a higher priority took its hosts"),
     "TERM_MEMLIMIT": ("failed", "the memory limit was reached; --set resources.mem_gb=GB"),
     "TERM_RUNLIMIT": ("failed", "the run limit was reached"),
     "TERM_ZOMBIE": ("failed", "LSF gave it up: its host could not be reached"),
 }
-_UNIT = (
-    "lsf.mem_unit of the profile is the site's unit of rusage[mem=...] (KB, MB or GB, where it "
-    "takes no suffix), lsf.mem_per what it is counted per; constraint and directives are in -R, too"
-)
 _REFUSED = (
     (r"illegal option -- g|-gpu\b|\bGPU\b", "lsf.gpu asks for GPUs; gpu_request: none for none"),
-    (
-        r"illegal option -- (\w+)|-(\w+): (?:illegal|unknown|bad) option",
-        "take -{0} out of lsf.options of the cluster profile: this LSF does not know it",
-    ),
     (r"no such queue|queue has been closed", "name a queue with --partition"),
     (r"run ?limit.*exceed|exceed.*(?:run|hard) ?limit", "ask for less with --time"),
     (r"run ?(?:time ?)?limit|wall ?(?:time|clock)|-W\b", "say how long it may run with --time"),
-    (r"project", "account of the cluster profile is the project: --account"),
     (r"too many |(?:TASK|PROC|SLOT)LIMIT", "ask for less: --nodes, --gpus, or cpus_per_gpu"),
-    (r"resource requirement|resreq|rusage|\bmem(?:ory)?\b", _UNIT),
+    (r"resource req|resreq|rusage|\bmem", "it is -R: mem_gb, constraint, directives, lsf.mem_per"),
 )
 """Pattern of a refusal of bsub -> the key, or option, to change."""
 
@@ -195,7 +170,7 @@ def read_table(text: str, columns: Sequence[str]) -> list[dict[str, str]]:
     return [dict(zip(columns, row, strict=True)) for row in words]
 
 
-def make_job(row: Mapping[str, str], *, now_s: float | None = None) -> Job:
+def make_job(row: Mapping[str, str]) -> Job:
     """Return a job from the fields of bjobs; an element's index is in its id, its name, or both."""
     values, word = defaultdict(str, row), row["stat"]
     array_id, _, index = values["jobid"].rstrip("]").partition("[")
@@ -214,9 +189,7 @@ def make_job(row: Mapping[str, str], *, now_s: float | None = None) -> Job:
         reason = None if any(nodes) else plain_reason(values["pend_reason"])
     elif reason and state != "done":
         reason += f" ({word})"
-    is_pending = state == "pending"
-    has_started = bool(values["start_time"]) and not is_pending
-    expected_s = parse_time(values["estimated_start_time"], now_s=now_s)
+    has_started = bool(values["start_time"]) and state != "pending"
     return Job(
         id=job_id,
         name=element[1] if element else values["job_name"],
@@ -224,7 +197,6 @@ def make_job(row: Mapping[str, str], *, now_s: float | None = None) -> Job:
         state=state,
         word=word,
         reason=reason,
-        expected_start_s=expected_s if is_pending else None,
         is_suspended=word in {"USUSP", "SSUSP"},
         exit_code=0 if word == "DONE" else code,
         nodes=list(dict.fromkeys(filter(None, nodes))),
@@ -254,17 +226,16 @@ def plain_reason(text: str) -> str:
     """Return a sentence for the reasons that bjobs gives, with LSF's own words for it."""
     parts = [" ".join(part.split()).rstrip(".") for part in re.split(r"[;\n]", text)]
     parts = [part for part in parts if part.strip("- ")]
-    said = [part for part in parts if not _OF_SINGLE_HOSTS.search(part)] or parts
     for pattern, words in _PENDING:
-        for part in said:
+        for part in parts:
             if re.search(pattern, part, re.IGNORECASE):
                 return f"{words} ({part})"
-    return f"LSF says: {'; '.join(said)}" if said else "LSF does not say why"
+    return f"LSF says: {'; '.join(parts)}" if parts else "LSF does not say why"
 
 
 def plain_end(exit_reason: str, exit_code: int | None) -> tuple[State, str]:
     """Return the state of the run whose job LSF shows as EXIT, and why it ended."""
-    keyword = re.search(r"\bTERM_[A-Z_]+", exit_reason)
+    keyword = re.search(r"\bTERM_[A-Z_]+", exit_reason.replace("FORCE_", ""))
     code = "" if exit_code is None else f", exit code {exit_code}"
     if keyword and keyword[0] in _ENDED:
         state, words = _ENDED[keyword[0]]
@@ -280,6 +251,63 @@ def refused_hint(said: str, script: str) -> str:
     if demands_memory and "mem=" not in script:  # as a site's esub does
         return f"ask for memory with --set resources.mem_gb=GB, or mem_gb of the profile; {asked}"
     for pattern, words in _REFUSED:
-        if found := re.search(pattern, said, re.IGNORECASE):
-            return f"{words.format(*filter(None, found.groups()))}; {asked}"
+        if re.search(pattern, said, re.IGNORECASE):
+            return f"{words}; {asked}"
     return asked
+
+
+# The site, for a first hpcdist.yaml.
+
+
+def parse_queues(text: str) -> dict[str, float | None]:
+    """Return the queues of `bqueues -l` that start jobs, with the longest time limit in minutes;
+    None: there is none, or it is that of a host of a certain speed (20.0 min of hostA)."""
+    _, *parts = re.split(r"^QUEUE:\s*(\S+)\s*$", text, flags=re.MULTILINE)
+    found: dict[str, float | None] = {}
+    for name, said in zip(parts[::2], parts[1::2], strict=True):
+        if re.search(r"^\s*PRIO +NICE +STATUS .*\n\s*\S+ +\S+ +Open:Active\b", said, re.MULTILINE):
+            # Where a queue has no default limits, the maximum ones have no title.
+            limits = said.partition("MAXIMUM LIMITS:")[2] or said
+            limit = re.search(r"^ *RUNLIMIT.*\n *(\d+(?:\.\d+)?) min *$", limits, re.MULTILINE)
+            found[name] = float(limit[1]) if limit else None
+    return found
+
+
+def parse_hosts(text: str) -> dict[str, int]:
+    """Return the slots of the hosts that are up, from `bhosts -w` (HOST_NAME STATUS JL/U MAX ...);
+    0: no limit. A host without slots, as a master may be, runs no jobs."""
+    rows = re.findall(r"^(\S+) +(?:ok|closed)\S* +\S+ +([1-9]\d*|-) ", text, re.MULTILINE)
+    return {name: 0 if most == "-" else int(most) for name, most in rows}
+
+
+def parse_bhosts_gpu(text: str) -> Counter[str]:
+    """Return the number of GPUs by host, whose name stands in its first line only."""
+    found, host = Counter[str](), ""
+    for name, _ in re.findall(r"^(\S*) +(\d+) ", text, re.MULTILINE):
+        host = name or host
+        found[host] += 1
+    return found
+
+
+def detect_lsf() -> Site:
+    """Ask LSF what it offers; raises SchedulerError where it does not answer."""
+    queues = parse_queues(ask("bqueues", "-l"))
+    default = re.search(r"^\s*Default Queues:\s*(\S+)", ask("bparams"), re.MULTILINE)
+    hosts = parse_hosts(ask("bhosts", "-w"))
+    gpus = parse_bhosts_gpu(try_to_ask("bhosts", "-gpu", "-w"))
+    theirs = [name for name in hosts if gpus[name]] or [*hosts]
+    return Site(
+        scheduler="lsf",
+        partitions=tuple(
+            Partition(
+                name=name,
+                is_default=default is not None and name == default[1],
+                num_nodes=len(theirs),
+                cpus=min((hosts[name] for name in theirs), default=0),
+                gpus=min((gpus[name] for name in theirs), default=0),
+                time_limit_min=limit_min,
+            )
+            for name, limit_min in queues.items()
+        ),
+        partitions_share_nodes=True,  # mostly, and LSF's lists do not say which serve which queue
+    )

@@ -3,7 +3,9 @@ commands, and what their answers mean.
 
 The text of `qstat -f` is read: its JSON leaves out all jobs but the first that is named, and breaks
 on values of variables (seen with OpenPBS 23.06). A server that hangs is waited for without end, so
-every call has a time-out. Of ids such as 30[2].server, the server is left out here.
+every call has a time-out. Of ids such as 30.server, the server is left out here. A sweep is a job
+per run, for PBS cannot wait for one job of an array, and takes one as ended well in which some have
+failed.
 
 Users may not have PBS start a job again (qrerun), so a run that goes on is submitted anew from
 within its job, and what waits for the job is told to wait for the new one. PBS warns nobody of a
@@ -21,7 +23,7 @@ import re
 import shlex
 import subprocess
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -29,7 +31,7 @@ from hpcdist.base import errors, files
 from hpcdist.base.polling import poll
 from hpcdist.cluster.channels import mail_of
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.cluster.site import Site
+from hpcdist.cluster.site import Partition, Site, ask
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import CommandFailedError, call_command, failure_of, run_command
 from hpcdist.runs.run import Run
@@ -39,13 +41,12 @@ from hpcdist.schedulers.base import (
     Allocation,
     Directive,
     Target,
+    directives_of,
     unusable,
 )
 from hpcdist.schedulers.batch import Batch, Job
-from hpcdist.schedulers.hosts import means_first_host
-from hpcdist.schedulers.pbs import site
-from hpcdist.schedulers.pbs.hosts import own_id, read_nodefile, successor_file
-from hpcdist.schedulers.pbs.site import parse_blocks
+from hpcdist.schedulers.hosts import Host, end_well_file, means_first_host
+from hpcdist.schedulers.hosts import Job as HostsOfJob
 from hpcdist.schedulers.request import (
     asks_for_gpus,
     cpus_per_node,
@@ -57,11 +58,13 @@ from hpcdist.schedulers.request import (
     try_to_ask,
 )
 from hpcdist.schedulers.requeue import Decision, RequeueRefusedError, RequeueUnclearError
-from hpcdist.schedulers.tasks import PLACE_VARIABLE
 
 _TIMEOUT_S = 30.0
+_ATTRIBUTE = re.compile(r"^ {4,5}([\w.]+) = (.*)$")
+_HAS = ("ncpus", "ngpus", "mem")
+_DOWN = ("down", "offline", "unknown", "stale")
 _JOB = "Job Id: "
-_JOB_ID = re.compile(r"[1-9]?\d+(?:\[\d*\])?")
+_JOB_ID = re.compile(r"\d+")
 _IS_OVER = re.compile(r"Unknown Job Id|Job has finished|Request invalid for (?:finished|state)")
 _LIMIT = "resources.time_limit_min|time_limit_min"
 
@@ -84,25 +87,15 @@ _PENDING = (
 )
 """Pattern of a job's comment -> why it waits."""
 _DROPPED = "what it was to follow did not end as --after requires, so PBS removed it without a word"
-_ENDS = {
-    -29: "the time limit was reached",
-    -14: "a host of it was lost",
-    -20: "its first host was lost",
-}
-"""Negative Exit_status, as in pbs_job.h -> words."""
 
 # Its requests.
 
-INDEX = "^array_index^"
-"""Stands for a job's place in the paths of an array."""
 _OF_A_JOB = re.compile(
     r"PBS_\w+|NCPUS|HPCDIST_JOB_\w+|SUBMITIT_\w+|BASH_FUNC_.*|BASHOPTS|SHELLOPTS"
 )
 """Variables of a job, or a shell, that the caller may be part of."""
+_OF_FIRST_TASK = re.compile(r"PBS_(?!JOBID$|JOBNAME$|QUEUE$|O_\w+$|NODEFILE$)\w+|NCPUS")
 _DIRECTIVE = re.compile(r"^#PBS (.*)$", re.MULTILINE)
-_ONLY_ONCE = re.compile(r"-(?:J|W depend)\b")
-"""Directives that a job must not have when it goes on: its array, and the jobs that it waited
-for."""
 _CHECKED = (
     'cd -P -- "$1" && [ -O . ] && [ -O script.sh ] && [ ! -L script.sh ] && '
     '[ -z "$(find . script.sh -maxdepth 0 -perm /022)" ] && exec 9<script.sh && cd "$OLDPWD" || '
@@ -111,6 +104,11 @@ _CHECKED = (
 )
 """The command that PBS keeps in the script's place; the script's folder follows it. PBS would keep
 a script too, but ends the shell that runs one at any signal, and all of the job with it."""
+
+
+def own_id() -> str:
+    """Return the id of the job that this process is part of, without the server."""
+    return os.environ["PBS_JOBID"].partition(".")[0]
 
 
 class Pbs(Batch):
@@ -123,79 +121,61 @@ class Pbs(Batch):
     how_to_allocate = "qsub -I -l select=2:ncpus=N:ngpus=N -l place=scatter"
     template = "pbs.sh"
     warnings = ("SIGTERM",)
-    patterns = ':,^%\\\n"'
-    needed = ("qsub", "qstat", "qselect", "qdel", "qalter", "pbsnodes")
-    stuck_hint = "their hosts may be down; qdel -W force JOBID takes them from PBS's list"
+    foreign_keys = ("qos", "gpu_type")
     kill_wait_s = 10.0
-
-    def check(self, job: JobSpec, cluster: ClusterProfile) -> None:
-        gres = "gres" if cluster.gpu_request == "gres" else None
-        foreign = {"qos": cluster.qos, "gpu_type": cluster.gpu_type, "gpu_request": gres}
-        for key, value in foreign.items():
-            if value is not None:
-                raise errors.ProfileError(
-                    f"the cluster profile: {key} is {value}, and PBS has none",
-                    hint=f"leave {key} out; constraint has the site's own resources of a node, "
-                    "such as gpu_model=a100",
-                )
-        site.check_site(job, cluster)
+    own_job_id = staticmethod(own_id)
 
     def directives(self, job: JobSpec, cluster: ClusterProfile, target: Target) -> list[Directive]:
-        """Return the options of qsub, in a fixed order. Raises JobError for what PBS cannot be
-        asked for."""
-        quote = shlex.quote
-        found = [Directive("-N ", quote(target.name), "The run's id, by which qstat lists it.")]
-        for option, key in (("-q ", "partition"), ("-A ", "account")):
-            if (value := getattr(cluster, key)) is not None:
-                found.append(Directive(option, quote(value), keys=(key,)))
-        found.append(_select(job, cluster))
-        if job.resources.nodes > 1:
-            found.append(Directive("-l place=", "scatter", "Each chunk on a host of its own."))
+        """Return the options of qsub, in a fixed order."""
+        walltime = None
         if (limit_min := time_limit_min(job, cluster)) is not None:
             minutes, seconds = divmod(math.ceil(limit_min * 60), 60)
             walltime = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
-            found.append(Directive("-l walltime=", walltime, "Time limit.", (_LIMIT,)))
-        why = "PBS's own copy of the output, when the job has ended."
-        index = "0" if target.array_size is None else INDEX
-        found += [
-            Directive("-r ", "y" if job.launch.requeue else "n", keys=("launch.requeue",)),
-            Directive("-j ", "oe", "PBS keeps the job's output and errors in one file."),
-            Directive("-o ", quote(f"{target.submitit_folder}/{index}_pbs.out"), why),
+        output, mail = f"{target.submitit_folder}/0_pbs.out", mail_of(cluster.notify)
+        waits = ",".join(":".join([one.kind, *one.job_ids]) for one in target.dependencies)
+        depend = f"depend={waits}" if waits else None
+        own_hosts = "scatter" if job.resources.nodes > 1 else None
+        return [
+            *directives_of(
+                ("-N ", target.name, "The run's id, by which qstat lists it."),
+                ("-q ", cluster.partition, "", "partition"),
+                ("-A ", cluster.account, "", "account"),
+            ),
+            _select(job, cluster),
+            *directives_of(
+                ("-l place=", own_hosts, "Each chunk on a host of its own."),
+                ("-l walltime=", walltime, "Time limit.", _LIMIT),
+                ("-r ", "y" if job.launch.requeue else "n", "", "launch.requeue"),
+                ("-j ", "oe", "PBS keeps the job's output and errors in one file."),
+                ("-o ", output, "PBS's own copy of the output, when the job has ended."),
+                ("-W ", depend, "Jobs that must have ended: --after, or --max-parallel."),
+                ("-m ", None if mail is None else "ae", "", "notify"),
+                ("-M ", mail or None, "", "notify"),
+            ),
         ]
-        if target.array_size is not None:
-            limit = f"%{target.max_parallel}" if target.max_parallel else ""
-            why = "Runs of the sweep that differ in nothing here; %: --max-parallel."
-            found.append(Directive("-J ", f"0-{target.array_size - 1}{limit}", why))
-        if target.dependencies:
-            why = "Jobs that must have ended: --after, or --max-parallel."
-            found.append(Directive("-W ", quote(f"depend={_depend(target)}"), why))
-        if (address := mail_of(cluster.notify)) is not None:
-            found.append(Directive("-m ", "ae", keys=("notify",)))
-            found += [Directive("-M ", quote(address), keys=("notify",))] * bool(address)
-        return found
 
     def submit_command(self, target: Target, script: str) -> list[str]:
-        """Return qsub with the script's directives as its options. A job that goes on as another
-        has the number of its run as an argument of the script."""
-        goes_on = target.continues is not None
-        place = os.environ.get(PLACE_VARIABLE, "") if goes_on else ""
-        lines = [line for line in _DIRECTIVE.findall(script) if not line.startswith("-N ")]
-        if goes_on:
-            lines = [one.replace(INDEX, place) for one in lines if not _ONLY_ONCE.match(one)]
+        """Return qsub with the script's directives as its options; a job that goes on as another
+        waits for nothing."""
+        lines = [
+            line
+            for line in _DIRECTIVE.findall(script)
+            if not (target.continues and line.startswith("-W depend"))
+        ]
         options = [word for line in lines for word in shlex.split(line)]
         command = ["/bin/bash", "-c", _CHECKED, "hpcdist", str(target.folder)]
         # Without -f it leaves a process for a minute, which sends what later calls submit.
-        return ["qsub", "-f", "-N", target.name, *options, "--", *command, *([place] * goes_on)]
+        return ["qsub", "-f", *options, "--", *command]
 
     def parse_submitted(self, text: str) -> str | None:
-        found = re.fullmatch(r"(\d+)(?:\[\])?(?:\.\S+)?\s*", text)
+        found = re.fullmatch(r"(\d+)(?:\.\S+)?\s*", text)
         return found[1] if found else None
 
     def environment(self, before: Mapping[str, str], target: Target, script: str) -> dict[str, str]:
         """Write the caller's environment into a file for this user's eyes alone, which the script
         reads: PBS would show everybody (qstat -f) what it is given. Other jobs' and the host's own
         variables are left out. A job that goes on as another has the file already."""
-        if target.continues is None:
+        if not target.continues:
             names = [name for name in sorted(before) if name.isascii() and name.isidentifier()]
             lines = [
                 f"export {name}={shlex.quote(before[name])}"
@@ -209,28 +189,18 @@ class Pbs(Batch):
         return dict(before)
 
     def list_jobs(self, ids: Collection[str]) -> list[Job]:
-        """Ask qstat, which lists arrays with all their jobs; those that ended lately are among
-        them where the site keeps them."""
-        wanted = {_array_id(one) for one in ids if _JOB_ID.fullmatch(one)}
+        """Ask qstat; jobs that ended lately are among them where the site keeps them."""
+        wanted = set(filter(_JOB_ID.fullmatch, ids))
         if not ids:
             said = _ask_with_history("qselect", ["-u", getpass.getuser()])
             wanted = {line.partition(".")[0] for line in said.split()}
-        return parse_jobs(_ask_with_history("qstat", ["-tf", *sorted(wanted)])) if wanted else []
+        return parse_jobs(_ask_with_history("qstat", ["-f", *sorted(wanted)])) if wanted else []
 
     def kill(self, ids: Collection[str]) -> None:
         if known := sorted(filter(_JOB_ID.fullmatch, set(ids))):
             _check(call_command(["qdel", *known], timeout_s=_TIMEOUT_S))
 
-    def max_array_size(self) -> int:
-        size = site.ask_server()["max_array_size"]
-        return int(size) if size.isdecimal() else 10_000
-
-    def dependency_id(self, job_id: str) -> str:
-        return _array_id(job_id)
-
     def allocation(self, job_id: str, environment: Mapping[str, str]) -> Allocation:
-        """Return what the job of a shell has on the hosts of PBS_NODEFILE; a host of several chunks
-        has the CPUs of all of them."""
         try:
             values = _ask(job_id)
             hosts = read_nodefile(Path(environment.get("PBS_NODEFILE", "")))
@@ -239,26 +209,21 @@ class Pbs(Batch):
             why = error.said if isinstance(error, CommandFailedError) else files.reason(error)
         if why is not None:
             raise unusable(self, job_id, why)
-        cpus: Counter[str] = Counter()
-        for host, number in re.findall(r"([^/+]+)/\d+(?:\*(\d+))?", values["exec_host"]):
-            cpus[host] += int(number or 1)
-        gpus = sum(map(int, re.findall(r"\bngpus=(\d+)", values["exec_vnode"])))
         begin_s = parse_time(values["stime"]) or 0.0
         limit_s = parse_seconds(values["Resource_List.walltime"])
         left_s = None if limit_s is None else max(0.0, begin_s + limit_s - time.time())
         return Allocation(
             job_id=job_id.partition(".")[0],
             num_nodes=len(hosts),
-            # exec_host may have the short names of hosts.
-            cpus=[cpus[host] or cpus[host.partition(".")[0]] or 1 for host in hosts],
-            gpus_per_node=gpus // len(hosts),
             left_min=None if left_s is None else left_s / 60,
         )
 
     # Within a job.
 
-    def own_job_id(self) -> str:
-        return own_id()
+    def job_on_hosts(self) -> HostsOfJob:
+        slots = int(os.environ.get("NCPUS") or 1)
+        hosts = [Host(name, slots) for name in read_nodefile(Path(os.environ["PBS_NODEFILE"]))]
+        return HostsOfJob(hosts, _OF_FIRST_TASK, is_bare=True)
 
     def decide(self, verdict: Verdict) -> Decision:
         """Answer the time limit, and the loss of a host, by a new job; never a kill."""
@@ -282,20 +247,16 @@ class Pbs(Batch):
         """Submit the same run as another job, by the same script."""
         from hpcdist.schedulers.submitting import submit_anew  # which takes 0.1 s
 
-        place = os.environ.get(PLACE_VARIABLE, "")
-        submission = run.read_submission() or Submission()
-        # Others of the array go on, too.
-        is_named = not place or str(submission.job_name).endswith(f"-{place}")
         try:
-            job_id = submit_anew(self, run, suffix="" if is_named else f"-{place}")
+            job_id = submit_anew(self, run)
         except errors.SubmissionUnclearError as error:  # one more request could be the run twice
             raise RequeueUnclearError(f"PBS may have it again, or not: {error.message}") from None
         except CommandFailedError as error:
             raise RequeueRefusedError(error.message) from None
         # PBS removes what waited for this job to end well, if it does not, whatever it waits for.
-        code = 0 if "beforeok" in _tell_waiting(job_id) else errors.EXIT_STOPPED
-        own = own_id().rstrip("]").replace("[", "_")
-        successor_file(Path(str(submission.folder), "submitit"), own).write_text(f"{code}\n")
+        if "beforeok" in _tell_waiting(job_id):
+            folder = Path(str((run.read_submission() or Submission()).folder), "submitit")
+            end_well_file(folder, own_id()).touch()
 
     # The site, and whether it is fit.
 
@@ -304,15 +265,15 @@ class Pbs(Batch):
         return "pbs_version" in try_to_ask(*self.version_command)
 
     def detect_site(self) -> Site:
-        return site.detect_pbs()
+        return detect_pbs()
 
 
 scheduler = Pbs()
 
 
-def _array_id(job_id: str) -> str:
-    """Return 30[] for 30[2], and 12 for 12."""
-    return re.sub(r"\[\d+\]", "[]", job_id)
+def read_nodefile(path: Path) -> list[str]:
+    """Return the hosts of PBS_NODEFILE in their order, each once: it has one line per mpiprocs."""
+    return list(dict.fromkeys(path.read_text().split()))
 
 
 def _select(job: JobSpec, cluster: ClusterProfile) -> Directive:
@@ -336,32 +297,16 @@ def _select(job: JobSpec, cluster: ClusterProfile) -> Directive:
     return Directive("-l select=", shlex.quote(":".join(parts)), f"{why}.", keys)
 
 
-def _depend(target: Target) -> str:
-    """Return what a job waits for. PBS cannot wait for a single job of an array, and takes one as
-    ended well in which some have failed."""
-    terms: dict[str, dict[str, None]] = {}
-    for one in target.dependencies:
-        for job_id in map(_array_id, one.job_ids):
-            if job_id.endswith("[]") and one.kind != "afterany":
-                raise errors.JobError(
-                    f"PBS cannot tell whether runs of the array {job_id} ended well, so --after "
-                    f"cannot wait for that ({one.kind})",
-                    hint="--after any:... waits for the end of the array",
-                )
-            terms.setdefault(one.kind, {})[job_id] = None
-    return ",".join(":".join([kind, *ids]) for kind, ids in terms.items())
-
-
 def _tell_waiting(job_id: str) -> set[str]:
     """Have the jobs that wait for this one wait for the new one; return how they wait, such as
-    beforeok. An array's end is waited for besides."""
-    own, kinds = _array_id(own_id()), set()
+    beforeok."""
+    kinds = set()
     try:
-        for term in _ask(own)["depend"].split(","):
+        for term in _ask(own_id())["depend"].split(","):
             kind, *others = term.split(":")
             for other in (one.partition("@")[0] for one in others if kind.startswith("before")):
                 kinds.add(kind)
-                if depend := with_successor(_ask(other)["depend"], own, job_id):
+                if depend := with_successor(_ask(other)["depend"], own_id(), job_id):
                     argv = ["qalter", "-W", f"depend={depend}", other]
                     run_command(argv, timeout_s=_TIMEOUT_S)
     except errors.SchedulerError as error:
@@ -370,18 +315,34 @@ def _tell_waiting(job_id: str) -> set[str]:
 
 
 def with_successor(depend: str, own: str, new: str) -> str:
-    """Return what a job waits for, afterok:12.login@login, with the new job in this one's place; of
-    an array, beside it."""
+    """Return what a job waits for, afterok:12.login@login, with the new job in this one's place."""
     bare = re.sub(r"(:[^.:,]+)\.[^:,]+", r"\1", depend)
-    both = f":{own}:{new}" if own.endswith("[]") else f":{new}"
-    return re.sub(rf":{re.escape(own)}(?=[:,]|$)", both, bare)
+    return re.sub(rf":{own}(?=[:,]|$)", f":{new}", bare)
 
 
 # Reading.
 
 
+def parse_blocks(text: str, head: str) -> dict[str, dict[str, str]]:
+    """Return the attributes by name of all objects in the text of -f or -av, whose first lines are
+    `head` and a name: lines are folded, and go on after a tab. What stands first counts: the value
+    of a variable may hold lines of its own. A missing attribute is empty."""
+    found: dict[str, dict[str, str]] = {}
+    current: dict[str, str] = {}
+    last = ""
+    for line in text.splitlines():
+        if start := re.match(f"{head}(\\S+)$", line):
+            current = found.setdefault(start[1], defaultdict(str))
+        elif line.startswith("\t") and last in current:
+            current[last] += line.strip("\t\n")
+        elif attribute := _ATTRIBUTE.match(line):
+            last = attribute[1]
+            current.setdefault(last, attribute[2])
+    return found
+
+
 def _ask(job_id: str) -> Mapping[str, str]:
-    """Return the attributes of a job, or an array, as qstat has them."""
+    """Return the attributes of a job, as qstat has them."""
     said = run_command(["qstat", "-f", job_id], timeout_s=_TIMEOUT_S).stdout
     return next(iter(parse_blocks(said, _JOB).values()), defaultdict(str))
 
@@ -403,13 +364,11 @@ def _check(done: subprocess.CompletedProcess[str]) -> None:
 
 
 def parse_jobs(text: str) -> list[Job]:
-    """Return the jobs of `qstat -f`, without the arrays that others of them are part of."""
+    """Return the jobs of `qstat -f`."""
     jobs = []
     for full_id, values in parse_blocks(text, _JOB).items():
         job_id, word = full_id.partition(".")[0], values["job_state"]
-        if job_id.endswith("[]"):
-            continue
-        # Of a job that has not ended, it is the array's, or a former start's.
+        # Of a job that has not ended, it is a former start's.
         status = values["Exit_status"] if word in "FX" else ""
         code = int(status) if re.fullmatch(r"-?\d+", status) else None
         state, reason = _explain(job_id, word, code, values)
@@ -420,7 +379,6 @@ def parse_jobs(text: str) -> list[Job]:
             Job(
                 id=job_id,
                 name=values["Job_Name"],
-                task="".join(re.findall(r"\[(\d+)\]$", job_id)),
                 state=state,
                 word=word,
                 reason=reason,
@@ -447,7 +405,7 @@ def _explain(
         held = values["Hold_Types"] if word == "H" else ""
         reason = "its start time has not come" if word == "W" else plain_reason(comment)
         reason = "it waits for the end of another job" if "s" in held else reason
-        reason = f"it is held; release it with: qrls '{job_id}'" if "u" in held else reason
+        reason = f"it is held; release it with: qrls {job_id}" if "u" in held else reason
     elif state == "running":
         reason = "PBS has suspended it: other jobs need its nodes" if word in "SU" else None
     elif code is None and not values["stime"]:
@@ -458,7 +416,7 @@ def _explain(
     elif code == 0:
         state, reason = "done", said or "PBS says exit code 0"
     else:
-        words = "without an exit code" if code is None else _ENDS.get(code, f"exit code {code}")
+        words = "without an exit code" if code is None else f"exit code {code}"
         reason = f"{words} ({said})" if said else words
     return state, reason
 
@@ -469,3 +427,38 @@ def plain_reason(comment: str) -> str:
         if re.search(pattern, comment):
             return f"{words} ({comment})"
     return f"PBS says: {comment}" if comment else "the scheduler has not looked at it yet"
+
+
+# The site, for a first hpcdist.yaml.
+
+
+def detect_pbs() -> Site:
+    """Ask PBS what it offers; raises SchedulerError where it does not answer."""
+    servers = parse_blocks(try_to_ask("qstat", "-Bf"), "Server: ").values()
+    default = next(iter(servers), defaultdict(str))["default_queue"]
+    nodes = [
+        {what: parse_size(values[f"resources_available.{what}"]) or 0 for what in _HAS}
+        for values in parse_blocks(ask("pbsnodes", "-av"), "").values()
+        if not any(word in values["state"] for word in _DOWN)
+    ]
+    nodes = [node for node in nodes if node["ngpus"]] or nodes
+    cpus, gpus, mem = (min((node[what] for node in nodes), default=0) for what in _HAS)
+    partitions = [
+        Partition(
+            name=name,
+            is_default=name == default,
+            num_nodes=len(nodes),
+            cpus=cpus,
+            mem_gb=mem / 1e9 or None,
+            gpus=gpus,
+            time_limit_min=seconds / 60 if seconds else None,
+        )
+        for name, queue in parse_blocks(ask("qstat", "-Qf"), "Queue: ").items()
+        if "False" not in (queue["enabled"], queue["started"])
+        for seconds in [parse_seconds(queue["resources_max.walltime"])]
+    ]
+    return Site(
+        scheduler="pbs",
+        partitions=tuple(partitions),
+        partitions_share_nodes=True,
+    )

@@ -3,7 +3,6 @@ stands by itself, for every agent that srun has started imports it."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import re
@@ -17,7 +16,6 @@ _MOST = 100_000
 """Nodes; a larger list is damaged."""
 _MOST_BYTES = 16_000_000
 _PART = re.compile(r"((?:[^,\[\]]|\[[^\]]*\])+)")
-_PIECE = re.compile(r"\[([^\]]*)\]|([^\[\]]+)")
 _ERROR = re.compile(r"^s(?:run|lurmstepd[^:]*): (?:error|fatal): (.*)", re.MULTILINE)
 _LAUNCH_FAILED = re.compile(r"task (\d+) launch failed: ")
 
@@ -26,12 +24,12 @@ def expand_nodes(text: str) -> list[str]:
     """`n[01-03,7],m1` -> n01, n02, n03, n7, m1; what is no list of nodes gives none."""
     if text.strip() in {"", "None assigned", "(null)", "Unknown"}:
         return []
-    parts = (
-        [list(_expand_ranges(ranges)) if ranges else [plain] for ranges, plain in pieces]
-        for pieces in map(_PIECE.findall, _PART.findall(text.strip()))
-    )
-    names = ("".join(name) for pieces in parts for name in itertools.product(*pieces))
-    return list(itertools.islice(names, _MOST))
+    names = []
+    for part in _PART.findall(text.strip()):
+        head, bracket, rest = part.partition("[")
+        ranges, _, tail = rest.partition("]")
+        names += [f"{head}{one}{tail}" for one in (_expand_ranges(ranges) if bracket else [""])]
+    return names[:_MOST]
 
 
 def _expand_ranges(text: str) -> Iterator[str]:

@@ -230,7 +230,6 @@ def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
         Column("CPUs\nbusy", busy_cpus),
         # What the scheduler measured itself.
         Column("MaxRSS", read("accounting.max_rss_bytes"), each(_mib), unit="MiB"),
-        Column("job's en-\nergy", read("accounting.energy_j"), wide(_WH_J), unit="Wh"),
     ]
     if found := known(columns, rows):
         of_one = "; power of a GPU; memory of the fullest GPU" if known(of_gpus, rows) else ""

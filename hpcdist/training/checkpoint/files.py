@@ -13,14 +13,13 @@ import contextlib
 import math
 import os
 import re
-import secrets
 import shutil
 import zipfile
 import zlib
 from pathlib import Path
 
 from hpcdist.base.errors import JobError
-from hpcdist.base.files import load_json, open_regular
+from hpcdist.base.files import aside_of, load_json, open_regular
 
 COMPLETE = "complete.json"
 """Written last: every other file of the checkpoint, with its size and checksum."""
@@ -107,7 +106,7 @@ def describe(part: Path) -> list[int]:
 
 def mark_best(path: Path) -> None:
     """Have the link `best` lead to this checkpoint."""
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    aside = aside_of(path)
     aside.symlink_to(path.name)
     aside.replace(path.with_name(BEST))
 

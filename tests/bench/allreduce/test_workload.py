@@ -9,6 +9,8 @@ import pytest
 from rich.console import Console
 
 from hpcdist.base.errors import JobError
+from hpcdist.bench.allreduce.workload import size_sentence
+from hpcdist.bench.cells import timed_cell
 from hpcdist.job.spec import AllreduceJob
 from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.workloads import load_workload
@@ -20,8 +22,8 @@ def events_of(launched, kind, rank=0):
     return [event for event in launched.events(rank) if event["event"] == kind]
 
 
-def cells_of(launched, table, rank=0):
-    return [cell for cell in events_of(launched, "cell", rank) if cell["table"] == table]
+def cells_of(launched):
+    return events_of(launched, "cell")
 
 
 def told_of(launched):
@@ -29,17 +31,10 @@ def told_of(launched):
     return {table["name"]: table["cells"] for table in run["benchmark"]["tables"]}
 
 
-def test_sizes_and_pairs_of_nodes_are_measured_and_summed_up(submit_job):
-    launched = submit_job(
-        "allreduce",
-        *SMALL,
-        "allreduce.sizes=[4,65536]",
-        "allreduce.pairs=true",
-        nodes=2,
-        gpus=2,
-    )
+def test_sizes_are_measured_and_summed_up(submit_job):
+    launched = submit_job("allreduce", *SMALL, "allreduce.sizes=[4,65536]", nodes=2, gpus=2)
     assert launched.verdict().state == "done", launched.everything_said()
-    small, large = cells_of(launched, "all_reduce")
+    small, large = cells_of(launched)
     assert (small["keys"], large["keys"]) == ({"size_bytes": 4}, {"size_bytes": 65536})
     for cell in (small, large):
         more = cell["more"]
@@ -48,9 +43,6 @@ def test_sizes_and_pairs_of_nodes_are_measured_and_summed_up(submit_job):
         size = cell["keys"]["size_bytes"]
         assert more["algorithm_bytes_per_s"] * cell["mean_time_s"] == pytest.approx(size)
         assert cell["rate"] == pytest.approx(1.5 * more["algorithm_bytes_per_s"])
-    (pair,) = cells_of(launched, "pair")
-    assert pair["keys"] == {"nodes": "0 1"}
-    assert pair["rate"] * pair["more"]["median_time_s"] == pytest.approx(65536)
     assert not any(events_of(launched, "cell", rank) for rank in (1, 2, 3))
 
     summary = summarize([launched.run], {})
@@ -72,27 +64,6 @@ def test_one_rank_is_told_that_it_sends_nothing(submit_job):
     assert note["message"].startswith("a single rank sends nothing")
 
 
-def test_a_slow_node_is_found_by_its_pairs_which_are_measured_again(submit_job):
-    launched = submit_job(
-        "allreduce",
-        "allreduce.iterations=3",
-        "allreduce.warmup=1",
-        "allreduce.sizes=[16777216]",
-        "allreduce.check=false",
-        "allreduce.pairs=true",
-        nodes=3,
-        change="slow_node:delay_all_reduces",
-    )
-    assert launched.verdict().state == "done", launched.everything_said()
-    pairs = {cell["keys"]["nodes"]: cell for cell in told_of(launched)["pair"]}
-    assert pairs["0 2"]["rate"] > 2 * max(pairs["0 1"]["rate"], pairs["1 2"]["rate"])
-    assert {cell["note"] for cell in pairs.values()} == {"measured alone"}
-    file = io.StringIO()
-    print_summary(summarize([launched.run], {}), Console(file=file, width=400))
-    assert "Node 1 (" in file.getvalue()
-    assert "all nodes are simulated on one host, so no link is slow" in file.getvalue()
-
-
 def test_a_benchmark_that_is_told_to_stop_keeps_what_it_has(submit_job):
     launched = submit_job("allreduce", "allreduce.max_time_s=0.2", *_many_sizes(), gpus=2)
     launched.wait(lambda: "bus" in launched.log(0))
@@ -100,7 +71,7 @@ def test_a_benchmark_that_is_told_to_stop_keeps_what_it_has(submit_job):
     verdict = launched.verdict()
     assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75)
     assert "checkpoint" not in verdict.message
-    measured = len(cells_of(launched, "all_reduce"))
+    measured = len(cells_of(launched))
     assert 0 < measured < 400
     *_, note = events_of(launched, "note")
     assert note["message"] == f"stopped when it was asked to, after {measured} of 400 measurements"
@@ -113,21 +84,18 @@ def _many_sizes():
 
 
 @pytest.mark.parametrize(
-    ("setting", "resources", "said"),
+    ("setting", "said"),
     [
-        ({"sizes": []}, {}, "allreduce.sizes is empty"),
-        ({"sizes": [8, 4, 8]}, {}, "allreduce.sizes has 8 2 times"),
-        ({"sizes": [1024, 1022]}, {}, "has 1,022, which is no multiple of the 4 bytes"),
-        ({"sizes": [12], "dtype": "float64"}, {}, "no multiple of the 8 bytes of a float64"),
-        ({"pairs": True}, {}, "allreduce.pairs is true, but resources.nodes is 1"),
+        ({"sizes": []}, "allreduce.sizes is empty"),
+        ({"sizes": [8, 4, 8]}, "allreduce.sizes has 8 2 times"),
+        ({"sizes": [1024, 1022]}, "has 1,022, which is no multiple of the 4 bytes"),
     ],
-    ids=["no-sizes", "twice", "float32", "float64", "pairs-of-one-node"],
+    ids=["no-sizes", "twice", "float32"],
 )
-def test_what_cannot_be_measured_is_refused_with_key_and_value(setting, resources, said):
+def test_what_cannot_be_measured_is_refused_with_key_and_value(setting, said):
     values = {
         "name": "test",
         "allreduce": setting,
-        "resources": resources,
         "launch": {"device": "cpu"},
     }
     with pytest.raises(JobError) as error:
@@ -137,12 +105,18 @@ def test_what_cannot_be_measured_is_refused_with_key_and_value(setting, resource
     assert error.value.exit_code == 2
 
 
-def test_sizes_that_do_not_fit_into_memory_are_left_out_and_told(submit_job):
-    launched = submit_job(
-        "allreduce", *SMALL, "allreduce.sizes=[1024,200000000]", "resources.mem_gb=0.25"
+def size(num_bytes, time_s, bandwidth):
+    more = {"median_time_s": time_s, "p95_time_s": 2 * time_s}
+    keys = {"size_bytes": num_bytes}
+    return timed_cell("all_reduce", keys, [time_s], rate=bandwidth, more=more)
+
+
+def test_the_sentence_has_latency_bandwidth_and_whether_sums_were_checked():
+    cells = [size(1024, 20e-6, 77e6), size(1 << 20, 1e-3, 1.57e9)]
+    assert size_sentence(cells, 4, checked=True) == (
+        "all-reduce over 4 ranks: 20.0 µs with 1 KiB (p95 40.0 µs), at most 1.6 GB/s bus "
+        "bandwidth, with 1 MiB; all sums right."
     )
-    # One rank may fill half of what the job is given; more cannot be known before it starts.
-    launched.wait(lambda: events_of(launched, "note") if launched.run.event_file(0).exists() else 0)
-    note = events_of(launched, "note")[0]
-    assert note["message"].startswith("left out for lack of memory: 200,000,000 B; rank 0 on ")
-    launched.verdict()
+    assert size_sentence([size(1024, 20e-6, 0.0)], 1, checked=False) == (
+        "all-reduce over 1 rank: 20.0 µs with 1 KiB (p95 40.0 µs); sums not checked."
+    )

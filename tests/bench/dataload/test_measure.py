@@ -21,7 +21,7 @@ def test_a_single_pass_stays_single():
 
 
 def passes(*times_s, parts_s=None, **fields):
-    fields = {"first_batches_s": [0.5], "first_pass_s": 0.2, **fields}
+    fields = {"first_batches_s": [0.5], **fields}
     return Passes(times_s=list(times_s), parts_s=parts_s or {}, **fields)
 
 
@@ -36,15 +36,11 @@ def test_the_slowest_rank_counts_and_rates_add_up():
     assert cell.rate == pytest.approx(2 * 8 / 0.25)
 
 
-def test_turns_count_together_and_the_first_pass_is_the_earliest():
-    both = passes(0.1, 0.2, first_batches_s=[0.5, 1.5], worker_bytes=7)
+def test_turns_count_together():
+    both = passes(0.1, 0.2, first_batches_s=[0.5, 1.5])
     cell = to_cell(Way(None, 8, 2), [both], 4)
     assert cell.keys == {"batch_size": 8, "workers": 2}
-    assert cell.more == {
-        "first_batch_time_s": pytest.approx(1.0),
-        "first_pass_time_s": 0.2,
-        "worker_bytes": 7,
-    }
+    assert cell.more == {"first_batch_time_s": pytest.approx(1.0)}
 
 
 @pytest.mark.parametrize("workers", [0, 2, 8])

@@ -4,7 +4,6 @@ import io
 import os
 import re
 import signal
-import statistics
 
 import msgspec
 import pytest
@@ -69,11 +68,6 @@ def test_every_way_of_loading_is_timed_in_two_turns_and_summed_up(submit_job, pi
         assert cell["rate"] == pytest.approx(4 / cell["mean_time_s"])
         assert cell["more"]["first_batch_time_s"] > 0
         assert set(cell["parts_s"]) == {"read", "decode", "transform", "collate", "hand_over"}
-        assert ("worker_bytes" in cell["more"]) == bool(cell["keys"]["workers"])
-        assert cell["more"].get("worker_bytes", 1e8) > 10_000_000
-    with Image.open(launched.run.path / "dataload.png") as plot:
-        assert plot.format == "PNG"
-        assert statistics.pstdev(plot.convert("L").tobytes()) > 1
 
     summary = summarize([launched.run], {})
     told = to_json(summary)[0]["benchmark"]
@@ -86,15 +80,13 @@ def test_every_way_of_loading_is_timed_in_two_turns_and_summed_up(submit_job, pi
     assert "loading image_folder by workers, mean ± 95 % interval" in file.getvalue()
 
 
-def test_all_ranks_load_at_once_and_nodes_are_told_apart(submit_job, pictures):
+def test_all_ranks_of_all_nodes_load_at_once(submit_job, pictures):
     launched = submit_pictures(
         submit_job, pictures, "data.workers=1", "data.repeats=1", nodes=2, gpus=2
     )
     assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
-    cells = cells_of(launched)
-    assert [(cell["keys"]["node"], len(cell["hosts"])) for cell in cells] == [(0, 1), (1, 1)]
-    for cell in cells:
-        assert cell["rate"] == pytest.approx(2 * 4 / cell["mean_time_s"])
+    (cell,) = cells_of(launched)
+    assert cell["rate"] == pytest.approx(4 * 4 / cell["mean_time_s"])
 
 
 def test_workers_are_started_in_another_way_and_anew_for_each_pass(submit_job, pictures):
@@ -141,13 +133,12 @@ def test_a_stop_keeps_what_is_measured_and_ends_with_75(submit_job, pictures):
     assert 0 < len(told["benchmark"]["tables"][0]["cells"]) <= measured
 
 
-@pytest.mark.parametrize("function", ["make", "loader"])
-def test_a_data_set_of_the_users_is_measured_as_it_is(submit_job, function):
+def test_a_data_set_of_the_users_is_measured_as_it_is(submit_job):
     launched = submit_job(
         "dataload",
-        f"data.dataset=own_data:{function}",
+        "data.dataset=own_data:make",
         *("data.workers=[0,1]", "data.batch_size=4", "data.batches_to_check=5"),
-        *("data.repeats=2", "dataload.step_time_s=10"),
+        "data.repeats=2",
         change="own_data:nothing",  # imports it
     )
     assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
@@ -158,9 +149,9 @@ def test_a_data_set_of_the_users_is_measured_as_it_is(submit_job, function):
     ]
     assert set(cells[0]["parts_s"]) == {"wait", "item", "collate", "hand_over"}
     (told,) = to_json(summarize([launched.run], {}))
-    answer, bottleneck = told["benchmark"]["conclusions"]
+    answer, least = told["benchmark"]["conclusions"]
     assert re.match(r"Use (no workers|1 worker) \(num_workers=\d\): .* samples/s", answer)
-    assert bottleneck == "Loading is not the bottleneck, the model is."
+    assert least.startswith("Loading keeps up with training steps of ")
 
 
 def test_a_function_that_gives_no_data_set_is_an_error_with_what_to_do(submit_job):
@@ -199,7 +190,6 @@ def test_what_cannot_be_measured_is_refused_with_key_and_value(sections, said):
         ("data.workers=-1", "data.workers is -1, must be 0 or more"),
         ("data.workers=[0,-1]", "data.workers is [0, -1], must be"),
         ("data.repeats=0", "data.repeats is 0, must be 1 or more"),
-        ("dataload.threads=0", "dataload.threads is 0, must be 1 or more"),
         ("data.decoder=quick", 'data.decoder is "quick", must be'),
     ],
 )

@@ -47,10 +47,7 @@ FASTER, SLOWER = "data_parallel (2 devices) is faster than single", "data_parall
         ),
         (
             {1: 0.9, 8: 0.8, 64: 2.5, 512: 16.0},
-            (
-                f"{FASTER} with every batch size that was measured for it, from 1 images per batch "
-                "on: 2.00 times with 512."
-            ),
+            (f"{FASTER} from 1 image per batch on: 2.00 times with 512."),
         ),
         (
             {1: 2.0, 8: 0.5, 64: 5.0, 512: 18.0},
@@ -90,7 +87,6 @@ def test_what_one_device_reaches_comes_first():
     [
         ({512: 31.8}, {"sd_ms": 0.1}, "is faster than single"),
         ({512: 31.8}, {"sd_ms": 0.4}, "gains nothing"),
-        ({512: 10.0}, {}, "more than this many devices can give: something else slowed single"),
         ({512: 17.0}, {"sd_ms": 60.0}, "Whether data_parallel (2 devices) is faster than single"),
         ({512: 17.0}, {"sd_ms": 60.0}, "inference.repeats"),
         # Less noise, in which half of the ideal gain would have been seen.
@@ -99,7 +95,7 @@ def test_what_one_device_reaches_comes_first():
         ({16: 1.0}, {}, "cannot be compared: it has no batch size in common with single"),
     ],
     ids=[
-        *("certain", "noise", "too-good", "unsure", "unsure-help", "less-noise"),
+        *("certain", "noise", "unsure", "unsure-help", "less-noise"),
         *("one-device", "no-common-size"),
     ],
 )

@@ -47,9 +47,9 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-6}"
 exec '/opt/my venv/bin/python' -u -c '
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
-from hpcdist.schedulers.lsf.hosts import main
+from hpcdist.schedulers.hosts import main
 main()
-' --logs "$logs" --job "$job" --nodes 1 --launcher 'blaunch -z {host} {command}' -- \
+' --scheduler lsf --logs "$logs" --job "$job" --nodes 1 --launcher 'blaunch -z {host} {command}' -- \
     '/opt/my venv/bin/python' -u -c '
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]

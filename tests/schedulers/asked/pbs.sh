@@ -26,10 +26,6 @@ fi
 # PBS copies a job's output when the job has ended. This file can be read at once.
 logs='/scratch/ann/my runs/RUN/submitit'
 job="${PBS_JOBID%%.*}"
-job="${job//\[/_}"
-job="${job//\]/}"
-# A job that continues a run of an array gets the number of that run as the script's argument.
-export HPCDIST_JOB_PLACE="${1:-${PBS_ARRAY_INDEX:-}}"
 exec >> "$logs/${job}_0_log.out" 2>&1
 
 # From the cluster profile. A line that fails is reported, also in the verdict of a failed run. The lines after it still run.
@@ -61,9 +57,9 @@ export PATH="$PATH:${programs:-/opt/pbs}/bin"
 exec '/opt/my venv/bin/python' -u -c '
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
-from hpcdist.schedulers.pbs.hosts import main
+from hpcdist.schedulers.hosts import main
 main()
-' --logs "$logs" --job "$job" --nodes 1 --launcher 'pbs_tmrsh {host} {command}' -- \
+' --scheduler pbs --logs "$logs" --job "$job" --nodes 1 --launcher 'pbs_tmrsh {host} {command}' -- \
     '/opt/my venv/bin/python' -u -c '
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]

@@ -137,7 +137,7 @@ def test_a_job_whose_node_was_taken_away_goes_on_exactly_from_what_was_published
     job.lose_node(1)
     codes = job.end()
     assert codes[0] != 0
-    assert "[0] goes on from step 0" in (tmp_path / "life-0-node-0" / "log").read_text()
+    assert b"goes on from step 0" in published(job)["logs/rank-00000.log"]
     content = published(job)
     assert "verdict.json" not in content
     assert json.loads(content["attempts/00000/verdict.json"])["kind"] == "agent_lost"

@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,9 @@ from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError
 from hpcdist.runs.paths import RunPaths, _Within
 from hpcdist.runs.run import Run
-from hpcdist.schedulers.azure import files as azure_files
-from hpcdist.schedulers.azure.files import Stored, fetch
+from hpcdist.schedulers.azure import workspace as azure_files
 from hpcdist.schedulers.azure.node import is_wanted, publish, scan
+from hpcdist.schedulers.azure.workspace import Stored, fetch
 
 LARGE = 2 << 20
 NOT_FOR_NODES = (
@@ -52,16 +51,14 @@ class Node:
         self.run.mkdir()
         self.published = {}
 
-    def write(self, path, content, mode="wb", age_s=10.0):
+    def write(self, path, content, mode="wb"):
         file = self.run / path
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open(mode) as opened:
             opened.write(content)
-        then_s = time.time() - age_s
-        os.utime(file, (then_s, then_s))
 
-    def publish(self, **options):
-        publish(self.run, self.output, self.published, **options)
+    def publish(self):
+        publish(self.run, self.output, self.published)
 
 
 @pytest.fixture
@@ -121,20 +118,9 @@ def test_what_was_there_at_the_start_is_not_published_again_and_removed_when_it_
     os.utime(storage.folder / "checkpoints/step-00000002.pt", (5, 5))
     published = scan(tmp_path / "node")
     (tmp_path / "node/checkpoints/step-00000001.pt").unlink()
-    publish(tmp_path / "node", storage.folder, published, is_final=True)
+    publish(tmp_path / "node", storage.folder, published)
     (left,) = storage.list_files()
     assert left == Stored("checkpoints/step-00000002.pt", 5, 5)
-
-
-def test_a_file_that_is_being_written_is_published_when_it_has_settled(node):
-    node.write("state.bin", b"perhaps half", age_s=0.0)
-    node.write("checkpoints/of-a-script.pt", b"perhaps half", age_s=0.0)
-    node.write("checkpoints/step-00000001.pt", b"renamed", age_s=0.0)
-    node.write("logs/rank-00000.log", b"grows", age_s=0.0)
-    node.publish()
-    assert contents(node.output).keys() == {"checkpoints/step-00000001.pt", "logs/rank-00000.log"}
-    node.publish(is_final=True)
-    assert contents(node.output) == contents(node.run)
 
 
 def test_a_storage_that_fails_for_a_while_costs_nothing(node, monkeypatch):
@@ -235,17 +221,12 @@ def test_more_files_than_a_folder_may_have_are_refused(home, storage, monkeypatc
         fetch(home, storage)
 
 
-@pytest.mark.parametrize(
-    ("limit", "found"), [(("_MOST_BYTES", 3 * LARGE), 3), (("_MOST_OF_ONE", LARGE - 1), 0)]
-)
-def test_more_than_a_run_may_have_stays_until_it_is_asked_for(node, storage, home, limit, found):
-    for number in range(5):
-        node.write(f"samples-{number}", bytes(LARGE))
+def test_large_files_stay_until_they_are_asked_for(node, storage, home, monkeypatch):
+    monkeypatch.setattr(azure_files, "_MOST_BYTES", LARGE - 1)
+    node.write("samples", bytes(LARGE))
     node.publish()
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(azure_files, *limit)
-        assert fetch(home, storage) == found
-    assert fetch(home, storage, with_checkpoints=True) == 5 - found
+    assert fetch(home, storage) == 0
+    assert fetch(home, storage, with_checkpoints=True) == 1
 
 
 def test_no_more_is_brought_of_a_file_than_its_size_was(node, storage, home):

@@ -35,11 +35,9 @@ class Flux(Batch):
     name = "flux"
     title = "Flux"
     version_command = ("flux", "version")
-    needed = ("flux",)
     template = "flux.sh"
     warnings = ("SIGTERM",)
     can_requeue = False
-    stuck_hint = "their nodes may be down; see: flux resource list"
 
     def directives(self, job: JobSpec, cluster: ClusterProfile, target: Target) -> list[Directive]:
         found = [

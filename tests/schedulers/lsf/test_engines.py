@@ -18,8 +18,8 @@ for field in exit_code pend_reason; do
     echo "<${field^^}> in the format string is not a valid field name" >&2; exit 255
 done
 printf '%s|' JOBID STAT EXEC_HOST START_TIME FINISH_TIME RUN_TIME EXIT_REASON
-printf '%s\n' 'ESTIMATED_START_TIME|MAX_MEM|PEND_TIME|JOB_NAME'
-printf '%s\n' '7|EXIT|hostA|Feb  2 00:45|-|60 second(s)|-|-|-|-|a' '8|PEND|-|-|-|-|-|-|-|-|b'
+printf '%s\n' 'MAX_MEM|PEND_TIME|JOB_NAME'
+printf '%s\n' '7|EXIT|hostA|Feb  2 00:45|-|60 second(s)|-|-|-|a' '8|PEND|-|-|-|-|-|-|-|b'
 """
 
 

@@ -4,7 +4,6 @@ import time
 
 import pytest
 
-from hpcdist.base.errors import SchedulerError
 from hpcdist.machine.command import CommandFailedError
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
@@ -29,9 +28,7 @@ def run(tmp_path, monkeypatch):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(lsf, "_TIMEOUT_S", 0.5)
     monkeypatch.setattr(lsf, "_END_IS_KNOWN_S", 0.0)
-    monkeypatch.setattr(lsf, "_POLL_S", 0.01)
 
 
 def test_where_brequeue_is_refused_the_run_ends(run, commands):
@@ -41,16 +38,6 @@ def test_where_brequeue_is_refused_the_run_ends(run, commands):
     commands.say("brequeue", err="LSF is down. Please wait ...\n", code=255)
     with pytest.raises(CommandFailedError):  # it is asked again
         Lsf().requeue(run)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_refusal_after_a_brequeue_without_an_answer_is_none(run, commands):
-    commands.add("brequeue", "exec sleep 60")
-    requeuer = Lsf()
-    with pytest.raises(SchedulerError, match="did not answer"):
-        requeuer.requeue(run)
-    commands.say("brequeue", err="Job <7>: Operation is in progress\n", code=255)
-    requeuer.requeue(run)  # which was heard
 
 
 @pytest.fixture
@@ -80,19 +67,3 @@ def test_the_first_host_tells_the_others_how_its_agent_ended(node, said, sequel,
     if said:
         first_end.write_text(said)
     assert Lsf().decide(lost(node)).sequel == sequel
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_host_that_is_lost_at_the_launch_is_not_asked_for_again_before_lsf_knows(run, commands):
-    run.claim_attempt()
-    run.write_attempt_verdict(lost(1, "launch", host="hostB", try_elsewhere=True))
-    hosts = "HOST_NAME STATUS JL/U MAX NJOBS\nhostA ok - 4 0\nhostB {} - 4 0\n"
-    (run.path / "before").write_text(hosts.format("ok"))
-    (run.path / "after").write_text(hosts.format("unavail"))
-    seen = f"{run.path}/seen"
-    commands.add(
-        "bhosts", f"cat {run.path}/$([ -e {seen} ] && echo after || echo before); : > {seen}"
-    )
-    commands.say("brequeue")
-    Lsf().requeue(run)
-    assert commands.calls == ["bhosts -w", "bhosts -w", "brequeue 7"]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcdist.schedulers.pbs import pbs
 from hpcdist.schedulers.pbs.pbs import parse_jobs, plain_reason, scheduler, with_successor
-from hpcdist.schedulers.pbs.site import limit_min, parse_blocks, parse_nodes
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -21,15 +21,12 @@ def jobs(name):
         ("active", "38", "running", ""),
         ("active", "39", "pending", "it waits for nodes to become free (Not Running: Not enough"),
         ("active", "40", "pending", "it asks for more than the cluster has: it will never start"),
-        ("active", "41", "pending", "it is held; release it with: qrls '41'"),
+        ("active", "41", "pending", "it is held; release it with: qrls 41"),
         ("active", "42", "pending", "it waits for the end of another job"),
         ("active", "43", "pending", "its start time has not come"),
-        ("active", "45[1]", "pending", "the scheduler has not looked at it yet"),
         ("ended", "38", "cancelled", "it was ended with qdel"),
         ("ended", "41", "cancelled", "it was deleted before it had started"),
         ("ended", "36", "done", "PBS says: Job run at"),
-        ("ended", "27[0]", "failed", "exit code 75"),
-        ("ended", "27[1]", "done", "PBS says"),
         ("ended", "31", "failed", "exit code 75"),
         ("ended", "33", "cancelled", "it was ended with qdel"),  # though its exit code is 0
         ("ended", "5", "cancelled", "what it was to follow did not end as --after requires"),
@@ -41,18 +38,10 @@ def test_a_job_says_why_it_waits_or_how_it_ended(file, job_id, state, words):
     assert (job.reason or "").startswith(words)
 
 
-def test_an_array_is_not_among_its_jobs_and_its_jobs_know_their_places():
-    found = jobs("ended")
-    assert "27[]" not in found
-    assert (found["27[1]"].task, found["36"].task) == ("1", "")
-    books = found["36"].accounting()
+def test_the_books_on_a_job_are_read():
+    books = jobs("ended")["36"].accounting()
     assert books.nodes == ["n1", "n2"]
     assert (books.exit_code, books.elapsed_s, books.queue_wait_s) == (0, 9.0, 0.0)
-
-
-def test_a_queued_job_of_an_array_has_no_exit_code_though_qstat_shows_the_arrays():
-    text = "Job Id: 30[2].pbs\n    Job_Name = a\n    job_state = Q\n    Exit_status = 1\n"
-    assert parse_jobs(text)[0].exit_code is None
 
 
 def test_lines_within_a_variable_change_nothing_that_was_said_before():
@@ -84,57 +73,38 @@ def test_comments_are_told_in_plain_words_with_pbss_own(comment, words):
     [
         ("afterok:12.pbs@pbs", "12", "afterok:40"),
         ("afterok:11.pbs@pbs:12.pbs@pbs,afterany:9.pbs@pbs", "12", "afterok:11:40,afterany:9"),
-        ("afterany:12[].pbs@pbs", "12[]", "afterany:12[]:40"),
-        ("afterany:12[].pbs@pbs:39.pbs@pbs", "12[]", "afterany:12[]:40:39"),
     ],
 )
 def test_what_waits_for_a_job_waits_for_the_one_in_its_place(depend, own, told):
     assert with_successor(depend, own, "40") == told
 
 
-def test_nodes_and_queues_are_read():
-    nodes = parse_nodes((RECORDED / "nodes.txt").read_text())
-    assert [(one.name, one.cpus, one.gpus, one.is_up) for one in nodes] == [
-        ("n1", 4, 2, True),
-        ("n2", 4, 2, True),
-    ]
-    queues = parse_blocks((RECORDED / "queues.txt").read_text(), "Queue: ")
-    assert queues["workq"]["enabled"] == queues["workq"]["started"] == "True"
-    limited = "Queue: gpu\n    enabled = False\n    resources_max.walltime = 24:00:00\n"
-    assert limit_min(parse_blocks(limited, "Queue: ")["gpu"]) == 1440
+def test_nodes_and_queues_are_read(monkeypatch):
+    limited = "Queue: gpu\n    enabled = False\n"
+    said = {
+        "pbsnodes": (RECORDED / "nodes.txt").read_text(),
+        "-Qf": (RECORDED / "queues.txt").read_text() + limited,
+        "-Bf": "Server: login\n    default_queue = workq\n",
+    }
+    for name in ("ask", "try_to_ask"):
+        monkeypatch.setattr(pbs, name, lambda *words: said[words[words[0] == "qstat"]])
+    (queue,) = scheduler.detect_site().partitions
+    assert (queue.name, queue.is_default) == ("workq", True)
+    assert (queue.num_nodes, queue.cpus, queue.gpus) == (2, 4, 2)
 
 
-@pytest.mark.parametrize(
-    ("attributes", "names", "found"),
-    [
-        (
-            [
-                "exec_host = n1/0*4+n2/0*2+n2/1",
-                "exec_vnode = (n1:ncpus=4:ngpus=2)+(n2:ncpus=2:ngpus=1)+(n2:ncpus=1:ngpus=1)",
-                "stime = Sun Nov 22 22:36:56 2026",
-                "Resource_List.walltime = 01:00:00",
-            ],
-            "n1.site n1.site n2.site",
-            ([4, 3], 2, 50),
-        ),
-        (["exec_host = 10.0.0.1/0*2+10.0.0.2/0"], "10.0.0.1 10.0.0.2", ([2, 1], 0, None)),
-    ],
-    ids=["names", "addresses"],
-)
-def test_cpus_gpus_and_the_time_that_is_left_of_a_shells_job_are_read(
-    tmp_path, monkeypatch, attributes, names, found
-):
-    text = "".join(f"    {one}\n" for one in ["job_state = R", *attributes])
+def test_the_hosts_and_the_time_that_is_left_of_a_shells_job_are_read(tmp_path, monkeypatch):
+    text = "    job_state = R\n    stime = Sun Nov 22 22:36:56 2026\n"
+    text += "    Resource_List.walltime = 01:00:00\n"
     (tmp_path / "qstat").write_text(f"#!/bin/sh\necho 'Job Id: 12.login\n{text}'\n")
     (tmp_path / "qstat").chmod(0o755)
-    (tmp_path / "nodes").write_text("\n".join(names.split()))
+    (tmp_path / "nodes").write_text("n1.site\nn1.site\nn2.site\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     shell = {"PBS_JOBID": "12.login", "PBS_NODEFILE": str(tmp_path / "nodes")}
     begin_s = time.mktime(time.strptime("Sun Nov 22 22:36:56 2026"))
     monkeypatch.setattr(time, "time", lambda: begin_s + 600)
-    allocation = scheduler.allocation(shell["PBS_JOBID"], shell)
-    assert (allocation.job_id, allocation.num_nodes) == ("12", 2)
-    assert (allocation.cpus, allocation.gpus_per_node, allocation.left_min) == found
+    found = scheduler.allocation(shell["PBS_JOBID"], shell)
+    assert (found.job_id, found.num_nodes, found.left_min) == ("12", 2, 50)
 
 
 @pytest.mark.parametrize(

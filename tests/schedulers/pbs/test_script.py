@@ -8,12 +8,12 @@ import pytest
 from another_user import NOBODY, needs_root
 
 from hpcdist.base import files
-from hpcdist.base.errors import JobError, ProfileError
+from hpcdist.base.errors import ProfileError
 from hpcdist.base.files import shipped_folder
 from hpcdist.cluster.load import load_profile
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import Launch, Resources, ScriptJob
-from hpcdist.schedulers.base import Dependency, Plan, Target
+from hpcdist.schedulers.base import Plan, Target
 from hpcdist.schedulers.pbs.pbs import scheduler
 from hpcdist.schedulers.request import lay_out
 
@@ -35,24 +35,16 @@ def directives(*words):
     return [one.line for one in scheduler.directives(*words)]
 
 
-@pytest.mark.parametrize("job_id", ["14[]", "14[3]"])
-def test_the_good_end_of_an_array_cannot_be_waited_for(job_id):
-    after = Dependency(kind="afterok", job_ids=[job_id])
-    with pytest.raises(JobError, match=r"whether runs of the array 14\[\] ended well"):
-        directives(job(), ClusterProfile(), target(dependencies=[after]))
-
-
 @pytest.mark.parametrize(
     ("values", "words"),
     [
         ({"qos": "high"}, "qos is high, and PBS has none"),
         ({"gpu_type": "a100"}, "gpu_type is a100, and PBS has none"),
-        ({"gpu_request": "gres"}, "gpu_request is gres, and PBS has none"),
     ],
 )
 def test_a_profile_that_pbs_cannot_be_asked_for_is_refused(values, words):
     with pytest.raises(ProfileError, match=words):
-        scheduler.check(job(), ClusterProfile(scheduler="pbs", **values))
+        scheduler.plan(job(), ClusterProfile(scheduler="pbs", **values))
 
 
 @pytest.mark.parametrize("directive", ["-l walltime=1:00", "-lselect=4", "-Nname"])
@@ -105,12 +97,12 @@ def test_the_environment_of_the_submission_stands_in_a_private_file_that_is_chec
     text = os.fsdecode(file.read_bytes())
     # The script as far as its log begins, which tells what the profile's lines would see.
     before, _, _ = script(str(tmp_path)).partition("# PBS copies")
-    argv = ["bash", "-c", f'{before}\nprintf %s "$ODD$1$PWD"', "script", "3"]
+    argv = ["bash", "-c", f'{before}\nprintf %s "$ODD$PWD"']
 
     def run():
         return subprocess.run(argv, capture_output=True, env={"HOME": "/"}, cwd="/", check=False)
 
-    assert os.fsdecode(run().stdout) == value + "3/"
+    assert os.fsdecode(run().stdout) == value + "/"
     assert "ODD=" not in before
     for spoil, mend in (
         (lambda: file.chmod(0o620), lambda: file.chmod(0o600)),
@@ -150,7 +142,7 @@ def fake_qsub(tmp_path, monkeypatch):
 
 def send(tmp_path, *, spoil=lambda _: None, **options):
     """Call qsub with the command for a script, which is run at once."""
-    text = f"#PBS -N old\n#PBS -J 0-3\n#PBS -o '{tmp_path}/a b'\necho \"$1 ran\"\n\n"
+    text = f"#PBS -N RUN\n#PBS -W depend=afterok:7\n#PBS -o '{tmp_path}/a b'\necho ran\n\n"
     folder = tmp_path / "run"
     folder.mkdir(mode=0o700, exist_ok=True)
     files.write_whole(folder / "script.sh", text)
@@ -159,25 +151,20 @@ def send(tmp_path, *, spoil=lambda _: None, **options):
     subprocess.run(argv, check=True, capture_output=True)
 
 
-def test_pbs_runs_the_script_as_it_was_submitted(tmp_path, fake_qsub):
-    fake_qsub(QSUB)
-    send(tmp_path)
-    words = (tmp_path / "qsub.words").read_text().splitlines()
-    assert words[:8] == ["-f", "-N", "RUN", "-J", "0-3", "-o", f"{tmp_path}/a b", "--"]
-    assert (tmp_path / "qsub.out").read_text() == " ran\n"
-
-
-def test_a_job_that_goes_on_has_its_place_and_no_directives_that_count_once(
-    tmp_path, fake_qsub, monkeypatch
+@pytest.mark.parametrize("continues", [False, True])
+def test_pbs_runs_the_script_as_it_was_submitted_and_what_goes_on_waits_for_nothing(
+    tmp_path, fake_qsub, continues
 ):
-    monkeypatch.setenv("HPCDIST_JOB_PLACE", "3")
     fake_qsub(QSUB)
-    send(tmp_path, continues=3)
-    assert "-J" not in (tmp_path / "qsub.words").read_text().splitlines()
-    assert (tmp_path / "qsub.out").read_text() == "3 ran\n"
+    send(tmp_path, continues=continues)
+    words = (tmp_path / "qsub.words").read_text().splitlines()
+    waits = [] if continues else ["-W", "depend=afterok:7"]
+    expected = ["-f", "-N", "RUN", *waits, "-o", f"{tmp_path}/a b", "--"]
+    assert words[: len(expected)] == expected
+    assert (tmp_path / "qsub.out").read_text() == "ran\n"
 
 
-@pytest.mark.parametrize("line", ["12.pbs", "12[].login.site", "12"])
+@pytest.mark.parametrize("line", ["12.pbs", "12.login.site", "12"])
 def test_the_id_of_a_job_is_told_without_its_server(line):
     assert scheduler.parse_submitted(line) == "12"
     assert scheduler.parse_submitted(f"a quota of {line} is near") is None
