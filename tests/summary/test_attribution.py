@@ -9,8 +9,7 @@ import attributed
 import pytest
 from harness import start_run
 
-from hpcdist.job import LoadedJob, load_job
-from hpcdist.job.load import Flag
+from hpcdist.job.load import Flag, LoadedJob, load_job
 from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.summary.report.sentences import NAMES
 from hpcdist.summary.report.text import make_console
