@@ -318,7 +318,6 @@ def _figure_columns(table: CellTable, rows: Sequence[TimedCell]) -> Iterator[Col
         lambda cell: cell.time_s if cell.mean_time_s else cell.note,
         each(time),
         unit=unit,
-        sort=lambda value: getattr(value, "mean", None),
     )
     yield _column(table.rate, lambda cell: cell.rate)
     for name in dict.fromkeys(name for cell in rows for name in cell.more):

@@ -53,11 +53,9 @@ def test_all_forms_are_written_at_once_and_the_tables_stay_on_stdout(user):
     done = user("summary", *options)
     assert done.returncode == 0, done.stderr
     assert "samples/s" in done.stdout
-    assert "note: 2 pictures, each as PNG and SVG, are in pictures" in done.stderr
+    assert "note: 2 pictures are in pictures" in done.stderr
     names = {path.name for path in (user.folder / "pictures").iterdir()}
-    assert names == {
-        f"ddp-{name}.{form}" for name in ("learning", "shares") for form in ("png", "svg")
-    }
+    assert names == {"ddp-learning.png", "ddp-shares.png"}
     (line,) = csv.DictReader(io.StringIO((user.folder / "a.csv").read_text()))
     assert float(line["samples_per_s.mean"]) == pytest.approx(100.0)
     assert "| 100" in (user.folder / "a.md").read_text()

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.plotting import (
     LINES,
-    counts_axis,
     error_bars,
     finish,
     label,
@@ -102,7 +101,8 @@ def _draw_sizes(
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     plain_log_ticks(axes.yaxis)
-    counts_axis(axes, ticks)
+    axes.set_xticks(list(ticks), [f"{count:,}" for count in ticks])
+    axes.minorticks_off()
 
 
 def draw_bars(cells: Sequence[Cell], names: Sequence[str], *, y: str = "") -> Figure:
