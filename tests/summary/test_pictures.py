@@ -122,9 +122,7 @@ def test_losses_that_are_no_numbers_and_old_evaluations_are_left_out(series_of, 
     assert found.test_loss.steps == []
 
 
-def test_damaged_figures_draw_what_is_left(
-    series_of, make_ddp, make_run, events, tmp_path
-):
+def test_damaged_figures_draw_what_is_left(series_of, make_ddp, make_run, events, tmp_path):
     run = make_run("odd", gpus=2, job="odd")
     for rank in range(2):
         windows = windows_of(events, times_s=[0.1] * 4, clock_s=5.0)
