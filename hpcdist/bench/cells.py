@@ -33,9 +33,9 @@ from hpcdist.base.statistics import (
     Ratio,
     in_blocks,
     mean,
+    measure,
     ratios,
     spread_measure,
-    standard_deviation,
 )
 from hpcdist.base.table import Column, Format, Table, count, each, number
 from hpcdist.base.text import (
@@ -196,7 +196,7 @@ def timed_cell(
         keys=dict(keys),
         repeats=len(times_s),
         mean_time_s=mean_s,
-        sd_time_s=standard_deviation(blocks),
+        sd_time_s=measure(blocks).sd,
         **{"rate": amount / mean_s, **fields},
     )
 

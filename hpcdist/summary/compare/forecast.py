@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from statistics import median_low
 from typing import NamedTuple
 
 from hpcdist.base.statistics import (
@@ -24,7 +25,6 @@ from hpcdist.base.statistics import (
     LARGEST_EXPONENT,
     Interval,
     Measure,
-    lower_median,
     mean,
     quantile,
 )
@@ -65,7 +65,7 @@ def make_forecast(runs: Sequence[RunFigures], scaling: Scaling | None) -> Foreca
     if (law := _fit(rows)) is None:
         return Forecast(refused_because="the law does not fit what was measured")
     # By the windows of runs: a fit cannot be surer than its points.
-    within = lower_median(
+    within = median_low(
         rate.sd**2 / rate.count / rate.mean**2 if rate.sd and rate.count else 0.0
         for rate in itertools.chain.from_iterable(rates.values())
     )

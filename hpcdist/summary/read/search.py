@@ -122,7 +122,7 @@ def _walk(folder: str, depth: int, seen: set[str], top: str) -> Iterator[str]:
             entries = files.first_entries(listed, folder)
     except OSError:  # a file, not ours to read, or with too many files for a folder of runs
         return
-    for entry in sorted(filter(files.is_folder, entries), key=lambda entry: entry.name):
+    for entry in sorted(filter(os.path.isdir, entries), key=lambda entry: entry.name):
         if is_run(entry.path):
             yield entry.path
         elif depth > 1 and not entry.name.startswith(".") and not is_sweep(Path(entry.path)):
