@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcdist.cluster.load import LoadedProfile
-    from hpcdist.job import Flag, LoadedJob
     from hpcdist.job.files import NameKind
+    from hpcdist.job.load import Flag, LoadedJob
     from hpcdist.submission.plan import PlannedSubmission
     from hpcdist.summary import RunSummary
 
@@ -264,7 +264,7 @@ def sweep(
         RunDirectoryError: the run directories cannot be written.
 
     """
-    from hpcdist.job import load_job
+    from hpcdist.job.load import load_job
     from hpcdist.submission.plan import plan_points
     from hpcdist.submission.points import axes_from_values, check_given_once, make_points
 
@@ -316,7 +316,7 @@ def _load(
 
         call = pickle_call(job, args, kwargs or {})
         return load_function(job, flags=flags), call
-    from hpcdist.job import load_job
+    from hpcdist.job.load import load_job
 
     if kwargs:
         raise JobError(
@@ -335,7 +335,7 @@ def _kind(*, is_module: bool, is_program: bool) -> NameKind:
 
 
 def _flags(short: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Flag]:
-    from hpcdist.job import Flag
+    from hpcdist.job.load import Flag
 
     flags = {
         key: Flag(name=key.rpartition(".")[2], value=value)
@@ -353,7 +353,7 @@ def _cluster(
     scheduler: str, cluster: str | None, named: Mapping[str, str | None], notify: Sequence[str]
 ) -> tuple[str, LoadedProfile]:
     from hpcdist.cluster.load import choose_cluster, with_channels
-    from hpcdist.job import Flag
+    from hpcdist.job.load import Flag
     from hpcdist.schedulers import host_of
 
     flags = {key: Flag(name=key, value=value) for key, value in named.items() if value is not None}

@@ -21,9 +21,9 @@ _MOST_FILES = 256
 
 
 def main(*, is_local: bool = False) -> None:
-    """Do the task of the job whose folder sys.argv names; where that was the agent of node 0, keep
-    the figures of the run, and exit with its code. With `is_local`, keep no figures, and exit with
-    0."""
+    """Do the task of the job whose folder, that of its submission, sys.argv names; where that was
+    the agent of node 0, keep the figures of the run, and exit with its code. With `is_local`, keep
+    no figures, and exit with 0."""
     folder = Path(sys.argv[1])
     task = read_task(folder)
     own_id = load_scheduler(task.scheduler).own_job_id()
@@ -63,4 +63,4 @@ def keep_figures(run: Run) -> None:
         if _LEAST_BYTES <= num_bytes <= _MOST_BYTES:
             from hpcdist.summary import measuring  # 0.1 s, which small runs need not pay
 
-            measuring.keep_figures(run)
+            measuring.measure(run, keeps=True)

@@ -15,7 +15,7 @@ from typing import Any
 from recording import only_rank
 from sidebyside import option_parser, print_machine
 
-from hpcdist.job import load_job
+from hpcdist.job.load import load_job
 from hpcdist.job.spec import TrainJob
 from hpcdist.summary.figures.rank import measure_rank
 from hpcdist.summary.read.event_file import read_events

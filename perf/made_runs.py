@@ -14,7 +14,7 @@ import msgspec
 from hpcdist.agent.node import NodeFacts
 from hpcdist.base import files
 from hpcdist.base.version import versions
-from hpcdist.job import load_job
+from hpcdist.job.load import load_job
 from hpcdist.job.spec import job_to_dict
 from hpcdist.rank.recorder import StepRecorder
 from hpcdist.runs.events import EventWriter, NodeBegin, UsageWindow

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sidebyside import Figures, Measure, compare, option_parser, print_machine
 
-from hpcdist.job import load_job
+from hpcdist.job.load import load_job
 from hpcdist.job.spec import TrainJob
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.context import RankContext

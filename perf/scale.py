@@ -26,8 +26,7 @@ import msgspec
 from commands import LIMIT_S, SCRIPTS, BenchmarkError, user_environment
 from sidebyside import option_parser, print_machine
 
-from hpcdist.job import load_job
-from hpcdist.job.load import Flag
+from hpcdist.job.load import Flag, load_job
 from hpcdist.machine.process import descendants, send_signal
 from hpcdist.runs.run import Run
 from hpcdist.submission.plan import plan_run

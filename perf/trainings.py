@@ -17,7 +17,7 @@ from pathlib import Path
 from commands import HPCDIST, SCRIPTS, TORCHRUN, BenchmarkError, started
 from sidebyside import Figures
 
-from hpcdist.job import load_job
+from hpcdist.job.load import load_job
 from hpcdist.job.spec import TrainJob
 from hpcdist.machine.cpus import threads_per_rank, usable_cpus
 from hpcdist.runs.events import read_events

@@ -28,13 +28,3 @@ function compare(a, b, direction) {
   const order = Number.isNaN(x) || Number.isNaN(y) ? a.localeCompare(b, undefined, { numeric: true }) : x - y;
   return direction === "ascending" ? order : -order;
 }
-
-// Paper has all.
-let opened = [];
-addEventListener("beforeprint", () => {
-  opened = [...document.querySelectorAll("details.topic:not([open])")];
-  for (const details of opened) details.open = true;
-});
-addEventListener("afterprint", () => {
-  for (const details of opened) details.open = false;
-});

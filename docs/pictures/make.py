@@ -56,7 +56,7 @@ def _draw(page: Path, scheme: str) -> Image.Image:
         browser.get(page.as_uri())
         shot = Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB")
         top = browser.find_element(By.CSS_SELECTOR, "section h2").location["y"]
-        end = browser.find_element(By.CSS_SELECTOR, "section details").location["y"]
+        end = browser.find_elements(By.CSS_SELECTOR, "section h3")[1].location["y"]
     finally:
         browser.quit()
     cut = shot.crop((0, 2 * int(top) - 20, 2 * WIDTH, 2 * int(end) - 20))

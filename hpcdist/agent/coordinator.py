@@ -148,8 +148,9 @@ class Attempt:
         return [end for end in self.ends.values() if failure.is_failure(end)]
 
     def is_explained(self, lost: int) -> bool:
-        """Return True where the ends so far say how the attempt ended, and not the loss of this
-        node's agent: a SIGKILL that nobody explains came to its ranks and to the agent alike."""
+        """Return True where the ends so far explain the failure, so that the loss of this node's
+        agent is a consequence. A SIGKILL of its ranks, other than for their memory, explains
+        nothing: what killed them killed the agent, too."""
         if failures := self.failures():
             return not all(
                 failure.is_victim(end)
@@ -166,8 +167,8 @@ class Attempt:
             grace_s = min(grace_s, self.most_grace_s)
         if decided is not None and is_cancel:
             number = CANCEL_SIGNALS.get(str(decided.signal), number)
-        self.end = messages.End(attempt=self.number, signal=number, grace_s=grace_s)
-        return self.end
+        self.end_order = messages.End(attempt=self.number, signal=number, grace_s=grace_s)
+        return self.end_order
 
     def numbered(self, verdict: Verdict, time_s: float) -> Verdict:
         return failure.numbered(verdict, attempt=self.number, restarts=self.restarts, time_s=time_s)
@@ -179,8 +180,10 @@ class Attempt:
         verdict = self.decided or failure.decide(
             ends, notice=notice, saves=saves, restarts=self.restarts
         )
-        if self.end is not None and (killed := [end.rank for end in ends if end.outlasted]):
-            after = f"{self.end.grace_s:g} s after {signal.Signals(self.end.signal).name}"
+        if self.end_order is not None and (killed := [end.rank for end in ends if end.outlasted]):
+            after = (
+                f"{self.end_order.grace_s:g} s after {signal.Signals(self.end_order.signal).name}"
+            )
             sentence = f"{listed(killed)} had not ended {after}, and had to be killed"
             verdict = words.add(verdict, sentence)
         return self.numbered(verdict, time_s)
@@ -415,9 +418,9 @@ class Coordinator:
             and len(self.members) == self.node.num_nodes
         )
         # The signal of a cancellation may have reached the ranks before it reached this node.
-        may_be_of_it = verdict.first is not None and verdict.first.signal in CANCEL_SIGNALS
-        may_go_on = may_restart or verdict.exit_code_of_run == EXIT_STOPPED
-        if self._cancelled is not None and (may_go_on or may_be_of_it):
+        may_be_cancelled = verdict.first is not None and verdict.first.signal in CANCEL_SIGNALS
+        would_go_on = may_restart or verdict.exit_code_of_run == EXIT_STOPPED
+        if self._cancelled is not None and (would_go_on or may_be_cancelled):
             self._finish(self._cancelled)
         elif may_restart and notice is not None:
             sentence = f"stopped {notice.before_what}, after a failure: {verdict.message}"

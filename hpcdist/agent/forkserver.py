@@ -1,6 +1,6 @@
 """The forkserver: imports what ranks need once per node, forks them, reaps them, ends them.
 
-It is forked from the agent before the agent opens any socket, and is the only process of a node
+It is forked from the agent before the agent opens any connection, and is the only process of a node
 that imports torch before the ranks exist. It never touches CUDA, since CUDA cannot be used in the
 children of a process that has. It is one thread, since another one that holds a lock during a fork
 can block the child.
@@ -236,7 +236,7 @@ class Forkserver:
             slot = self._board.only(order.local_rank)
             stacks = self._stacks.only(order.local_rank)
             become_rank(order, slot, parent, self._job, stacks=stacks)
-        except BaseException:  # noqa: BLE001 - as above
+        except BaseException:  # noqa: BLE001 - the copy of the forkserver must not run on above
             traceback.print_exc()
         finally:
             os._exit(1)
@@ -283,9 +283,8 @@ class Forkserver:
             if handled:
                 self._handling.add(pid)
             self._kill_at[pid] = now + (wanted.grace_s if handled else _DEAF_GRACE_S)
-            send_signal(
-                pid, [*handled, signal.SIGKILL if progress.ignores_sigterm else wanted.signal][0]
-            )
+            unhandled = signal.SIGKILL if progress.ignores_sigterm else wanted.signal
+            send_signal(pid, handled[0] if handled else unhandled)
             send_signal(pid, signal.SIGCONT)
 
     def _go_on_ending(self, attempt: int) -> None:

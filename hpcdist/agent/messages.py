@@ -7,12 +7,15 @@ proved before that they are of one run (agent/meeting.py).
 
 A run without failures, in this order; node 0's own agent is a member like the others:
 
-    to an agent    between it and its forkserver    to node 0's agent
+    to a member    between it and its forkserver    to the leader
                                                     Join
     Begin          Begin, StoreOpened               StoreOpened (on node 0 only)
     Start          Fork; Started, Exited            Ended, for each rank
     End            End, Gone                        Gone
     Close
+
+After a failure, End comes as soon as the first ranks have failed; after the last Gone, Begin
+follows where the ranks are started again.
 """
 
 from __future__ import annotations
@@ -76,7 +79,7 @@ class Beat(Message, tag="beat"):
     """Between agents, both ways: the sender lives, and its loops turn; nothing follows."""
 
 
-# From an agent to the coordinator.
+# From a member to the leader, for its coordinator.
 
 
 class Join(Message, tag="join"):
@@ -156,7 +159,7 @@ class Report(Message, tag="report"):
     """A sentence: why there is none."""
 
 
-# From the coordinator to an agent.
+# From the leader to a member.
 
 
 class Begin(Message, tag="begin"):

@@ -40,18 +40,9 @@ _BUSY = (0, 1, 2, 5, 6, 7)
 hypervisor used. That of guests is in user and nice."""
 _TICKS_PER_S = 100  # USER_HZ: the kernel's interface has no other
 
-_SLOWED = 0x08 | 0x20 | 0x40 | 0x80
-"""HW_SLOWDOWN, SW_THERMAL, HW_THERMAL and HW_POWER_BRAKE of nvml.h. The power cap is not among
-them: a GPU at its cap does what it was bought for."""
-_METER = "energy_j"
 _OF_GPU: dict[str, Callable[[Any, Any], float]] = {
     "utilization": lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
     "memory_bytes": lambda nvml, gpu: float(memory_of(nvml, gpu).used),
-    "power_w": lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
-    "throttled": lambda nvml, gpu: float(
-        bool(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu) & _SLOWED)
-    ),
-    _METER: lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000,
 }
 
 _Living = Callable[[], Mapping[int, int]]
@@ -189,7 +180,6 @@ class GpuReader:
         """Nothing is read where there is no library."""
         self._nvml = library
         self._gpus: list[Any] = []
-        self._meters_j: dict[int, float | None] = {}
         self.facts: list[GpuFacts] = []
         for uuid in uuids if library is not None else ():
             with contextlib.suppress(library.NVMLError):
@@ -211,16 +201,10 @@ class GpuReader:
         return sum(known) if known and len(known) == len(shares) else None
 
     def sample(self) -> list[GpuWindow]:
-        """Return what each GPU tells of this moment (a part of one, MIG, has no use and no power of
-        its own); `energy_j` is since the last sample, of GPUs that count it: from Volta on."""
-        found = []
-        for place, gpu in enumerate(self._gpus):
-            known = {name: self._read(gpu, name) for name in _OF_GPU}
-            before_j, self._meters_j[place] = self._meters_j.get(place), known[_METER]
-            if (now_j := known[_METER]) is not None:
-                known[_METER] = None if before_j is None else max(0.0, now_j - before_j)
-            found.append(GpuWindow(**known))
-        return found
+        """Return what each GPU tells of this moment; a part of one (MIG) has no use of its own."""
+        return [
+            GpuWindow(**{name: self._read(gpu, name) for name in _OF_GPU}) for gpu in self._gpus
+        ]
 
     def _read(self, gpu: Any, name: str) -> float | None:
         with contextlib.suppress(self._nvml.NVMLError):

@@ -21,7 +21,7 @@ from pathlib import Path
 from hpcdist.agent.coordinator import STANDSTILL_S
 from hpcdist.agent.forkserver import StackMemory
 from hpcdist.agent.messages import HangReport
-from hpcdist.agent.outcome.ends import living_end
+from hpcdist.agent.outcome.ends import basic_end
 from hpcdist.agent.outcome.hang import limits_of
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine import memory
@@ -191,7 +191,7 @@ class RankWatch:
         gpus_work = order.num_gpus and self.gpu_share() != 0.0
         use = process_use(rank.pid)
         return HangReport(
-            end=living_end(order, self.board.read(order.local_rank), time_s=time.time()),
+            end=basic_end(order, self.board.read(order.local_rank), time_s=time.time()),
             silent_s=time.monotonic() - signs.worked_s if signs else 0.0,
             where=where,
             calls=calls,

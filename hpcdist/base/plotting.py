@@ -107,6 +107,7 @@ def render(picture: Picture, form: Literal["png", "svg"]) -> bytes:
     """Draw a picture: on white, or as an SVG with INK for texts and axes and no background."""
     with drawing():
         figure, file = picture.draw(), io.BytesIO()
+        title(figure, picture.title)
         if form == "png":
             figure.savefig(file, format=form)
             return file.getvalue()

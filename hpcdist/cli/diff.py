@@ -26,15 +26,11 @@ _WIDTH = 20
 @click.argument("second", metavar="RUN_B")
 @about_runs
 def diff(*, first: str, second: str, runs: Path, as_json: bool) -> int:
-    """Name the first step at which two runs part, and the settings, versions, code, devices,
-    variables and hosts in which they differ.
+    """Name the first step at which two runs part, and the settings, versions, code and devices in
+    which they differ.
 
     The lowest ranks are compared by the digests that record.digest=K has them record, else by their
     losses. Exit code: 0 where the runs do not part, 1 where they do.
-
-    \b
-    hpcdist submit ddp --gpus 2 --set record.digest=10
-    hpcdist diff ddp-20260301 last
     """
     from hpcdist.monitor.states import bring_home
     from hpcdist.summary.compare.divergence import diff_runs
@@ -48,29 +44,26 @@ def diff(*, first: str, second: str, runs: Path, as_json: bool) -> int:
     for run in pair:
         bring_home(run, warn=note)
     result = diff_runs(pair)
-    code = EXIT_DONE if result.step is None else EXIT_FAILED
     if as_json:
         print_json(result)
-        return code
-    print_wrapped(_conclusion(result))
-    rows = [
-        (one.kind, *(_shown(value)[:_WIDTH] for value in one.values), one.key)
-        for one in result.differences
-    ]
-    if rows:
-        print()
-        print_columns(("KIND", "RUN_A", "RUN_B", "WHAT"), rows)
     else:
-        print_wrapped("Nothing that they recorded of themselves differs.")
-    return code
+        print_wrapped(_conclusion(result))
+        rows = [
+            (*(_shown(value)[:_WIDTH] for value in values), what)
+            for what, values in result.differences.items()
+        ]
+        if rows:
+            print_columns(("RUN_A", "RUN_B", "WHAT"), rows)
+    return EXIT_DONE if result.step is None else EXIT_FAILED
 
 
 def _conclusion(result: RunDiff) -> str:
     """Say whether the runs part, and where."""
     a, b = map(one_line, result.runs)
-    compared = f"{number_of(result.num_compared, 'step')} up to step {result.last_step}"
+    compared = f"{number_of(result.num_compared, 'step')} compared"
+    also = "" if result.differences else "; nothing that they recorded of themselves differs"
     if result.step is None:
-        return f"{a} and {b} do not part: they are equal at {compared}."
+        return f"{a} and {b} do not part ({compared}){also}."
     before = "at no earlier step" if result.equal_at is None else f"at step {result.equal_at}"
     values = ", ".join(
         f"the {name} ({_shown(mine)} and {_shown(theirs)})"
@@ -78,7 +71,7 @@ def _conclusion(result: RunDiff) -> str:
     )
     return (
         f"{a} and {b} part at step {result.step}, in {values}, and were equal {before} "
-        f"({compared} compared)."
+        f"({compared}){also}."
     )
 
 

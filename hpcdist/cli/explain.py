@@ -126,8 +126,6 @@ def known_names() -> list[str]:
 
 def _terms() -> dict[str, Meaning]:
     """Return the verdicts, states and words by what a user may type, in small letters."""
-    from hpcdist.summary.report.words import WORDS, names_of
-
     terms = []
     verdicts, states = meanings("kind"), meanings("state")
     for name in verdicts | states:
@@ -138,9 +136,6 @@ def _terms() -> dict[str, Meaning]:
     for name, text in meanings("word").items():
         terms.append(Meaning(name=name, kind="a word of hpcdist", text=[text]))
     found = {term.name.lower(): term for term in terms}
-    for name, text in WORDS.items():
-        term = Meaning(name=name, kind="a word of the summary; see docs/figures.md", text=[text])
-        found |= {short.lower(): term for short in names_of(name)}
     return found | {"oom": found["out_of_memory"]}
 
 

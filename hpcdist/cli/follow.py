@@ -219,4 +219,4 @@ def print_summary(runs: Sequence[Run], folder: Path, *, as_json: bool) -> None:
 
     text = write_summary(runs, folder)
     print(text, end="", file=sys.stderr if as_json else sys.stdout)
-    note(f"the summary is in {folder / 'summary.txt'}, its picture beside it")
+    note(f"the summary is in {folder / 'summary.txt'}")

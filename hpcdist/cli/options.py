@@ -20,9 +20,9 @@ from hpcdist.runs.run import Run, all_runs, runs_folder
 
 if TYPE_CHECKING:
     from hpcdist.cluster.load import LoadedProfile
-    from hpcdist.job import Flag, LoadedJob
     from hpcdist.job.comparison import Comparison
     from hpcdist.job.files import NameKind
+    from hpcdist.job.load import Flag, LoadedJob
     from hpcdist.submission.points import Point
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -168,7 +168,7 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def job_flags(self) -> dict[str, Flag]:
         """The keys of the job that options are short for."""
-        from hpcdist.job import Flag, parse_flag
+        from hpcdist.job.load import Flag, parse_flag
 
         flags = {
             _JOB_FLAGS[option]: parse_flag(f"--{option.replace('_', '-')}", text)
@@ -187,7 +187,7 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
         self, point: Point | None = None, *, defaults: Mapping[str, Any] | None = None
     ) -> LoadedJob:
         """Load the job, at one point of its sweep; `defaults` as for `load_job`."""
-        from hpcdist.job import load_job
+        from hpcdist.job.load import load_job
 
         if point is not None and point.job is not None:  # its flags are all there is to say
             return load_job(point.job, flags=point.flags, script_args=self.script_args)
@@ -225,7 +225,7 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
     def choose_cluster(self) -> tuple[str, LoadedProfile]:
         """Return the scheduler, or `auto`, and the profile."""
         from hpcdist.cluster.load import choose_cluster, with_channels
-        from hpcdist.job import Flag
+        from hpcdist.job.load import Flag
 
         scheduler = LOCAL if self.local else self.scheduler
         if self.scheduler not in {None, scheduler}:
@@ -388,9 +388,8 @@ def job_options(
 
 def flags_of(time_limit: str | None, overrides: Sequence[str]) -> dict[str, Flag]:
     """Return the keys that --time and --set give."""
-    from hpcdist.job import Flag
     from hpcdist.job.check import parse_minutes
-    from hpcdist.job.load import parse_override
+    from hpcdist.job.load import Flag, parse_override
 
     flags = dict(map(parse_override, overrides))
     if time_limit is None:

@@ -12,6 +12,7 @@ import click
 
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, RunNotFoundError, UserError
+from hpcdist.base.text import number_of
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import about_runs, run_arguments
 from hpcdist.cli.printing import note, print_json
@@ -40,7 +41,6 @@ def _goal(_context: click.Context, _option: click.Parameter, text: str | None) -
 @click.command(cls=HostCommand)
 @run_arguments
 @about_runs
-@click.option("--details", is_flag=True, help="Print every table, as --markdown and --html do.")
 @click.option("--csv", metavar="FILE", help="Write one line per run to this CSV file; - is stdout.")
 @click.option("--markdown", metavar="FILE", help="Write the tables as Markdown; - is stdout.")
 @click.option("--html", metavar="FILE", help="Write one HTML page, to send to others.")
@@ -50,7 +50,7 @@ def _goal(_context: click.Context, _option: click.Parameter, text: str | None) -
     metavar="KEY=VALUE",
     callback=_goal,
     help="Show the time and samples to loss=0.5 or accuracy=97% (test data), or train_loss=0.5. "
-    "[default: the accuracy that all runs of a job reach]",
+    "[default: the jobs' record.goal]",
 )
 @click.option(
     "--against",
@@ -62,7 +62,6 @@ def summary(
     run_names: tuple[str, ...],
     runs: Path,
     as_json: bool,
-    details: bool,
     plot: str | None,
     goal: Goal | None,
     against: str | None,
@@ -70,9 +69,9 @@ def summary(
 ) -> int:
     """Compare runs: throughput, speed-up, efficiency, and where the time went.
 
-    Without RUN, all runs are read, including those in subfolders; RUN may also be a folder with
-    runs. Runs of one job that differ only in nodes and GPUs are compared; the table says why
-    others are not. The variants of a comparison are compared with the first one.
+    Without RUN, all runs are read; RUN may also be a folder with runs. Runs of one job that differ
+    only in nodes and GPUs are compared; the table says why others are not. The variants of a
+    comparison are compared with the first one.
 
     Figures of runs that have ended are kept beside them (figures.msgpack) until their
     files change.
@@ -82,12 +81,11 @@ def summary(
     """
     from hpcdist.monitor.states import run_accounting, run_states
     from hpcdist.summary import print_summary, summarize
-    from hpcdist.summary.read.search import search_named
+    from hpcdist.summary.read.collect import search_named
 
     def read(names: tuple[str, ...], *, asks_accounting: bool = False) -> Summary:
-        found = search_named(runs, names)
         return summarize(
-            [*found.runs, *found.foreign],
+            search_named(runs, names),
             functools.partial(run_states, warn=note),
             accounting=functools.partial(run_accounting, warn=note) if asks_accounting else None,
             uses_kept=True,
@@ -110,7 +108,7 @@ def summary(
     result = read(run_names, asks_accounting=True)
     _write(result, wanted | ({"json": "-"} if as_json else {}), plot)
     if not on_stdout:
-        print_summary(result, details=details)
+        print_summary(result)
     return EXIT_DONE
 
 
@@ -124,7 +122,7 @@ def _write(result: Summary, wanted: Mapping[str, str], plot: str | None) -> None
     if plot is not None:
         number = len(draw_pictures(make_report().sections, Path(plot)))
         nothing = f"there is nothing to draw yet, so {plot} has no pictures"
-        note(f"{number} pictures are in {plot}" if number else nothing)
+        note(f"{number_of(number, 'picture')}, as PNG: {plot}" if number else nothing)
     texts = {
         "json": lambda: files.to_json(to_json(result)),
         "csv": lambda: csv.to_csv(result),

@@ -27,8 +27,8 @@ from hpcdist.base.text import nearest, nearest_first
 from hpcdist.cluster.channels import NONE, parse_channel
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.schedulers import LOCAL
-from hpcdist.job import Flag
 from hpcdist.job.check import convert_values, show
+from hpcdist.job.load import Flag
 from hpcdist.job.spec import Section
 
 FILE_NAME = "hpcdist.yaml"

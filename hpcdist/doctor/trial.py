@@ -12,7 +12,7 @@ from hpcdist.base.errors import SchedulerError
 from hpcdist.base.terminal_lines import last_lines
 from hpcdist.base.text import number_of
 from hpcdist.cluster.load import LoadedProfile
-from hpcdist.job import LoadedJob
+from hpcdist.job.load import LoadedJob
 from hpcdist.monitor.progress import NodeSeen, seen_nodes, waiting_sentence
 from hpcdist.monitor.states import EndWatch, wait_until_gone
 from hpcdist.runs.events import read_events

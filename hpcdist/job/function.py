@@ -21,8 +21,7 @@ from typing import Any, TypeAlias
 
 from hpcdist.base.errors import JobError
 from hpcdist.base.files import open_private
-from hpcdist.job import Flag, LoadedJob
-from hpcdist.job.load import load_values
+from hpcdist.job.load import Flag, LoadedJob, load_values
 from hpcdist.job.preload import heavy_imports
 
 

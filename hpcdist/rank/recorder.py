@@ -146,7 +146,7 @@ class StepRecorder:
             if self._peers is not None:
                 self._peers.write()
             late_s = _to_ns(after_s) if after_s >= _LEAST_AFTER_S else 0.0
-            self._events.write(self._window(next(self._events.numbers), late_s))
+            self._events.write(self._window(late_s))
         self._open_window(now)
 
     def wait(self) -> None:
@@ -165,11 +165,10 @@ class StepRecorder:
         self._is_profiled = False
         self._window_length_s = max(self._window_s, _WINDOW_SHARE * (now - self._begin_s))
 
-    def _window(self, number: int, after_s: float) -> Window:
+    def _window(self, after_s: float) -> Window:
         totals, *phases = zip(*self._rows, strict=True)
         rate, num_losses = self._learning_rate, self._num_losses
         return Window(
-            number=number,
             epoch=self._epoch,
             step=self.step_count,
             steps=len(totals),
@@ -243,9 +242,10 @@ class Peers:
     def write(self) -> None:
         """Write what is new, at the end of a window of steps."""
         self.count()
-        size, library = _group_size(), _other_library()
-        exchanges = self._exchanges if size > 1 else None
-        found = PeerGroup(size=size, exchanges=exchanges, library=None if size else library)
+        size = _group_size()
+        if not size and _other_library() is not None:
+            return  # then nobody knows
+        found = PeerGroup(size=size, exchanges=self._exchanges if size > 1 else None)
         has_left = self._written is not None and size < self._written.size  # as it does at the end
         if found != self._written and not has_left:
             self._written = found

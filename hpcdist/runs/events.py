@@ -8,7 +8,6 @@ rank leaves a torn last line: it is counted, never fatal. This module imports no
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import sys
@@ -89,14 +88,12 @@ class Start(Event, frozen=True, kw_only=True, tag="start"):
 
 
 class PeerGroup(Event, frozen=True, kw_only=True, tag="group"):
-    """The ranks that a rank exchanges data with."""
+    """The ranks that a rank exchanges data with; not written where that is by other means."""
 
     size: Count
     """Ranks in its process group; 0 without one."""
     exchanges: bool | None = None
     """A collective operation ran within its steps."""
-    library: str | None = None
-    """The library that it may exchange data through without a process group."""
 
 
 class Setup(Event, frozen=True, kw_only=True, tag="setup"):
@@ -128,8 +125,6 @@ class Totals(Struct, frozen=True, kw_only=True, gc=False):
 class Window(Event, frozen=True, kw_only=True, gc=False, tag="steps"):
     """A window of steps of one rank."""
 
-    number: Count | None = None
-    """In its file, from 0 on."""
     step: Count
     """Steps finished in all, at the window's end."""
     steps: Count
@@ -271,11 +266,6 @@ class GpuWindow(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True)
     utilization: Amount | None = None
     """Share of the last moment, 0 to 1, in which anything ran on it."""
     memory_bytes: Amount | None = None
-    power_w: Amount | None = None
-    throttled: Amount | None = None
-    """1 where heat or the power supply slows it down, else 0."""
-    energy_j: Amount | None = None
-    """Over the window."""
 
 
 class UsageWindow(Event, frozen=True, kw_only=True, tag="usage"):
@@ -316,8 +306,6 @@ class EventWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.numbers = itertools.count()
-        """Numbers of windows of steps: a reader sees whether lines are missing, or out of order."""
         self._shift_s = 0.0
         self._open()
 

@@ -99,7 +99,7 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
     teardown: str | None = None
     """Signal that ended it after its workload, as it took down the rest; SIGKILL: it hung."""
     stopped: bool = False
-    """It ended after the agent had asked it to."""
+    """It ended after the order to end the attempt: a consequence of what others did."""
     outlasted: bool = False
     """It handled the signal by which it was asked to end, had not ended in time, and was killed."""
     handles_sigterm: bool = False

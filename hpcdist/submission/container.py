@@ -12,8 +12,8 @@ import msgspec
 from hpcdist.base.errors import JobError
 from hpcdist.base.secrets import holds_secret
 from hpcdist.cluster.load import LoadedProfile
-from hpcdist.job import LoadedJob
 from hpcdist.job.check import show
+from hpcdist.job.load import LoadedJob
 from hpcdist.job.spec import Container, FunctionJob, JobSpec, ScriptJob
 from hpcdist.machine.containers import (
     NO_IMAGE,

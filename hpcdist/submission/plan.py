@@ -21,7 +21,7 @@ from hpcdist.base.errors import JobError, UserError
 from hpcdist.base.secrets import Stars
 from hpcdist.cluster.channels import parse_channel, read_address
 from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
-from hpcdist.job import LoadedJob, locate
+from hpcdist.job.load import LoadedJob, locate
 from hpcdist.job.spec import JobSpec, ScriptJob, TrainingJob, job_to_dict
 from hpcdist.machine.containers import InContainer
 from hpcdist.runs.run import Run, Sweep

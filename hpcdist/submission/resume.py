@@ -25,8 +25,7 @@ from hpcdist.base.errors import (
     UserError,
 )
 from hpcdist.cluster.load import LoadedProfile
-from hpcdist.job import Flag
-from hpcdist.job.load import load_values
+from hpcdist.job.load import Flag, load_values
 from hpcdist.job.spec import Container, JobSpec, OwnCodeJob, ScriptJob, job_to_dict
 from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions, wait_until_gone
 from hpcdist.runs.run import Run, check_own, name_to_type

@@ -8,40 +8,10 @@
 
 What comes after read and before report is pure. Nothing here imports torch, numpy is imported to
 draw only, and only report imports rich.
-
-Importing this package loads none of it: a summary of runs that have not changed needs only `read`.
 """
 
-from __future__ import annotations
+from hpcdist.job.goal import Goal
+from hpcdist.summary.pipeline import print_summary, summarize
+from hpcdist.summary.values import RunSummary, Summary, to_json
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from hpcdist.job.goal import Goal
-    from hpcdist.summary.pipeline import print_summary, summarize
-    from hpcdist.summary.read.search import search_runs
-    from hpcdist.summary.values import RunSummary, Summary, to_json
-
-__all__ = [
-    "Goal",
-    "RunSummary",
-    "Summary",
-    "print_summary",
-    "search_runs",
-    "summarize",
-    "to_json",
-]
-
-_MODULES = {
-    "Goal": "hpcdist.job.goal",
-    "print_summary": "hpcdist.summary.pipeline",
-    "search_runs": "hpcdist.summary.read.search",
-    "summarize": "hpcdist.summary.pipeline",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES.get(name, "hpcdist.summary.values")), name)
+__all__ = ["Goal", "RunSummary", "Summary", "print_summary", "summarize", "to_json"]

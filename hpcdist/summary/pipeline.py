@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
 from hpcdist.cluster.schedulers import LOCAL
-from hpcdist.job.goal import Goal
+from hpcdist.job.goal import Goal, parse_goal
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import State
 from hpcdist.summary.compare.groups import (
     compare_places,
     compare_runs,
-    configurations,
+    settings_digests,
 )
-from hpcdist.summary.figures.goals import time_to_goal, wanted_goals
+from hpcdist.summary.figures.learning import time_to_goal
 from hpcdist.summary.figures.run import MeasuredRun, place_run
 from hpcdist.summary.measuring import find_measurements
-from hpcdist.summary.read.collect import sentence
-from hpcdist.summary.read.event_file import Fault
-from hpcdist.summary.read.search import leave_out_copies
+from hpcdist.summary.read.collect import sentence, without_copies
 from hpcdist.summary.values import RunSummary, Summary
 
 if TYPE_CHECKING:
@@ -48,15 +47,10 @@ def summarize(
     `accounting` what it has on jobs; or they are asked for that, for the runs that may have it.
     With `uses_kept`, figures that are kept beside runs which have not changed since are taken, and
     those of the user's other runs are kept.
-    `goal` is the accuracy or loss that times are for; None is that of the jobs' `record.goal`, or
-    else the largest accuracy that all done runs of a job came to.
+    `goal` is the accuracy or loss that times are for; None is that of the jobs' `record.goal`.
     """
     measured: list[MeasuredRun] = []
-    skipped: list[str] = []
-    runs, copies = leave_out_copies(runs)
-    for copy, original in copies:
-        text = f"skipped, it is run {original.id} once more: {original.path}"
-        skipped.append(sentence(copy, Fault(path=".", text=text)))
+    runs, skipped = without_copies(runs)
     # Before anything is read: what is asked may bring files of runs here.
     known: Mapping[str, State] = states if not callable(states) else {}
     if callable(states):
@@ -78,60 +72,67 @@ def summarize(
         if measurement.run is not None:
             state, account = known.get(run.id), (accounting or {}).get(run.id)
             measured.append(place_run(measurement.run, run.path, state=state, accounting=account))
-    digests = configurations([run.conditions for run in measured])
-    measured = _set_disturbed_aside(measured, [digest.configuration for digest in digests])
-    compared = compare_runs(measured)
-    goals = wanted_goals(measured, goal=goal)
+    digests = settings_digests([run.conditions for run in measured])
+    measured = _set_disturbed_aside(measured, digests)
+    beside_others, sizes, variants = compare_runs(measured)
+    goals = _goals(measured) if goal is None else [goal] * len(measured)
     return Summary(
         runs=[
             RunSummary(
                 **msgspec.structs.asdict(run.figures),
                 **msgspec.structs.asdict(beside),
-                **digest._asdict(),
-                time_to_accuracy=time_to_goal(run, wanted),
+                settings=digest,
+                time_to_accuracy=time_to_goal(run.bests, wanted, each=run.figures.samples_per_step),
             )
             for run, beside, digest, wanted in zip(
-                measured, compared.runs, digests, goals, strict=True
+                measured, beside_others, digests, goals, strict=True
             )
         ],
-        groups=compared.sizes,
-        comparisons=compared.variants,
-        places=compare_places(measured, [digest.settings for digest in digests]),
+        groups=sizes,
+        comparisons=variants,
+        places=compare_places(measured, digests),
         series={run.figures.path: run.series for run in measured if run.figures.path},
         skipped=skipped,
     )
 
 
+def _goals(measured: Sequence[MeasuredRun]) -> list[Goal | None]:
+    """Return the `record.goal` that the runs of a job, or of a comparison, agree on, for each."""
+    texts: dict[str, set[str]] = {}
+    names = [run.figures.comparison or run.figures.job for run in measured]
+    for name, run in zip(names, measured, strict=True):
+        if isinstance(text := run.conditions.get("record.goal"), str):
+            texts.setdefault(name, set()).add(text)
+    agreed = {}
+    for name, own in texts.items():
+        with suppress(ValueError):  # of a damaged file
+            if len(own) == 1:
+                agreed[name] = parse_goal(*own)
+    return [agreed.get(name) for name in names]
+
+
 def _set_disturbed_aside(
-    measured: Sequence[MeasuredRun], configurations: Sequence[str]
+    measured: Sequence[MeasuredRun], settings: Sequence[str]
 ) -> list[MeasuredRun]:
     """Return runs, those that something else disturbed as such that are not compared, where others
     of their kind were undisturbed: on a machine that is never idle, what there is is compared."""
-    figures = [run.figures for run in measured]
-    kinds = [
-        (own.job, own.comparison, own.variant, key, own.ran_with.code, own.nodes, own.gpus_per_node)
-        for own, key in zip(figures, configurations, strict=True)
-    ]
-    known = list(zip(kinds, figures, strict=True))
-    calm = {kind for kind, own in known if own.disturbed is None and own.state == "done"}
+    kinds = []
+    for run, key in zip(measured, settings, strict=True):
+        own = run.figures
+        named = (own.job, own.comparison, own.variant, own.nodes, own.gpus_per_node)
+        kinds.append((*named, key, own.ran_with))
+    known = list(zip(kinds, measured, strict=True))
+    done = [(kind, run) for kind, run in known if run.figures.state == "done"]
+    calm = {kind for kind, run in done if run.figures.disturbed is None}
     return [
-        msgspec.structs.replace(run, set_aside=own.disturbed)
-        if own.disturbed is not None and kind in calm
-        else run
-        for run, (kind, own) in zip(measured, known, strict=True)
+        msgspec.structs.replace(run, set_aside=run.figures.disturbed) if kind in calm else run
+        for kind, run in known
     ]
 
 
-def print_summary(
-    summary: Summary,
-    console: Console | None = None,
-    *,
-    details: bool = False,
-) -> None:
-    """Print what `hpcdist summary` shows; on stdout where no console is given. With `details` every
-    table, else those that answer."""
+def print_summary(summary: Summary, console: Console | None = None) -> None:
+    """Print what `hpcdist summary` shows; on stdout where no console is given."""
     from hpcdist.summary.report.report import make_report
     from hpcdist.summary.report.text import make_console, print_report
 
-    report = make_report(summary, is_brief=not details)
-    print_report(report, console or make_console())
+    print_report(make_report(summary), console or make_console())

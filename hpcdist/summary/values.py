@@ -24,16 +24,11 @@ Scaling = Literal["strong", "weak"]
 step."""
 
 
-_SHOWN_SETTINGS = 2
-
-
 class ForecastSize(Struct, frozen=True, kw_only=True):
     """The speed that a number of GPUs would have."""
 
     gpus: int
-    nodes: int
     speedup: Measure
-    efficiency: Measure
 
 
 class Forecast(Struct, frozen=True, kw_only=True):
@@ -42,8 +37,6 @@ class Forecast(Struct, frozen=True, kw_only=True):
     refused_because: str | None = None
     """Why there is none."""
     sizes: list[ForecastSize] = []
-    notes: list[str] = []
-    """Assumptions that it makes."""
 
 
 class TimeToAccuracy(Struct, frozen=True, kw_only=True):
@@ -51,8 +44,6 @@ class TimeToAccuracy(Struct, frozen=True, kw_only=True):
 
     goal: Quantity = "accuracy"
     target: float
-    is_asked: bool = False
-    """The user, or the job, gave the goal; else it is what all runs of the job reach."""
     is_reached: bool
     best: float
     """The best accuracy, or the least loss, that it came to at all."""
@@ -93,17 +84,6 @@ class ModelStates(Struct, frozen=True, kw_only=True):
     total_bytes: int
 
 
-class RankPace(Struct, frozen=True, kw_only=True):
-    """The time that one rank needs for its own part of a step."""
-
-    rank: int
-    node: int | None = None
-    host: str | None = None
-    own_time_s: float
-    """Mean seconds per step without the wait for other ranks (`exposed_communication`): with ddp
-    all ranks have the same step time, and the slowest is the one that waits least."""
-
-
 class FlopRate(Struct, frozen=True, kw_only=True):
     """Floating-point operations of the model, and how much of the device they use."""
 
@@ -111,10 +91,9 @@ class FlopRate(Struct, frozen=True, kw_only=True):
     """Operations of both passes, without what is computed twice to save memory."""
     per_s: float | None = None
     """All ranks together, while they step."""
-    peak_per_s: float | None = None
-    """The peak of all GPUs together, by their data sheets; None where nothing tells."""
     utilization: float | None = None
-    """Model FLOP/s utilization (MFU): `per_s` / `peak_per_s`."""
+    """Model FLOP/s utilization (MFU): share of the peak of all GPUs together, by their data sheets;
+    None where nothing tells."""
 
 
 class Straggler(Struct, frozen=True, kw_only=True):
@@ -137,34 +116,6 @@ class Straggler(Struct, frozen=True, kw_only=True):
     """Stretches that were compared."""
 
 
-class GpuUsage(Struct, frozen=True, kw_only=True):
-    """One GPU, or a part of one, over all attempts in which the run had it."""
-
-    node: int
-    uuid: str
-    name: str | None = None
-    utilization: float | None = None
-    """Share of the time, 0 to 1, in which anything ran on it."""
-    max_memory_bytes: int | None = None
-    memory_bytes: int | None = None
-    """That it has."""
-    power_w: float | None = None
-    energy_j: float | None = None
-    throttled: float | None = None
-    """Share of the time in which heat or the power supply slowed it down."""
-
-
-class NodeUsage(Struct, frozen=True, kw_only=True):
-    """The resources that the ranks of one node used, over all attempts."""
-
-    node: int
-    host: str | None = None
-    """Host of the newest attempt."""
-    num_cpus: float | None = None
-    """That they may use."""
-    cpus_busy: float | None = None
-
-
 class UsageSummary(Struct, frozen=True, kw_only=True):
     """The resource usage that the agents sampled."""
 
@@ -174,58 +125,33 @@ class UsageSummary(Struct, frozen=True, kw_only=True):
     """Mean over all GPUs and the time."""
     max_gpu_memory_bytes: int | None = None
     """Largest memory that a GPU held."""
-    gpu_memory_bytes: int | None = None
-    """Memory that this GPU has."""
-    gpu_power_w: float | None = None
-    """Mean of one GPU."""
-    energy_j: float | None = None
-    """Energy of all GPUs together, as long as they were sampled."""
     cpus_busy: float | None = None
     """Busy CPUs of all nodes together."""
     num_cpus: float | None = None
     """CPUs that the ranks may use; those that simulated nodes share count once."""
-    nodes: list[NodeUsage] = []
-    gpus: list[GpuUsage] = []
 
 
 class Cost(Struct, frozen=True, kw_only=True):
     """The time that a run held its GPUs or CPUs."""
 
     held_s: float
-    """All lives together."""
-    source: Literal["accounting", "events"]
-    """Who says so: the scheduler's books, or what the run recorded."""
-    num_gpus: int | None = None
-    """None without GPUs."""
+    """All lives together, by the scheduler's accounting, or else by what the run recorded."""
     gpu_hours: float | None = None
-    num_cpus: float | None = None
-    """None with GPUs."""
+    """None without GPUs."""
     cpu_hours: float | None = None
-    lost_s: float | None = None
-    """Part of `held_s` that went into restarts: from an attempt's end, or the begin of a new life,
-    to the next step, and for steps done again. None with one attempt, or where no steps are known.
-    """
+    """None with GPUs."""
     lost_share: float | None = None
-    """Share of `held_s`."""
-    waiting_share: float | None = None
-    """Share of the time from submission to the end that was spent in the queue."""
+    """Share of `held_s` that went into restarts: `lost_time_s`."""
     price: float | None = None
     """The profile's price_per_hour x nodes x `held_s`; None where the profile has no price."""
 
 
 class VerdictSummary(Struct, frozen=True, kw_only=True):
-    """Why the run ended: the part of verdict.json that fits into a line."""
+    """Why the run ended; verdict.json has all that is known."""
 
     kind: Kind
-    rank: int | None = None
-    node: int | None = None
-    host: str | None = None
-    exit_code: int | None = None
-    signal: str | None = None
-    exception: str | None = None
     message: str
     """The sentence for people."""
-    step: int | None = None
     log: str | None = None
     """Log of the rank that failed first, relative to the run directory."""
 
@@ -239,9 +165,8 @@ class AttemptSummary(Struct, frozen=True, kw_only=True):
     first_step: int | None
     """Finished steps when it began."""
     last_step: int | None
-    kind: str | None
-    """Kind of its verdict; None where it goes on, or where nothing is known."""
     message: str | None
+    """That of its verdict; None where it goes on, or where nothing is known."""
 
 
 class Parting(Struct, frozen=True, kw_only=True):
@@ -301,7 +226,7 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     world_size: int
     num_cpus: int | None = None
     """Different CPUs that its ranks were bound to; None on GPUs."""
-    num_hosts: int | None = None
+    hosts: list[str] = []
     """Machines that its ranks ran on; fewer than nodes where nodes are simulated."""
     together: bool | None = None
     """Its ranks trained one model together; False where each trained its own. None for a single
@@ -324,8 +249,6 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     """Mean seconds per step by part, with what checkpoints between steps and restarts add."""
     flops: FlopRate | None = None
     """None where they were not counted."""
-    energy_per_sample_j: float | None = None
-    """None where no meter tells, or no speed is known."""
     computing_has_communication: bool = False
     """Nothing told the communication of its passes from their computing: they are one share."""
     straggler: Straggler | None = None
@@ -352,11 +275,6 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     """Finished epochs."""
     train_loss: float | None = None
     """Mean over the steps of the last window, by the lowest rank."""
-    learning_rate: float | None = None
-    """That of the last window."""
-    slowest_rank: RankPace | None = None
-    """None where fewer than two ranks recorded steps."""
-    fastest_rank: RankPace | None = None
     benchmark: BenchmarkSummary | None = None
     """Result of a benchmark, and of the job check."""
     verdict: VerdictSummary | None = None
@@ -373,6 +291,11 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     def num_gpus(self) -> int:
         """GPUs in all; without GPUs, what stands for them."""
         return self.nodes * self.gpus_per_node
+
+    @property
+    def num_hosts(self) -> int | None:
+        """None where no host is known."""
+        return len(self.hosts) or None
 
     @property
     def rate(self) -> float:
@@ -474,22 +397,16 @@ class RunSummary(RunFigures, frozen=True, kw_only=True):
     not_compared_because: str | None = None
     time_to_accuracy: TimeToAccuracy | None = None
     """None where no accuracy was recorded."""
-    configuration: str | None = None
-    """Digest of all settings but resources, seed and place: runs with equal ones, of one size,
-    measure the same."""
     settings: str | None = None
-    """Digest of the same without the device and cluster that it ran on: where the two are equal,
-    the run never began, and its device is not known."""
-
+    """Digest of all settings but resources, seed and place."""
     differs_in: dict[str, str] = {}
     """Settings in which runs of its job differ, so that they are not compared, by dotted key."""
 
     @property
     def settings_text(self) -> str:
-        """The first two settings in which it differs: `precision=bf16-mixed, batch_size=64`."""
-        named = [f"{key.rpartition('.')[2]}={value}" for key, value in self.differs_in.items()]
-        more = len(named) - _SHOWN_SETTINGS
-        return ", ".join([*named[:_SHOWN_SETTINGS], *([f"{more} more"] if more > 0 else [])])
+        """The settings in which it differs: `precision=bf16-mixed, batch_size=64`."""
+        own = self.differs_in.items()
+        return ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in own)
 
 
 class Group(Struct, frozen=True, kw_only=True):
@@ -504,10 +421,6 @@ class Group(Struct, frozen=True, kw_only=True):
     baseline: list[str]
     """Runs that the others are compared with: those of the smallest size, which may be of another
     group, or of the first variant or cluster; empty where there is nothing to compare."""
-    strategy: str | None = None
-    """Strategy of the largest runs: one GPU needs none."""
-    scaling: Scaling | None = None
-    """None where it is neither."""
     cells: list[Cell]
     """One for each size, smallest first, with that of the baseline also where it is of another
     group; or for each variant or cluster, the baseline first."""
@@ -524,7 +437,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     places: list[Group] = []
     """Groups of runs at different clusters."""
     series: dict[str, msgspec.Raw] = {}
-    """Encoded curves of runs, by their directories: see `figures.series.decode_series`."""
+    """Encoded curves of runs, by their directories: see `figures.learning.decode_learning`."""
     skipped: list[str]
 
 

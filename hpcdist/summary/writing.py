@@ -1,4 +1,4 @@
-"""The summary as files: those that the user names, and those beside runs and comparisons."""
+"""The summary as files: those that the user names, and those in the folder of a sweep."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from hpcdist.base import files
 from hpcdist.base.errors import UserError
 from hpcdist.base.progress import track
 from hpcdist.monitor.states import run_accounting, run_states
 from hpcdist.runs.run import Run
-from hpcdist.summary import Summary, print_summary, summarize, to_json
+from hpcdist.summary import print_summary, summarize, to_json
 
 if TYPE_CHECKING:
     from hpcdist.summary.report.report import Section
-
-PICTURE = "compare.png"
 
 
 def write_summary(runs: Sequence[Run], folder: Path) -> str:
@@ -32,26 +28,7 @@ def write_summary(runs: Sequence[Run], folder: Path) -> str:
     print_summary(summary, make_console(text))
     files.write_whole(folder / "summary.txt", text.getvalue())
     files.write_json(folder / "summary.json", to_json(summary))
-    write_comparisons(summary, folder.parent)
     return text.getvalue()
-
-
-def write_comparisons(summary: Summary, runs: Path) -> list[Path]:
-    """Write compare.png and compare.json into the folder of every comparison's sweep in the folder
-    of the runs; the pictures' paths. Raises OSError."""
-    from hpcdist.base.plotting import render
-    from hpcdist.summary.report.pictures.catalogue import comparison_picture
-    from hpcdist.summary.report.report import make_sections
-
-    written = []
-    for section in make_sections(summary):
-        if section.comparison is not None and (folder := runs / section.comparison.name).is_dir():
-            values = msgspec.to_builtins(section.comparison)
-            files.write_json(folder / "compare.json", values)
-            png = render(comparison_picture(section), "png")
-            files.write_whole(folder / PICTURE, png, mode=files.USUAL_FILE)
-            written.append(folder / PICTURE)
-    return written
 
 
 def draw_pictures(sections: Sequence[Section], folder: Path) -> list[Path]:

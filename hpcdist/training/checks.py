@@ -96,10 +96,12 @@ def check_training(job: TrainJob | LightningJob) -> None:
     check_transform(job.data.transform)
     num_samples, global_batch = check_data(job.data).train, train.batch_size * num_ranks
     if global_batch > num_samples:
+        most = num_samples // num_ranks
+        smaller = f"set train.batch_size to {most} or less, or " if most else ""
         raise JobError(
             f"train.batch_size is {train.batch_size}, with {num_ranks} ranks {global_batch:,} "
             f"samples per step, but {job.data.name} trains on {num_samples:,}",
-            hint="set train.batch_size to less, or use fewer ranks",
+            hint=f"{smaller}use fewer ranks",
         )
     if job.checkpoint.resume is not None:
         resume_candidates(job.checkpoint.resume)

@@ -205,6 +205,9 @@ class Trainer:
                 self.timer.finish()
                 if self._saved != self.position:
                     self._save()
+                if self.context.rank == 0:
+                    step = self.position.step
+                    self.context.say(f"stopped at step {step}, as was asked; a checkpoint is saved")
                 return False
             if self.position.step >= self._max_steps:
                 break

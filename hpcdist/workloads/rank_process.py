@@ -118,7 +118,7 @@ def run_workload(context: RankContext, error_file: Path) -> int:
             workloads.load_workload(job).run(context)
         finally:
             # torch's handler raises for each worker of a DataLoader that dies: the second one's
-            # death must not interrupt the report on the first, nor may a pending one the change.
+            # death must not interrupt the report on the first, nor a pending one this change.
             while signal.getsignal(signal.SIGCHLD) is not signal.SIG_DFL:
                 with contextlib.suppress(RuntimeError):
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -202,7 +202,7 @@ def _leave_report(report: ErrorReport, context: RankContext, error_file: Path) -
 
 
 def _ignore_sigterm() -> None:
-    """Protect a rank that is ending by itself from the SIGTERM for all after another's failure."""
+    """Protect a rank that ends by itself from the SIGTERM that all get once one has failed."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     elif callable(signal.getsignal(signal.SIGTERM)):  # it may come from the scheduler and from us

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from harness import start_run, start_script
 
-from hpcdist.job import load_job
+from hpcdist.job.load import load_job
 
 
 @pytest.fixture

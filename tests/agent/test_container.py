@@ -18,7 +18,7 @@ from runtime_stand_ins import image_file, install
 
 import hpcdist
 from hpcdist.cli.main import main
-from hpcdist.job import load_job
+from hpcdist.job.load import load_job
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.local import scheduler as local
 

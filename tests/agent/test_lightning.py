@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from harness import start_run
 
-from hpcdist.job import load_job
+from hpcdist.job.load import load_job
 
 SCRIPT = Path(__file__).with_name("lightning_script.py")
 LIMIT_S = 110.0

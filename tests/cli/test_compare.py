@@ -53,12 +53,11 @@ def test_the_variants_are_run_in_turn_and_compared(folder):
     assert f"comparison {name}" in done.stdout
     assert "waiting for data" in unfolded(done.stdout)
     sweep = folder.folder / "runs" / name
-    one, two = json.loads((sweep / "compare.json").read_text())["cells"]
+    one, two = (run["cell"] for run in json.loads((sweep / "summary.json").read_text())[:2])
     assert (one["name"], one["gpus_per_node"], two["gpus_per_node"]) == ("one", 1, 2)
     assert two["shares"]["data"] > 0.2
     assert (sweep / "summary.txt").read_text() in done.stdout
 
-    assert (sweep / "compare.png").exists()
     again = folder("summary", name)
     assert "waiting for data" in unfolded(again.stdout)
     runs = json.loads(folder("summary", name, "--json").stdout)
@@ -151,8 +150,7 @@ def test_a_file_that_sweeps_a_job_compares_its_points_with_the_first(swept):
     assert order == ["gpus=1 repeat=0", "gpus=2 repeat=0", "gpus=1 repeat=1", "gpus=2 repeat=1"]
     assert "times as fast as gpus=1 on 2 ranks; ideal is 2" in " ".join(done.stdout.split())
     sweep = swept.folder / "runs" / name
-    assert (sweep / "compare.png").exists()
-    one, two = json.loads((sweep / "compare.json").read_text())["cells"]
+    one, two = (run["cell"] for run in json.loads((sweep / "summary.json").read_text())[:2])
     assert (one["name"], one["gpus_per_node"]) == ("gpus=1", 1)
     assert (two["name"], two["gpus_per_node"]) == ("gpus=2", 2)
 

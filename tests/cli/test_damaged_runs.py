@@ -362,7 +362,7 @@ def test_logs_name_their_files_as_json(runs, capfd):
 def test_no_text_of_a_run_acts_on_the_terminal(runs, capsys, verdict):
     write_evil_run(runs, verdict=verdict)
     verbs = [["evil" if word == "hurt" else word for word in verb] for verb in VERBS]
-    for verb in (*verbs, ["summary", "--details"]):
+    for verb in (*verbs, ["summary"]):
         main(verb)
         out, err = capsys.readouterr()
         assert not ACTING.search(out + err), (verb, out, err)

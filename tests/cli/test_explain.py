@@ -130,8 +130,7 @@ def test_a_name_is_told_with_all_that_it_means(capsys):
     assert told("pending")[0][2] == meanings("state")["pending"]
     assert told("accumulate")[0][:2] == ("a key of a job file", "train.accumulate")
     assert told("gpu_request")[0][0] == "a key of hpcdist.yaml"
-    assert told("exposed", "communication")[0][1] == "exposed communication (exposed comm.)"
-    assert told("Exposed comm.") == told("exposed", "communication")
+    assert told("Exposed", "communication")[0][1] == "exposed communication"
     assert told("rank")[0][2].startswith("One process of a training, and its number")
     assert [kind for kind, *_ in told("launch")] == ["a section of a job file", "a kind of verdict"]
 
@@ -185,7 +184,7 @@ def test_a_run_is_told_by_its_verdict_with_what_to_do(tmp_path, capsys):
     (found,) = explained(capsys, "last", "--runs", str(tmp_path))
     assert (found["kind"], found["name"]) == ("a run", run.id)
     assert found["text"][0] == "rank 1 (node 0, host n1) has no memory"
-    assert f"hpcdist summary {run.path} --details" in " ".join(found["text"])
+    assert f"hpcdist summary {run.path}" in " ".join(found["text"])
     assert "train.batch_size" in " ".join(found["text"])
     assert found["text"][1] == f"out_of_memory: {meanings('kind')['out_of_memory']}"
     (run.path / "verdict.json").unlink()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcdist.base.files import write_json
-from hpcdist.job import load_job
+from hpcdist.job.load import load_job
 from hpcdist.runs.run import Run, Sweep
 from hpcdist.runs.snapshot import copy_code
 from hpcdist.runs.verdict import Verdict

@@ -9,7 +9,7 @@ import pytest
 
 import hpcdist as package
 from hpcdist.base.errors import JobError
-from hpcdist.job import load_job
+from hpcdist.job.load import load_job
 
 TELL = """
 import json, sys

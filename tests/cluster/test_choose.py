@@ -4,7 +4,7 @@ import pytest
 
 from hpcdist.base.errors import ProfileError
 from hpcdist.cluster.load import NO_PROFILE, choose_cluster
-from hpcdist.job import Flag
+from hpcdist.job.load import Flag
 
 
 @pytest.fixture(params=["auto", "slurm"])

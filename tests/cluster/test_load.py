@@ -9,7 +9,7 @@ from another_user import NOBODY, needs_root
 from hpcdist.base.errors import ProfileError
 from hpcdist.cluster.load import load_profile, with_channels
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.job import Flag
+from hpcdist.job.load import Flag
 
 TWO = """
 default: helix

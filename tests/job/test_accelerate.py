@@ -8,8 +8,9 @@ import sys
 import pytest
 
 from hpcdist.base.errors import JobError
-from hpcdist.job import accelerate, load_job
+from hpcdist.job import accelerate
 from hpcdist.job.accelerate import accelerate_variables
+from hpcdist.job.load import load_job
 
 SCRIPT = """
 import dataclasses, json, os

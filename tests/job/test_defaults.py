@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdist.job import Flag, load_job
+from hpcdist.job.load import Flag, load_job
 
 NODES = {"resources.nodes": 3}
 

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from hpcdist.base.errors import JobError
-from hpcdist.job import load_job, parse_flag
 from hpcdist.job.comparison import list_jobs
+from hpcdist.job.load import load_job, parse_flag
 from hpcdist.job.spec import ScriptJob
 
 BOMB = "a: &a [x, x]\n" + "".join(

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from hpcdist.base.errors import JobError
-from hpcdist.job import load_job
+from hpcdist.job.load import load_job
 
 
 @pytest.fixture(autouse=True)

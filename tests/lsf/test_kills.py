@@ -1,8 +1,5 @@
 """Jobs that their user ends or suspends past hpcdist: they do not come back, and say who it was."""
 
-import json
-from pathlib import Path
-
 from cluster_user import CPU, TWO, job_id
 from counting import count
 
@@ -42,8 +39,6 @@ def test_a_job_that_is_suspended_or_held_says_so_and_all_jobs_of_a_run_are_cance
     said = user("status", running.id).stdout
     assert f"{running.id}: running" in said
     assert f"bresume {job_id(running)}" in said
-    agent = json.loads(running.agent_file(0).read_text())["process"]["pid"]
-    site.wait_for(lambda: ") T " in Path(f"/proc/{agent}/stat").read_text())
     blocker = site.submit("sleep 600", "-n", "14")
     with site.resending(2):  # bsub asks again while the master hangs
         run = user.submit("count.py", *CPU, *TWO)

@@ -5,7 +5,7 @@ import torch
 
 from hpcdist.rank.model import digest_of
 from hpcdist.summary import summarize
-from hpcdist.summary.report.remarks import remarks
+from hpcdist.summary.report.sentences import remarks
 
 
 def digest(tensor):

@@ -14,7 +14,7 @@ from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError
 from hpcdist.cli.main import main
 from hpcdist.doctor.examine import examine_folder
-from hpcdist.job import load_job
+from hpcdist.job.load import load_job
 from hpcdist.runs.run import Run, delete_folder, make_runs_folder
 
 GROUP = grp.getgrgid(NOBODY).gr_name

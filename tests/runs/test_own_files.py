@@ -12,7 +12,7 @@ from hpcdist.agent.agent import run_agent
 from hpcdist.base import files
 from hpcdist.base.ownership import check_own_folder
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.job import load_job
+from hpcdist.job.load import load_job
 from hpcdist.machine.process import identify
 from hpcdist.runs.run import Run
 from hpcdist.schedulers import hosts, submitting

@@ -9,7 +9,7 @@ import pytest
 from harness import submit_run
 
 from hpcdist.base.errors import RunDirectoryError, UserError
-from hpcdist.job import LoadedJob, load_job
+from hpcdist.job.load import LoadedJob, load_job
 from hpcdist.runs.run import Run, make_unique_folder
 from hpcdist.runs.snapshot import NoWorkTreeError, copy_code, plan_snapshot, read_contents
 from hpcdist.runs.spec import RunSpec, UsedSnapshot

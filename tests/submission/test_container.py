@@ -7,7 +7,7 @@ from runtime_stand_ins import image_file, install
 
 from hpcdist.base.errors import JobError
 from hpcdist.cluster.load import NO_PROFILE
-from hpcdist.job import load_job
+from hpcdist.job.load import load_job
 from hpcdist.job.spec import Container
 from hpcdist.machine.containers import (
     InContainer,

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from hpcdist.job import load_job
+from hpcdist.job.load import load_job
 from hpcdist.schedulers import local
 from hpcdist.submission.plan import PlannedSubmission, plan_run, planned_scripts
 from hpcdist.submission.submit import submit

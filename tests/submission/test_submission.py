@@ -12,8 +12,7 @@ from harness import submit_run
 
 from hpcdist.base.errors import RunDirectoryError, SchedulerError
 from hpcdist.base.ownership import NotOwnError
-from hpcdist.job import LoadedJob, load_job
-from hpcdist.job.load import Flag
+from hpcdist.job.load import Flag, LoadedJob, load_job
 from hpcdist.job.spec import job_to_dict
 from hpcdist.runs.run import Run
 from hpcdist.runs.snapshot import plan_snapshot

@@ -16,7 +16,7 @@ from hpcdist.runs.events import HISTOGRAM_RATIO
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
-from hpcdist.summary.figures.series import decode_series
+from hpcdist.summary.figures.learning import decode_learning
 
 DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
 
@@ -161,14 +161,12 @@ class Events:
         attempt: int = 0,
         torn: bytes = b"",
     ) -> None:
-        """Windows without a number, or the mean of their losses, get them."""
+        """Windows without the mean of their losses get it."""
         (run.attempts_folder / f"{attempt:05d}").mkdir(exist_ok=True)
         events = list(events)
-        windows = [event for event in events if event["event"] == "steps"]
-        if not any("number" in window for window in windows):
-            for number, window in enumerate(windows):
-                window |= {"number": number, "mean_loss": window.get("mean_loss", window["loss"])}
-        lines = b"".join(msgspec.json.encode(event) + b"\n" for event in events)
+        means = [{"mean_loss": event["loss"]} if "loss" in event else {} for event in events]
+        both = zip(means, events, strict=True)
+        lines = b"".join(msgspec.json.encode(mean | event) + b"\n" for mean, event in both)
         run.event_file(rank, attempt).write_bytes(lines + torn)
 
     @staticmethod
@@ -187,7 +185,7 @@ def series_of():
     """Return the curves of a run, as pictures have them."""
 
     def read(run):
-        return decode_series(summarize([run], {}).series[str(run.path)])
+        return decode_learning(summarize([run], {}).series[str(run.path)])
 
     return read
 

@@ -9,10 +9,9 @@ import attributed
 import pytest
 from harness import start_run
 
-from hpcdist.job import LoadedJob, load_job
-from hpcdist.job.load import Flag
+from hpcdist.job.load import Flag, LoadedJob, load_job
 from hpcdist.summary import print_summary, summarize, to_json
-from hpcdist.summary.compare.conclusions import NAMES
+from hpcdist.summary.report.sentences import NAMES
 from hpcdist.summary.report.text import make_console
 from hpcdist.workloads import load_workload
 
@@ -23,7 +22,6 @@ ADVICE_BEGINS = {
     "stragglers": "waiting for the slowest rank is ",
     "communication": "exposed communication is ",
     "checkpoints": "saving checkpoints is ",
-    "restarts": "restarts are ",
 }
 SAVE_NEVER = ("checkpoint.every_epochs=0",)
 
@@ -80,8 +78,9 @@ def assert_named_first(row, text, part):
     assert losses["largest"] == part, losses
     assert losses["shares"][part] == max(losses["shares"].values())
     assert re.search(rf"% is not computing: \d+ % {NAMES[part]}", text), text
-    assert losses["advice"][0][1:] in text
-    assert losses["advice"][0].startswith(ADVICE_BEGINS[part])
+    if part in ADVICE_BEGINS:
+        assert losses["advice"][0][1:] in text
+        assert losses["advice"][0].startswith(ADVICE_BEGINS[part])
 
 
 @pytest.mark.parametrize(
@@ -122,8 +121,8 @@ def test_a_rank_that_was_killed_costs_a_restart(train):
     row, text = train("ddp", "killed", *settings)
     assert row["restarts"] == 1
     assert_named_first(row, text, "restarts")
-    assert "rank 1 (node 0, host" in row["cell"]["advice"][0]
-    assert "SIGKILL" in row["cell"]["advice"][0]
+    assert "rank 1 (node 0, host" in text
+    assert "SIGKILL" in text
 
 
 SCRIPT = """

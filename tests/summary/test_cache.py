@@ -5,26 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-import time
 
 import msgspec
 import pytest
 
 from hpcdist import entry
 from hpcdist.base import files
-from hpcdist.summary import search_runs, summarize, to_json
-from hpcdist.summary.measuring import keep_figures, read_kept, take_fingerprint
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """Moves the clock that the age of changes is seen by."""
-
-    def move(seconds):
-        now_s = time.time() + seconds
-        monkeypatch.setattr("hpcdist.summary.measuring.time.time", lambda: now_s)
-
-    return move
+from hpcdist.runs.run import all_runs
+from hpcdist.summary import summarize, to_json
+from hpcdist.summary.measuring import measure, read_kept
 
 
 @pytest.fixture
@@ -53,10 +42,9 @@ def figures(runs, **options):
     return to_json(summary), msgspec.to_builtins(summary.groups), summary.skipped
 
 
-def test_figures_are_the_same_with_those_that_are_kept(varied, clock):
-    clock(10)
+def test_figures_are_the_same_with_those_that_are_kept(varied):
     plain = figures(varied)
-    assert plain[2]  # torn lines and foreign files are told each time
+    assert plain[2]  # torn lines are told each time
     for _ in range(2):
         assert figures(varied, uses_kept=True) == plain
     assert kept(varied) == ["odd", "one", "two"]
@@ -88,9 +76,8 @@ def job_of(run):
 
 
 @pytest.fixture
-def cached(varied, clock):
+def cached(varied):
     """A run whose kept figures call it another job."""
-    clock(10)
     run = varied[0]
     summarize([run], {}, uses_kept=True)
     poison(run)
@@ -131,26 +118,7 @@ def overwrite(path):
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def test_a_run_that_goes_on_is_never_kept_nor_one_that_changed_just_now(varied, clock):
-    clock(0)
-    summarize(varied, {}, uses_kept=True)
-    assert kept(varied) == []
-    clock(60)
-    summarize(varied, {}, uses_kept=True)
-    assert "going" not in kept(varied)
-
-
-def test_a_run_without_verdict_is_kept_when_nothing_has_changed_for_long(varied, clock):
-    clock(2 * 3600)
-    going = varied[2]
-    for state in ("running", "lost"):  # the state is asked for each time
-        (run,) = summarize([going], {"going": state}, uses_kept=True).runs
-        assert run.state == state
-    assert kept(varied) == ["going"]
-
-
-def test_nothing_is_kept_in_the_folder_of_another_users_run(varied, clock, monkeypatch):
-    clock(10)
+def test_nothing_is_kept_in_the_folder_of_another_users_run(varied, monkeypatch):
     monkeypatch.setattr("hpcdist.summary.measuring.is_own", lambda _: False)
     summarize(varied, {}, uses_kept=True)
     assert kept(varied) == []
@@ -165,14 +133,14 @@ def odd_figures(whole):
 
 
 def test_no_damage_to_kept_figures_gives_another_number(cached):
-    whole, fingerprint = cached.figures_file.read_bytes(), take_fingerprint(cached)
-    assert read_kept(cached, fingerprint) is not None
+    whole = cached.figures_file.read_bytes()
+    assert read_kept(cached) is not None
     draw = random.Random(1)
     for place in draw.sample(range(len(whole)), 60):
         flipped = bytearray(whole)
         flipped[place] ^= 1 << draw.randrange(8)
         cached.figures_file.write_bytes(flipped)
-        assert read_kept(cached, fingerprint) is None
+        assert read_kept(cached) is None
 
 
 @pytest.mark.parametrize(
@@ -192,8 +160,7 @@ def test_damaged_or_foreign_figures_are_ignored_and_written_anew(cached, content
     assert job_of(cached) == "kept"
 
 
-def test_a_run_whose_name_is_no_text_is_measured_and_not_kept(make_run, events, clock):
-    clock(10)
+def test_a_run_whose_name_is_no_text_is_measured_and_not_kept(make_run, events):
     run = make_run(os.fsdecode(b"run-\xff"))
     events.write(run, 0, [events.start(0, world_size=1), *events.steady([100.0] * 4)])
     for options in ({}, {"uses_kept": True}):
@@ -202,9 +169,8 @@ def test_a_run_whose_name_is_no_text_is_measured_and_not_kept(make_run, events, 
 
 
 def test_of_kept_runs_only_the_spec_is_read_and_schedulers_are_asked_for_those_without_verdict(
-    varied, clock, monkeypatch
+    varied, monkeypatch
 ):
-    clock(10)
     asked, opened = [], []
 
     def states(runs):
@@ -212,7 +178,7 @@ def test_of_kept_runs_only_the_spec_is_read_and_schedulers_are_asked_for_those_w
         return {"going": "running"}
 
     def summary(accounting):
-        found = search_runs(varied[0].path.parent).runs
+        found = all_runs(varied[0].path.parent)
         return summarize(found, states, accounting=accounting, uses_kept=True)
 
     first = summary(lambda _: {})
@@ -274,7 +240,7 @@ def read(trained):
     """Return the figures as a summary has them that may use those that are kept."""
 
     def summary():
-        return to_json(summarize(search_runs(trained.path.parent).runs, {}, uses_kept=True))
+        return to_json(summarize(all_runs(trained.path.parent), {}, uses_kept=True))
 
     return summary
 
@@ -282,7 +248,7 @@ def read(trained):
 def test_the_first_summary_of_a_run_whose_figures_are_kept_reads_no_events(trained, read, opened):
     plain = read()
     assert len(opened) == 2
-    keep_figures(trained)
+    measure(trained, keeps=True)
     opened.clear()
     assert read() == plain
     assert opened == []
@@ -291,7 +257,7 @@ def test_the_first_summary_of_a_run_whose_figures_are_kept_reads_no_events(train
 
 
 def test_kept_figures_that_others_may_write_are_not_used(trained, read, opened):
-    keep_figures(trained)
+    measure(trained, keeps=True)
     trained.figures_file.chmod(0o666)
     opened.clear()
     read()
@@ -299,7 +265,7 @@ def test_kept_figures_that_others_may_write_are_not_used(trained, read, opened):
 
 
 def test_figures_of_other_code_are_not_used(trained, read, opened, monkeypatch):
-    keep_figures(trained)
+    measure(trained, keeps=True)
     monkeypatch.setattr("hpcdist.summary.measuring.code_version", lambda: "another")
     opened.clear()
     read()
@@ -308,7 +274,7 @@ def test_figures_of_other_code_are_not_used(trained, read, opened, monkeypatch):
 
 def test_a_run_without_a_verdict_keeps_nothing(trained):
     trained.verdict_file.unlink()
-    keep_figures(trained)
+    measure(trained, keeps=True)
     entry.keep_figures(trained)
     assert not trained.figures_file.exists()
 

@@ -5,8 +5,7 @@ import os
 import pytest
 
 from hpcdist.base import files
-from hpcdist.runs.run import Run
-from hpcdist.summary import search_runs, summarize
+from hpcdist.summary import summarize
 
 
 @pytest.fixture
@@ -84,65 +83,6 @@ def test_events_with_odd_fields_are_counted_and_left_out(stepped_run, events, ch
     assert summary.runs[0].samples_per_s.mean == pytest.approx(100)
 
 
-RATES = [100.0, 50.0, 200.0, 100.0, 125.0, 80.0, 100.0, 40.0]
-
-
-@pytest.fixture
-def numbered(make_run, events):
-    """Lines of two ranks' windows, and a run whose rank recorded given ones."""
-
-    def lines(rates):
-        return [event | {"number": number} for number, event in enumerate(events.steady(rates))]
-
-    def run_of(windows):
-        run = make_run("one")
-        events.write(run, 0, [events.start(0, world_size=1), *windows, events.end(step=80)])
-        return summarize([run], {}).runs[0]
-
-    return lines(RATES), lines([10.0] * 8), run_of
-
-
-def without_number(window):
-    return {key: value for key, value in window.items() if key != "number"}
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        pytest.param(lambda own, _: own, None, id="as they were written"),
-        pytest.param(lambda own, _: own + own[2:5], "3 windows", id="some twice"),
-        pytest.param(
-            lambda own, _: [line for line in own for _ in range(3)], "16 windows", id="thrice"
-        ),
-        pytest.param(lambda own, _: own[::-1], "7 windows", id="reversed"),
-        pytest.param(lambda own, _: [*own[1:], own[0]], "1 window", id="the first at the end"),
-        pytest.param(lambda own, other: own + other, "8 windows", id="another rank's behind"),
-        pytest.param(
-            lambda own, other: [*own[:4], without_number(other[4]), *own[4:]],
-            "1 window",
-            id="one without a number between",
-        ),
-    ],
-)
-def test_moved_and_repeated_lines_change_no_figure_and_are_noted(numbered, change, told):
-    own, other, run_of = numbered
-    found = run_of(change(own, other))
-    notes = told and (
-        f"the events of rank 0 are not as they were written ({told} of steps out of order, "
-        "there twice or missing); each window counts once, in its order"
-    )
-    assert found.notes == ([notes] if told else [])
-    rates = RATES[1:]  # the first is the warm-up
-    assert found.samples_per_s.mean == pytest.approx(len(rates) / sum(1 / rate for rate in rates))
-    assert (found.steps, found.warm_up_steps) == (80, 10)
-
-
-def test_lines_that_were_taken_out_are_noted(numbered):
-    own, _, run_of = numbered
-    (note,) = run_of(own[:3] + own[5:]).notes
-    assert "(2 windows of steps out of order, there twice or missing)" in note
-
-
 def test_events_of_unknown_kinds_are_no_fault(stepped_run):
     with stepped_run.event_file(0).open("ab") as file:
         file.write(b'{"event":"weather","time_s":1,"sky":"blue"}\n')
@@ -162,27 +102,6 @@ def test_an_event_file_that_cannot_be_read_is_told(stepped_run):
     summary = summarize([stepped_run], {})
     assert summary.skipped == [
         f"{stepped_run.event_file(1)}: skipped, it cannot be read: it is not a regular file"
-    ]
-
-
-def test_folders_and_files_that_are_no_runs_are_told_and_the_rest_is_shown(stepped_run):
-    runs = stepped_run.path.parent
-    (runs / "old-results").mkdir()
-    (runs / "notes.txt").write_text("mine")
-    (runs / ".cache").mkdir()
-    foreign = search_runs(runs).foreign
-    summary = summarize([stepped_run, *foreign], {})
-    assert [run.run for run in summary.runs] == ["one"]
-    assert summary.skipped == [
-        f"{runs / name}: skipped, not a run: it has no spec.json"
-        for name in ("notes.txt", "old-results")
-    ]
-
-
-def test_a_folder_of_runs_that_is_not_there_has_no_foreign_entries(tmp_path):
-    assert search_runs(tmp_path / "nowhere") == ([], [])
-    assert summarize([Run(tmp_path / "nowhere")], {}).skipped == [
-        f"{tmp_path / 'nowhere'}: skipped, there is nothing"
     ]
 
 

@@ -40,11 +40,11 @@ def diff(capsys, *args):
 def test_equal_runs_do_not_part_whatever_their_settings(add, capsys):
     add("a", digests(range(0, 40, 10)))
     add("b", digests(range(0, 40, 10)), train={"lr": 0.5})
-    (one,) = diff(capsys, "a", "b")["differences"]
-    assert (one["kind"], one["key"], one["values"][1]) == ("setting", "train.lr", 0.5)
+    ((key, values),) = diff(capsys, "a", "b")["differences"].items()
+    assert (key, values[1]) == ("setting.train.lr", 0.5)
     assert main(["diff", "a", "b"]) == 0
     told = capsys.readouterr().out
-    assert "a and b do not part: they are equal at 4 steps up to step 30." in told
+    assert "a and b do not part (4 steps compared)." in told
 
 
 def test_the_first_step_at_which_digests_differ_is_named_with_what_else_does(add, capsys):
@@ -56,7 +56,7 @@ def test_the_first_step_at_which_digests_differ_is_named_with_what_else_does(add
     assert main(["diff", "a", "b"]) == 1
     printed = " ".join(capsys.readouterr().out.split())
     assert "a and b part at step 20, in the parameters (20a and 20b), and were equal at" in printed
-    assert "version 2.15.0 2.16.0 torch" in printed
+    assert "2.15.0 2.16.0 version.torch" in printed
 
 
 def test_what_a_restart_did_again_counts_once(add, capsys):
@@ -78,7 +78,7 @@ def test_without_digests_losses_are_compared_at_the_steps_that_both_have(add, ev
     assert (parted["num_compared"], parted["step"], parted["equal_at"]) == (2, 30, 20)
     assert parted["values"] == {"loss": [0.25, 0.5]}
     assert main(["diff", "a", "b"]) == 1
-    assert "Nothing that they recorded of themselves differs" in capsys.readouterr().out
+    assert "nothing that they recorded of themselves differs" in capsys.readouterr().out
 
 
 def test_runs_without_a_step_in_common_and_one_run_twice_are_refused(add, capsys):
@@ -103,4 +103,4 @@ def test_other_code_is_a_difference_outside_of_git_too(tmp_path, monkeypatch, ca
         assert main(["submit", "train.py", "--local", "--wait"]) == 0
         names += sorted({path.name for path in (tmp_path / "runs").glob("train-*")} - {*names})
     found = diff(capsys, *names)["differences"]
-    assert [one["key"] for one in found if one["kind"] == "code"] == ["file of the program"]
+    assert "ran with.code" in found

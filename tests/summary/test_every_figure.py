@@ -131,9 +131,9 @@ def test_figures_are_those_of_the_single_steps(add_run, summary_json, shape):
     runs, _ = summary_json()
     histories = [make_history(shape, seed=seed) for seed in range(2)]
     figures = list(map(expected_figures, histories))
-    losses, times = losses_of_one_size(figures), times_to_accuracy(histories)
+    losses = losses_of_one_size(figures)
     for seed in range(2):
-        expected = figures[seed] | losses | times[seed]
+        expected = figures[seed] | losses
         assert_equal(flat(runs[f"run-{seed}"], expected), expected)
 
 
@@ -163,13 +163,16 @@ def mean_parts(figures):
     return {part: statistics.fmean(one[f"parts_s.{part}"] for one in figures) for part in PARTS}
 
 
-def times_to_accuracy(histories):
-    """The target is what all come to, rounded down to 0.1 %."""
-    bests = [best_accuracy(history) for history in histories]
-    if None in bests:
-        return [{"time_to_accuracy": None}] * len(histories)
-    target = math.floor(1000 * min(bests)) / 1000
-    return [expected_time_to_accuracy(history, target) for history in histories]
+@pytest.mark.parametrize("shape", [own for own in SHAPES.values() if own.evaluates], ids=str)
+def test_the_time_to_an_accuracy_is_that_of_the_single_steps(add_run, shape):
+    history = make_history(shape, seed=1)
+    run = add_run("run", history)
+    for times in (0.5, 0.999, 1.0, 1.001):
+        target = times * best_accuracy(history)
+        summary = summarize([run], {}, goal=Goal("accuracy", target))
+        expected = expected_time_to_accuracy(history, target)
+        found = flat(to_json(summary)[0], expected)
+        assert_equal({key: found[key] for key in expected}, expected)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_csv_has_one_line_per_run_with_the_figures_of_the_json(summary):
             assert line[column] == expected
     assert float(found[0]["parts_s.data"]) == pytest.approx(0.02)
     assert float(found[1]["cell.lost.data"]) == pytest.approx(0.0)
-    assert found[2]["verdict.rank"] == "0"
+    assert found[2]["verdict.kind"] == "exception"
     assert float(found[0]["samples_per_s.mean"]) == pytest.approx(100.0)
     assert float(found[1]["speedup"]) == pytest.approx(2.0)
     assert float(found[1]["phase_s.my.phase"]) == pytest.approx(0.01)
@@ -71,13 +71,11 @@ def test_csv_takes_no_name_for_a_formula_and_keeps_a_run_on_one_line(summary):
     assert lines(text)[2]["verdict.message"] == "'=HYPERLINK(1) | <b>x</b> | `y` $z$"
 
 
-def test_csv_has_the_same_columns_whatever_is_known(make_run):
-    header = to_csv(summarize([], {}))
+def test_csv_has_a_column_for_each_value_that_some_run_has_and_no_other(make_run):
     (found,) = lines(to_csv(summarize([make_run("bare", verdict=None, scheduler=None)], {})))
-    assert header.strip().split(",") == list(found)
-    known = {name for name, value in found.items() if value}
-    assert {"schema", "run", "job", "nodes"} <= known
-    assert "samples_per_s.mean" not in known
+    assert {"schema", "run", "job", "nodes"} <= {*found}
+    assert all(found.values())
+    assert "samples_per_s.mean" not in found
 
 
 def test_markdown_has_whole_tables_with_units_after_the_conclusion(summary):

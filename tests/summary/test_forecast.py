@@ -52,7 +52,6 @@ def test_with_little_noise_the_truth_is_within_a_narrow_forecast(name, sizes):
         assert size.speedup.interval.low <= truth <= size.speedup.interval.high
         assert size.speedup.interval.high < 1.25 * size.speedup.interval.low
         ideal = size.gpus / sizes[0]
-        assert size.efficiency.mean == pytest.approx(size.speedup.mean / ideal)
         assert size.speedup.interval.high <= 1.02 * ideal
 
 
@@ -111,8 +110,7 @@ def test_of_many_noisy_sweeps_at_least_93_in_100_forecasts_hold_the_truth(name):
         pytest.param(
             [run_of(gpus, 1.0) for gpus in (1, 2, 4)],
             None,
-            "the number of samples per step is neither the same in all sizes nor the "
-            "same for each GPU",
+            "the number of samples per step is neither the same in all sizes nor for each GPU",
             id="neither strong nor weak",
         ),
         pytest.param(
@@ -124,8 +122,7 @@ def test_of_many_noisy_sweeps_at_least_93_in_100_forecasts_hold_the_truth(name):
         pytest.param(
             [run_of(1, 1.0), run_of(2, 1.1), run_of(4, 1.3, nodes=2)],
             "weak",
-            "only one size is on several nodes, which says too little about the network "
-            "between them: submit it with another --nodes",
+            "only one size is on several nodes: submit it with another --nodes",
             id="one size crosses nodes",
         ),
         pytest.param(
@@ -165,19 +162,10 @@ def test_the_slower_network_between_nodes_is_seen_in_several_sizes_that_cross_th
         for _ in range(3)
     ]
     found = make_forecast(runs, "weak")
-    assert [(size.gpus, size.nodes) for size in found.sizes] == [(32, 8), (64, 16)]
+    assert [size.gpus for size in found.sizes] == [32, 64]
     for size in found.sizes:
-        truth = size.gpus * 1.0 / law(size.gpus, size.nodes)
+        truth = size.gpus * 1.0 / law(size.gpus, size.gpus // 4)
         assert size.speedup.interval.low <= truth <= size.speedup.interval.high
-    assert found.notes == []
-
-
-def test_it_says_that_it_knows_nothing_of_a_network_that_no_run_crossed():
-    found = make_forecast([run_of(gpus, 1 + 0.01 * gpus) for gpus in (1, 2, 4, 8)], "weak")
-    assert (
-        found.notes[0] == "it assumes that all GPUs are in one node, because no run was on several"
-    )
-    assert {size.nodes for size in found.sizes} == {1}
 
 
 def test_the_summary_tells_the_forecast_in_words_and_in_json(make_scaled):
@@ -191,7 +179,6 @@ def test_the_summary_tells_the_forecast_in_words_and_in_json(make_scaled):
     text = " ".join(file.getvalue().split())
     assert "Forecast: 8 GPUs 7." in text
     assert "times as fast as 1, with 95 % confidence." in text
-    assert "It assumes that all GPUs are in one node, because no run was on several." in text
 
 
 def of_numpy(times_s, *, over_nodes):

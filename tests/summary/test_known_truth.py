@@ -13,7 +13,7 @@ from hpcdist.summary.compare.advice import straggler_named
 from hpcdist.summary.compare.cells import common_straggler
 from hpcdist.summary.figures.timing import warm_up_length
 from hpcdist.summary.measuring import measure
-from hpcdist.summary.report.remarks import remarks
+from hpcdist.summary.report.sentences import remarks
 from hpcdist.summary.values import Straggler
 
 DAY_S = 86_400.0
@@ -101,7 +101,9 @@ def test_a_host_that_is_slow_at_other_node_numbers_is_named(make_run):
         found = Straggler(
             rank=None, node=node, host="n17", longer_s=0.1, slowest_in=9, stretches=10
         )
-        figures = msgspec.structs.replace(measured.figures, straggler=found, num_hosts=4)
+        figures = msgspec.structs.replace(
+            measured.figures, straggler=found, hosts=["a", "b", "c", "d"]
+        )
         return msgspec.structs.replace(measured, figures=figures)
 
     straggler = common_straggler([run(node) for node in (0, 2, 3)])
@@ -143,7 +145,7 @@ def test_a_day_in_the_queue_between_two_lives_is_no_lost_time_and_has_a_line(mak
     assert found.lost_time_s == pytest.approx(1 + 5)
     assert found.waited_s == pytest.approx(DAY_S - 106)
     assert found.cell.shares["restarts"] == pytest.approx(6 / 206)
-    assert found.cost.lost_s == found.lost_time_s
+    assert found.cost.lost_share == found.lost_time_s / found.cost.held_s
     assert "6.0 s lost; 86,294.0 s in the queue between" in " ".join(remarks(found, is_alone=True))
 
 
@@ -163,9 +165,7 @@ def test_a_clock_that_is_set_moves_no_time_and_is_told(make_run, monkeypatch, se
         ahead_s = set_by_s if passed_s > 50 else 0.0
         times = Totals(sum=10.0, sumsq=10.0, min=1.0, max=1.0)
         step = 10 * (number + 1)
-        writer.write(
-            Window(number=number, step=step, steps=10, samples=10, wall_s=10.0, step_time_s=times)
-        )
+        writer.write(Window(step=step, steps=10, samples=10, wall_s=10.0, step_time_s=times))
         writer.write(Evaluation(step=step, accuracy=step / 100))
     end_s = begun_s + passed_s + ahead_s
     run.write_verdict(Verdict(kind="done", state="done", message="m", time_s=end_s))

@@ -43,7 +43,6 @@ def test_a_target_that_was_never_reached_has_no_time_and_says_so(make_run, add_e
     assert found["time_to_accuracy"] == {
         "goal": "accuracy",
         "target": 0.97,
-        "is_asked": True,
         "is_reached": False,
         "best": 0.8,
         "time_s": None,
@@ -53,23 +52,8 @@ def test_a_target_that_was_never_reached_has_no_time_and_says_so(make_run, add_e
     }
     file = io.StringIO()
     print_summary(summary, make_console(file))
-    assert "Time to 97.0 % test accuracy" in file.getvalue()
+    assert "the goal is 97.0 % test accuracy" in " ".join(file.getvalue().split())
     assert "not reached" in file.getvalue()
-
-
-def test_without_a_target_it_is_what_all_done_runs_of_a_job_reach(make_run, add_epochs):
-    runs = [make_run(name) for name in ("good", "better")]
-    for run, accuracies in zip(runs, ([0.5, 0.9123, 0.9], [0.93, 0.99, 0.97]), strict=True):
-        add_epochs(run, accuracies)
-    failed = make_run("going", verdict=None)
-    add_epochs(failed, [0.2])
-    other = make_run("other", job="other")
-    add_epochs(other, [0.4])
-    good, better, going, alone = summarize([*runs, failed, other], {}).runs
-    assert good.time_to_accuracy.target == better.time_to_accuracy.target == 0.912
-    assert (good.time_to_accuracy.time_s, better.time_to_accuracy.time_s) == (22.0, 11.0)
-    assert going.time_to_accuracy.is_reached is False
-    assert alone.time_to_accuracy.target == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +72,7 @@ def test_after_a_restart_lost_time_counts_and_what_was_done_again_counts_as_it_w
     assert (found.step, found.time_s) == (20, time_s)
     found = reached(run, goal=Goal("accuracy", 0.9))
     assert (found.step, found.time_s) == (30, time_s + 11)
-    curve = series_of(run).learning.accuracy
+    curve = series_of(run).accuracy
     assert curve.steps == [10, 20, 30]
     assert curve.times_s == pytest.approx([11.0, time_s, time_s + 11])
 
@@ -101,7 +85,7 @@ def test_accuracies_that_are_no_numbers_count_for_nothing(make_run, events):
         for time_s, accuracy in ((1011.0, None), (None, 0.9), (1012.0, 0.5))
     ]
     events.write(run, 0, [events.start(0, world_size=1), *windows, *tests])
-    found = reached(run)
+    found = reached(run, goal=Goal("accuracy", 0.5))
     assert (found.best, found.time_s) == (0.5, 12.0)
 
 
@@ -116,8 +100,8 @@ def test_the_table_compares_times_with_those_of_the_baseline_and_the_csv_has_the
     file = io.StringIO()
     print_summary(summary, make_console(file))
     lines = [line.split() for line in file.getvalue().splitlines()]
-    assert ["1", "1", "x", "1", "44.0", "400", "40", "4", "95.00"] in lines
-    assert ["2", "1", "x", "2", "22.0", "400", "20", "2", "95.00"] in lines
+    assert ["44.0", "400"] in [line[-3:-1] for line in lines]
+    assert ["22.0", "400"] in [line[-3:-1] for line in lines]
     first, second = csv.DictReader(io.StringIO(to_csv(summary)))
     assert [float(row["time_to_accuracy.time_s"]) for row in (first, second)] == [44.0, 22.0]
     assert second["cell.scaling"] == "weak"
@@ -145,7 +129,7 @@ def add_training(events):
         for index, loss in enumerate(losses, 1):
             ended_s, step = clock_s + 10 * index, first_step + 10 * index
             window = events.window(step=step, times_s=[1.0] * 10, samples=100, time_s=ended_s)
-            made.append(window | {"loss": 9.0, "mean_loss": loss, "learning_rate": loss / 10})
+            made.append(window | {"loss": 9.0, "mean_loss": loss})
         end_s = clock_s + 10 * len(losses)
         events.write(run, rank, [*made, events.end(time_s=end_s, step=step)], attempt=attempt)
 
@@ -160,17 +144,16 @@ def test_the_job_may_name_the_goal_and_an_option_comes_before_it(make_run, add_e
     assert [run.time_to_accuracy.time_s for run in summary.runs] == [22.0, 22.0]
     file = io.StringIO()
     print_summary(summary, make_console(file))
-    assert "Time to a test loss of 0.25, from the first step" in file.getvalue()
+    assert "the goal is a test loss of 0.25" in " ".join(file.getvalue().split())
     over = summarize(jobs, {}, goal=Goal("loss", 0.125))
     assert [run.time_to_accuracy.time_s for run in over.runs] == [33.0, 33.0]
 
 
-def test_runs_of_a_job_whose_goals_differ_have_that_of_no_job(make_run, add_epochs):
+def test_runs_of_a_job_whose_goals_differ_have_none(make_run, add_epochs):
     jobs = [make_run(name, record={"goal": f"loss={name}"}) for name in ("0.25", "0.5")]
     for run in jobs:
         add_epochs(run, [0.25, 0.75])
-    found = [run.time_to_accuracy for run in summarize(jobs, {}).runs]
-    assert [(one.goal, one.is_asked) for one in found] == [("accuracy", False)] * 2
+    assert [run.time_to_accuracy for run in summarize(jobs, {}).runs] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -191,16 +174,3 @@ def test_a_goal_is_read_from_text(text, goal):
 def test_what_is_no_goal_is_refused(text):
     with pytest.raises(ValueError, match=r"must be accuracy=SHARE \(such as 97%\), loss=NUMBER"):
         parse_goal(text)
-
-
-def test_the_learning_rate_is_in_the_summary_and_a_curve_where_it_varied(
-    make_run, add_training, series_of
-):
-    run = make_run("one")
-    add_training(run, [2.0, 1.0])
-    [found] = summarize([run], {}).runs
-    assert (found.train_loss, found.learning_rate) == (1.0, 0.1)
-    learning = series_of(run).learning
-    assert learning.learning_rate.values == [0.2, 0.1]
-    assert learning.has_varied_rate
-    assert learning.train_loss.values == [2.0, 1.0]

@@ -8,8 +8,9 @@ import pytest
 from rank_ends import rank_end
 from rich.console import Console
 
+from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
-from hpcdist.summary import print_summary, search_runs, summarize
+from hpcdist.summary import print_summary, summarize
 
 KILLED = Verdict(
     kind="signal",
@@ -57,9 +58,9 @@ def sweep(make_run, events):
     ]
 
 
-def printed(summary, width=80, *, details=False, **options):
+def printed(summary, width=80, **options):
     file = io.StringIO()
-    print_summary(summary, Console(file=file, width=width, **options), details=details)
+    print_summary(summary, Console(file=file, width=width, **options))
     return file.getvalue()
 
 
@@ -80,8 +81,7 @@ ddp with batch_size=64: 4 ranks (2 x 2) are 3.20 times as fast as 1 (1 x 1): 80
   2 x 2: of its time 20 % is lost: 18 % in no phase that was recorded, 12 %
   waiting for the slowest rank, minus 10 % gained elsewhere.
   Waiting for the slowest rank is 12 % of the time, but no single rank is
-  clearly the slowest: batches may take different times, or something else may
-  use the CPUs now and then.
+  clearly the slowest: batches may take different times.
   Exposed communication is 12 % of the time: train.accumulate=2 or
   train.batch_size=128 communicates half as often: about 1.06 times as fast, at
   most 1.14 times as fast if it disappeared completely; `hpcdist submit
@@ -94,12 +94,10 @@ x gpus  runs  samples/s  (ms)           up     (%)  from *
  1 x 2     1  3,600 ± 0  5.56  1.80 ± 0.00      90  yes
  2 x 2     1  6,400 ± 0  6.25  3.20 ± 0.00      80  yes
 * baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal
-weak scaling: each GPU keeps its samples per step; ideal: a step takes as long
-±: 95 % confidence interval over equal parts of one run; it does not include how
-runs differ from each other, which --repeat 3 shows
-that of a speed-up is wider, as several are compared at once (Holm's method)
-No forecast for more GPUs: only one size is on several nodes, which says too
-little about the network between them: submit it with another --nodes.
+±: 95 % confidence interval over repeated runs; of what was run once, over equal
+parts of the run, which does not show how runs differ
+No forecast for more GPUs: only one size is on several nodes: submit it with
+another --nodes.
 
 batch_size=32: Strong scaling (20 samples per step, shared by all GPUs)
  nodes                   step       speed-  effic.  differs
@@ -107,25 +105,34 @@ x gpus  runs  samples/s  (ms)           up     (%)  from *
  1 x 1     1  2,000 ± 0  5.00          1 *     100  -
  1 x 2     1  3,000 ± 0  6.67  1.50 ± 0.00      75  yes
 * baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal
-strong scaling: a step keeps its samples; ideal: twice the GPUs, half the time
-±: 95 % confidence interval over equal parts of one run; it does not include how
-runs differ from each other, which --repeat 3 shows
+±: 95 % confidence interval over repeated runs; of what was run once, over equal
+parts of the run, which does not show how runs differ
 
 Speed of all ranks together, mean ± 95 % interval over equal parts of the run
-                             batch           nodes
-#  run                       size   state   x gpus  samples/s
-1  ddp-20260101-120000-aaaa  64     done     1 x 1  2,000 ± 0
-2  ddp-20260101-120100-bbbb  64     done     1 x 2  3,600 ± 0
-3  ddp-20260101-120200-cccc  64     done     2 x 2  6,400 ± 0
-4  ddp-20260101-120300-dddd  32     done     1 x 2  3,000 ± 0
-5  ddp-20260101-120400-eeee  64     failed   1 x 2  3,000 ± 0
+                                                     nodes
+#  run                       settings       state   x gpus  samples/s
+1  ddp-20260101-120000-aaaa  batch_size=64  done     1 x 1  2,000 ± 0
+2  ddp-20260101-120100-bbbb  batch_size=64  done     1 x 2  3,600 ± 0
+3  ddp-20260101-120200-cccc  batch_size=64  done     2 x 2  6,400 ± 0
+4  ddp-20260101-120300-dddd  batch_size=32  done     1 x 2  3,000 ± 0
+5  ddp-20260101-120400-eeee  batch_size=64  failed   1 x 2  3,000 ± 0
 
-Where the time goes: lost against the ideal, in % of all the time
-    nodes   not  data  exposed  strag-  slower  fixed  in no   in
-#  x gpus  lost  wait    comm.   glers   comp.   cost  phase  all
-1   1 x 1   100     0        0       0       0      0      0    0
-2   1 x 2    90     1       -3       6       0      0      6   10
-3   2 x 2    80     2      -12      12       0      0     18   20
+Where the time goes: lost against the ideal, in % of all the time (ddp, weak
+scaling)
+    nodes   not  data  exposed  strag-  in no   in
+#  x gpus  lost  wait    comm.   glers  phase  all
+1   1 x 1   100     0        0       0      0    0
+2   1 x 2    90     1       -3       6      6   10
+3   2 x 2    80     2      -12      12     18   20
+exposed comm.: the time that ranks wait for communication that no computing
+hides
+
+Where the time goes: lost against the ideal, in % of all the time (ddp, strong
+scaling)
+    nodes   not  data  exposed  strag-  in no   in
+#  x gpus  lost  wait    comm.   glers  phase  all
+1   1 x 1   100     0        0       0      0    0
+4   1 x 2    75     2        2       6     15   25
 exposed comm.: the time that ranks wait for communication that no computing
 hides
 
@@ -143,9 +150,7 @@ Time of one step, mean and sd of all steps and ranks; what was learned; memory
 
 What could not be read:
   runs/ddp-20260101-120400-eeee/events/rank-00000.jsonl: 1 torn line skipped
-  runs/ddp-20260101-120400-eeee/events/rank-00001.jsonl: 1 torn line skipped
-Not shown: where the time of other groups goes, phases of a step, time to
-accuracy. With --details, all is shown."""
+  runs/ddp-20260101-120400-eeee/events/rank-00001.jsonl: 1 torn line skipped"""
 
 
 def test_no_escape_codes_where_it_is_no_terminal_or_colour_is_not_wanted(sweep, monkeypatch):
@@ -164,19 +169,19 @@ def test_text_of_others_does_not_act_on_the_terminal(make_run):
         exit_code_of_run=1,
     )
     text = printed(summarize([make_run("run", job="a [red]job[/]\n'x'", verdict=evil)], {}))
-    assert "a [red]job[/] 'x': the run failed: bad\\x1b[2Jthing [bold] happened." in text
+    assert "a [red]job[/] 'x': no run is done (1 failed). The newest run: bad\\x1b[2Jthing" in text
 
 
 def test_a_run_that_goes_on_is_told_with_its_speed_so_far(make_run, events):
     run = make_run("going", verdict=None)
     events.write(run, 0, [events.start(0, world_size=1), *events.steady([200.0] * 3)])
     text = printed(summarize([run], {"going": "running"}))
-    assert "no run is done (1 running). So far 200 ± 0 samples/s on 1 rank;" in text
+    assert "no run is done (1 running). So far 200 ± 0 samples/s on 1 rank." in text
 
 
 def test_runs_without_steps_are_shown_with_dashes(make_run):
     text = printed(summarize([make_run("silent")], {}))
-    assert text.startswith("ddp: 1 run done, but no speed is known: no steps were recorded. ")
+    assert text.startswith("ddp: 1 run done, but no speed is known: no steps were recorded: see ")
     assert "record.step" in text
     (row,) = [line for line in text.splitlines() if "silent" in line]
     assert row.split() == ["1", "silent", "done", "1", "x", "1"]
@@ -226,10 +231,9 @@ def test_noisy_figures_of_very_different_runs_fit_into_80_columns(make_run, even
 
 
 def test_nothing_to_summarize_is_said(tmp_path):
-    (tmp_path / "thing").mkdir()
-    text = printed(summarize(search_runs(tmp_path).foreign, {}), width=200)
+    text = printed(summarize([Run(tmp_path / "thing")], {}), width=200)
     assert text.startswith("There is no run to summarize.\n")
-    assert f"{tmp_path / 'thing'}: skipped, not a run" in text
+    assert f"{tmp_path / 'thing'}: skipped, spec.json cannot be read" in text
 
 
 def test_restarts_and_notes_are_told(make_run, events):
@@ -265,7 +269,5 @@ def test_model_states_are_shown_in_mib_with_those_of_the_rank_that_has_most(make
         events.write(run, rank, [events.start(rank, world_size=2), memory(size, size, 2 * size)])
     summary = summarize([run], {})
     assert summary.runs[0].model_states.total_bytes == 6 * 2**20
-    _, _, table = printed(summary, details=True).partition(
-        "Memory of the rank that uses most, in MiB\n"
-    )
-    assert table.splitlines()[2].split() == ["1", "6.00", "1.50", "1.50", "3.00"]
+    _, _, table = printed(summary).partition("Memory of the rank that uses most, in MiB\n")
+    assert table.splitlines()[2].split() == ["1", "6.00", "1.50", "1.50", "3.00", "-", "-"]

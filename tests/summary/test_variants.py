@@ -11,12 +11,11 @@ from msgspec import structs
 from hpcdist.base import files
 from hpcdist.base.plotting import drawing
 from hpcdist.summary import print_summary, summarize
-from hpcdist.summary.compare.conclusions import conclusions
 from hpcdist.summary.figures.shares import SHARES as PARTS
 from hpcdist.summary.report.pictures.speed import draw_bars
+from hpcdist.summary.report.sentences import conclusions
 from hpcdist.summary.report.text import make_console
 from hpcdist.summary.values import Group
-from hpcdist.summary.writing import write_comparisons
 
 COMPARISON = "compare-20261121-100000-abcd"
 BATCH = 32
@@ -99,8 +98,6 @@ def test_one_process_with_two_gpus_is_compared_by_gpu(add_run):
     assert (dp.num_gpus, dp.world_size, dp.ideal) == (2, 1, 2)
     assert dp.speedup.mean == pytest.approx(1.0)
     assert_lost(dp, computing=0.5)
-    one = compared(*runs).cells[0]
-    assert "One process drives all GPUs" in told(dp, one)
 
 
 def test_one_process_without_its_gpus_is_held_against_no_ideal(add_run):
@@ -112,7 +109,7 @@ def test_one_process_without_its_gpus_is_held_against_no_ideal(add_run):
     assert (dp.speedup.mean, dp.efficiency, dp.lost) == (pytest.approx(2.0), None, None)
     assert [run.efficiency for run in summary.runs] == [pytest.approx(1.0), None]
     assert told(dp, one).endswith(
-        "There are no GPUs here for its one process to use, so this says nothing about it."
+        ", without the GPUs that it is for, so this says nothing about it."
     )
 
 
@@ -128,12 +125,12 @@ def test_the_answer_names_what_costs_most_and_what_was_not_there(add_run):
     slow = ALONE | {"exposed_communication": 0.1}
     runs = [add_run("one", ALONE, device="cpu", cpus=[0, 1])]
     runs += [add_run("two", slow, slow, device="cpu", cpus=[0, 1])]
-    (text,) = conclusions(compared(*runs))
+    text, once = conclusions(compared(*runs))
     assert "1.00 ± 0.00 times as fast as one on 2 ranks; ideal is 2" in text
     assert "50 % is lost: 50 % exposed communication. " in text
     assert "Exposed communication is 50 % of the time: train.accumulate=2 or" in text
-    assert "It ran on 2 CPUs, and one on 2 CPUs, which is no more hardware." in text
-    assert "Each was run once, which does not show how much runs differ" in text
+    assert "There is no GPU here: it ran on 2 CPUs, and the baseline on 2 CPUs." in text
+    assert once == "What was run once does not show how much runs differ: use --repeat 3."
 
 
 def test_what_differs_in_something_else_than_size_is_not_held_against_an_ideal(add_run):
@@ -145,13 +142,10 @@ def test_what_differs_in_something_else_than_size_is_not_held_against_an_ideal(a
     faster, same, slower, of_all = conclusions(compared(*runs))
     assert faster == "b: 2.00 ± 0.00 times as fast as a on as many GPUs."
     assert same.startswith("c: 1.00 ± 0.00 times as fast as a on as many GPUs. Which of the two is")
-    assert slower.endswith(
-        "50 % slower computing. What it computes takes longer on the same hardware."
-    )
-    assert of_all == "Each was run once, which does not show how much runs differ: use --repeat 3."
+    assert slower.endswith("50 % slower computing.")
+    assert of_all.startswith("What was run once does not show")
     doubted = conclusions(compared(runs[0], add_run("two", fast, fast)))
     assert "4.00 ± 0.00 times as fast as a on 2 GPUs; ideal is 2." in doubted[0]
-    assert "the two differ in more than their size, or something else slowed" in doubted[0]
 
 
 def test_of_repeats_that_differ_much_what_is_certain_is_said_and_what_is_not(add_run):
@@ -236,8 +230,6 @@ def test_a_comparison_is_printed_apart_from_runs_of_the_same_job(add_run, make_r
         "x",
         "2",
         "1",
-        "of",
-        "1",
         "640",
         "±",
         "0",
@@ -248,7 +240,6 @@ def test_a_comparison_is_printed_apart_from_runs_of_the_same_job(add_run, make_r
         "100",
         "yes",
     ] in lines
-    assert "lost against the ideal" not in text  # nothing is
     assert "not compared" not in text
 
 
@@ -259,27 +250,6 @@ def test_without_its_baseline_a_comparison_says_nothing_of_what_was_lost(add_run
     text = " ".join(printed(runs).split())
     assert "There is nothing to compare with" in text
     assert "lost against the ideal" not in text
-
-
-def test_of_variants_that_are_not_done_a_picture_is_written_too(add_run, tmp_path):
-    runs = [add_run("one", ALONE), add_run("two", ALONE, ALONE)]
-    for run in runs:
-        run.verdict_file.unlink()
-    (tmp_path / "runs" / COMPARISON).mkdir()
-    (picture,) = write_comparisons(summarize(runs, {}), tmp_path / "runs")
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_picture_and_the_figures_are_written_beside_the_runs(add_run, tmp_path):
-    folder = tmp_path / "runs" / COMPARISON
-    slow = ALONE | {"exposed_communication": 0.1}
-    runs = [add_run("one", ALONE), add_run("two", slow, slow)]
-    summary = summarize(runs, {})
-    assert write_comparisons(summary, folder.parent) == []
-    folder.mkdir()
-    (picture,) = write_comparisons(summary, folder.parent)
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert files.read_json(folder / "compare.json")["cells"][1]["ideal"] == 2
 
 
 def test_the_picture_of_a_comparison_draws_what_its_table_says_and_gains_left_of_zero(add_run):
@@ -319,16 +289,6 @@ def test_the_first_line_of_a_comparison_says_which_variant_is_the_fastest(add_ru
     assert slower.startswith(f"{first}: No variant is faster than one.\n")
     faster = printed([one, add_run("two", ALONE, ALONE)])
     assert f"{first}: two is the fastest: 2.00 times as fast as one, where 2 is ideal." in faster
-
-
-def test_a_comparison_of_the_two_trainers_says_that_two_loops_are_compared(add_run):
-    runs = [add_run("ddp", ALONE), add_run("Lightning", ALONE, job="lightning")]
-    assert "loops" not in printed(runs)
-    for run, workload in zip(runs, ("train", "lightning"), strict=True):
-        spec = files.read_json(run.spec_file)
-        files.write_json(run.spec_file, spec | {"job": spec["job"] | {"workload": workload}})
-    said = " ".join(printed(runs).split())
-    assert "Lightning: trained with Lightning's loop, the others with hpcdist's" in said
 
 
 def test_tables_and_pictures_of_a_comparison_show_the_same_interval(add_run):

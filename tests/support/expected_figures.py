@@ -13,7 +13,6 @@ from typing import Any
 
 from expected_parts import expected_parts, expected_straggler
 from measured_steps import (
-    Numbered,
     measured_steps,
     measured_windows,
     warm_up_steps,
@@ -57,17 +56,12 @@ def expected_figures(history: History) -> dict[str, Any]:
         "lost_time_s": lost_time_s,
         "waited_s": _waited_s(history),
         **_cost(history, every_step),
-        **_paces(history),
         "attempts": [
             (attempt.life, _first_step(attempt), _last_step_known(attempt))
             for attempt in history.attempts
         ],
-        "notes": _notes(history),
+        "notes": _notes_on_steps(history.attempts[-1]),
     }
-
-
-def _notes(history: History) -> list[str]:
-    return [*_notes_on_windows(history), *_notes_on_steps(history.attempts[-1])]
 
 
 def _notes_on_steps(attempt: Attempt) -> list[str]:
@@ -88,24 +82,6 @@ def _notes_on_steps(attempt: Attempt) -> list[str]:
     torn = [rank.rank for rank in attempt.ranks if rank.tears_last_window]
     lost = "end without an end: later ones may be lost"
     return early + [f"the events of rank {rank} {lost}" for rank in torn]
-
-
-def _notes_on_windows(history: History) -> list[str]:
-    """Windows that are lost before another that is there are noticed by their numbers."""
-    missing = {}
-    for rank in itertools.chain.from_iterable(attempt.ranks for attempt in history.attempts):
-        gone = rank.lost | ({len(rank.windows) - 1} if rank.tears_last_window else set())
-        there = set(range(len(rank.windows))) - gone
-        missing[rank.rank] = missing.get(rank.rank, 0) + sum(
-            number < max(there, default=0) for number in gone
-        )
-    ranks = [str(rank) for rank, count in sorted(missing.items()) if count]
-    if not ranks:
-        return []
-    whose = " and ".join([*([", ".join(ranks[:-1])] if ranks[1:] else []), ranks[-1]])
-    changed = f"the events of rank{'s' if ranks[1:] else ''} {whose} are not as they were written"
-    told = f"({sum(missing.values())} windows of steps out of order, there twice or missing)"
-    return [f"{changed} {told}; each window counts once, in its order"]
 
 
 # Speed.
@@ -146,21 +122,16 @@ def _stepped_s(attempt: Attempt) -> float:
 
 
 def _rates_of_windows(attempt: Attempt) -> list[tuple[float, float]]:
-    """Samples/s of all ranks, and seconds, for the windows of the lowest rank, step by step: each
-    step of another rank is an even share of that rank's window."""
-    lowest, *others = sorted(attempt.ranks, key=lambda rank: rank.rank)
-    shares = [_even_shares(measured_windows(attempt, rank)) for rank in others]
-    found = []
-    for window in measured_windows(attempt, lowest):
-        steps = list(window.steps.values())
-        if not all(share.keys() >= window.steps.keys() for share in shares):
-            continue
-        rate = _samples(steps) / _time_s(steps)
-        for share in shares:
-            samples, times_s = zip(*(share[number] for number in window.steps), strict=True)
-            rate += sum(samples) / sum(times_s)
-        found.append((rate, window.time_s))
-    return found
+    """Samples/s, and seconds, of the windows of the lowest rank, scaled to all ranks."""
+    lowest = min(attempt.ranks, key=lambda rank: rank.rank)
+    steps = measured_steps(attempt, lowest)
+    if not _samples(steps):
+        return [(0.0, window.time_s) for window in measured_windows(attempt, lowest)]
+    times = _rate(attempt) * _time_s(steps) / _samples(steps)
+    return [
+        (times * _samples(window.steps.values()) / window.time_s, window.time_s)
+        for window in measured_windows(attempt, lowest)
+    ]
 
 
 def _over_blocks(rates: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -175,17 +146,6 @@ def _over_blocks(rates: Sequence[tuple[float, float]]) -> list[tuple[float, floa
         samples = math.fsum(rate * time_s for rate, time_s in rates[begin:end])
         blocks.append((samples / own_s, own_s))
     return blocks
-
-
-def _even_shares(windows: Iterable[Numbered]) -> dict[int, tuple[float, float]]:
-    return {
-        number: (
-            _samples(window.steps.values()) / len(window.steps),
-            window.time_s / len(window.steps),
-        )
-        for window in windows
-        for number in window.steps
-    }
 
 
 def _weighted_sd(rates: Sequence[tuple[float, float]]) -> float:
@@ -222,29 +182,6 @@ def _phase_s(steps: Sequence[Step]) -> dict[str, float]:
         },
         "phase_s.other": statistics.mean(step.unnamed_s for step in steps),
     }
-
-
-def _paces(history: History) -> dict[str, Any]:
-    own_s: dict[int, float] = {}
-    nodes = {}
-    for number in range(history.world_size if history.world_size > 1 else 0):
-        of_rank = [(a, rank) for a in history.attempts for rank in a.ranks if rank.rank == number]
-        steps = [step for attempt, rank in of_rank for step in measured_steps(attempt, rank)]
-        if steps:
-            own_s[number] = statistics.mean(
-                step.time_s - step.phases_s.get("exposed_communication", 0.0) for step in steps
-            )
-            nodes[number] = of_rank[-1][1].node
-    if len(own_s) < 2:
-        return {"slowest_rank": None, "fastest_rank": None}
-    found = {}
-    for key, choose in (("slowest_rank", max), ("fastest_rank", min)):
-        rank = choose(own_s, key=own_s.__getitem__)
-        found[f"{key}.rank"] = rank
-        found[f"{key}.node"] = nodes[rank]
-        found[f"{key}.host"] = f"host{nodes[rank]}"
-        found[f"{key}.own_time_s"] = own_s[rank]
-    return found
 
 
 # Progress, and what was lost.
@@ -346,15 +283,12 @@ def _cost(history: History, steps: Sequence[Step]) -> dict[str, Any]:
     for life in {attempt.life for attempt in history.attempts}:
         own = [attempt for attempt in history.attempts if attempt.life == life]
         held_s += _known_end_s(own[-1], own[-1].ranks[0]) - own[0].begins_s
-    gpu_hours = held_s / 3600 * history.world_size
+    lost_s = _lost_time_s(history, steps)
     return {
         "cost.held_s": held_s,
-        "cost.source": "events",
-        "cost.num_gpus": history.world_size,
-        "cost.gpu_hours": gpu_hours,
-        "cost.num_cpus": None,
-        "cost.lost_s": _lost_time_s(history, steps),
-        "cost.waiting_share": None,
+        "cost.gpu_hours": held_s / 3600 * history.world_size,
+        "cost.cpu_hours": None,
+        "cost.lost_share": None if lost_s is None else lost_s / held_s,
     }
 
 

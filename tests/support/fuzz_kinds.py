@@ -97,10 +97,7 @@ def _events(rank: int) -> bytes:
     events: list[dict[str, Any]] = [
         start | {"device": "cpu", "backend": "gloo"},
         {"event": "memory", "time_s": 0.1, "step": 1, **dict.fromkeys(_MEMORY, 400)},
-        *(
-            window | {"number": index, "time_s": index + 1.0, "step": 10 * (index + 1)}
-            for index in range(7)
-        ),
+        *(window | {"time_s": index + 1.0, "step": 10 * (index + 1)} for index in range(7)),
         {"event": "evaluate", "time_s": 8.0, "epoch": 0, "step": 70, "loss": 0.5, "accuracy": 0.9},
         {"event": "checkpoint", "time_s": 8.5, "step": 70, "save_time_s": 0.2},
         {"event": "end", "time_s": 9.0, "status": "done", "by": "rank", "step": 70},

@@ -42,8 +42,7 @@ from launched_runs import LaunchedRun
 from left_behind import LASTING
 
 import hpcdist
-from hpcdist.job import LoadedJob, load_job
-from hpcdist.job.load import Flag
+from hpcdist.job.load import Flag, LoadedJob, load_job
 from hpcdist.rank import exit as rank_exit
 from hpcdist.runs.run import Run
 from hpcdist.submission.plan import PlannedSubmission, plan_run

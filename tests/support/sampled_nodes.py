@@ -14,7 +14,6 @@ import msgspec
 from hpcdist.runs.events import EventWriter, GpuFacts, GpuWindow, NodeBegin, UsageWindow
 from hpcdist.runs.run import Run
 
-_OF_GPU = ("utilization", "memory_bytes", "power_w", "throttled")
 _GPU_BYTES = 80 * 10**9
 _NUM_CPUS = 4
 
@@ -39,7 +38,7 @@ class SampledNode:
 
 
 def sample_nodes(*, nodes: int, num_gpus: int, attempts: int, seed: int) -> list[SampledNode]:
-    """Any loads, at uneven times; the last GPU of a node does not tell its power."""
+    """Any loads, at uneven times; the last GPU of a node does not tell its use."""
     draw = random.Random(seed)
     return [
         SampledNode(
@@ -54,24 +53,16 @@ def sample_nodes(*, nodes: int, num_gpus: int, attempts: int, seed: int) -> list
 
 
 def _sample(draw: random.Random, num_gpus: int) -> Sample:
-    busy = draw.uniform(0, _NUM_CPUS)
     return Sample(
         length_s=draw.uniform(0.5, 3),
-        node={
-            "cpus_busy": busy,
-        },
-        gpus=[_gpu_sample(draw, has_power=index < num_gpus - 1) for index in range(num_gpus)],
+        node={"cpus_busy": draw.uniform(0, _NUM_CPUS)},
+        gpus=[_gpu_sample(draw, has_use=index < num_gpus - 1) for index in range(num_gpus)],
     )
 
 
-def _gpu_sample(draw: random.Random, *, has_power: bool) -> dict[str, float]:
-    power = {"power_w": draw.uniform(80, 700), "energy_j": draw.uniform(10, 900)}
-    return {
-        "utilization": draw.random(),
-        "memory_bytes": draw.randrange(10**9, _GPU_BYTES),
-        "throttled": draw.randrange(2),
-        **(power if has_power else {}),
-    }
+def _gpu_sample(draw: random.Random, *, has_use: bool) -> dict[str, float]:
+    memory = {"memory_bytes": draw.randrange(10**9, _GPU_BYTES)}
+    return memory | ({"utilization": draw.random()} if has_use else {})
 
 
 def write_nodes(sampled: Iterable[SampledNode], run: Run) -> None:
@@ -87,7 +78,7 @@ def write_nodes(sampled: Iterable[SampledNode], run: Run) -> None:
         )
         events.write(begin)
         facts = [
-            GpuFacts(uuid=_uuid(one.node, index), memory_bytes=_GPU_BYTES)
+            GpuFacts(uuid=f"GPU-{one.node}-{index}", memory_bytes=_GPU_BYTES)
             for index in range(one.num_gpus)
         ]
         if facts:
@@ -98,74 +89,25 @@ def write_nodes(sampled: Iterable[SampledNode], run: Run) -> None:
         events.close()
 
 
-def _uuid(node: int, index: int) -> str:
-    return f"GPU-{node}-{index}"
-
-
 def expected_usage(sampled: Sequence[SampledNode]) -> dict[str, Any]:
     """By the keys of the summary's `usage`."""
     of_node: dict[int, list[Sample]] = {}
     for one in sampled:
         of_node.setdefault(one.node, []).extend(one.samples)
-    nodes = [_node(node, samples) for node, samples in of_node.items()]
-    gpus = [
-        _gpu(node, index, samples)
-        for node, samples in of_node.items()
-        for index in range(len(samples[0].gpus))
-    ]
-    fullest = _largest(gpus, "max_memory_bytes")
-    return {
-        "sampled_s": max(math.fsum(one.length_s for one in own) for own in of_node.values()),
-        "gpu_utilization": _of_all(of_node, "utilization"),
-        "max_gpu_memory_bytes": fullest,
-        "gpu_memory_bytes": _GPU_BYTES if gpus else None,
-        "gpu_power_w": _of_all(of_node, "power_w"),
-        "energy_j": math.fsum(gpu["energy_j"] or 0 for gpu in gpus) if gpus else None,
-        "cpus_busy": sum(node["cpus_busy"] for node in nodes),
-        "num_cpus": _NUM_CPUS * len(nodes),
-        "nodes": nodes,
-        "gpus": gpus,
-    }
-
-
-def _node(node: int, samples: Sequence[Sample]) -> dict[str, Any]:
-    own = [(one.length_s, one.node) for one in samples]
-    return {
-        "node": node,
-        "host": f"host{node}",
-        "num_cpus": _NUM_CPUS,
-        "cpus_busy": _mean(own, "cpus_busy"),
-    }
-
-
-def _gpu(node: int, index: int, samples: Sequence[Sample]) -> dict[str, Any]:
-    own = [(one.length_s, one.gpus[index]) for one in samples]
-    most = {
-        name: max((found[name] for _, found in own if name in found), default=None)
-        for name in _OF_GPU
-    }
-    energies_j = [found["energy_j"] for _, found in own if "energy_j" in found]
-    return {
-        "node": node,
-        "uuid": _uuid(node, index),
-        "name": None,
-        "utilization": _mean(own, "utilization"),
-        "max_memory_bytes": most["memory_bytes"],
-        "memory_bytes": _GPU_BYTES,
-        "power_w": _mean(own, "power_w"),
-        "energy_j": math.fsum(energies_j) if energies_j else None,
-        "throttled": _mean(own, "throttled"),
-    }
-
-
-def _of_all(of_node: dict[int, list[Sample]], name: str) -> float | None:
-    found = [
+    of_gpus = [
         (sample.length_s, gpu)
         for samples in of_node.values()
         for sample in samples
         for gpu in sample.gpus
     ]
-    return _mean(found, name)
+    of_cpus = [[(one.length_s, one.node) for one in own] for own in of_node.values()]
+    return {
+        "sampled_s": max(math.fsum(one.length_s for one in own) for own in of_node.values()),
+        "gpu_utilization": _mean(of_gpus, "utilization"),
+        "max_gpu_memory_bytes": max((gpu["memory_bytes"] for _, gpu in of_gpus), default=None),
+        "cpus_busy": math.fsum(_mean(own, "cpus_busy") or 0 for own in of_cpus),
+        "num_cpus": _NUM_CPUS * len(of_node),
+    }
 
 
 def _mean(found: Iterable[tuple[float, Any]], name: str) -> float | None:
@@ -175,7 +117,3 @@ def _mean(found: Iterable[tuple[float, Any]], name: str) -> float | None:
         return None
     lengths_s, values = zip(*told, strict=True)
     return statistics.fmean(values, lengths_s)
-
-
-def _largest(found: Iterable[dict[str, Any]], key: str) -> Any:
-    return max((one[key] for one in found), default=None)

@@ -1,4 +1,5 @@
 import multiprocessing
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -45,10 +46,12 @@ def _score(test, world_size, folder):
             lambda images: images.flatten(1),
             make_batches(test, CPU, Data()),
             len(test),
-            CPU,
-            rank=rank,
-            world_size=world_size,
-            after_batch=lambda: None,
+            SimpleNamespace(
+                rank=rank,
+                world_size=world_size,
+                device="cpu",
+                progress=SimpleNamespace(alive=lambda: None),
+            ),
         )
         pipes[rank][1].send(score)
         dist.barrier()

@@ -3,7 +3,7 @@
 import pytest
 
 from hpcdist.base.errors import JobError
-from hpcdist.job import load_job
+from hpcdist.job.load import load_job
 from hpcdist.workloads import load_workload
 
 COURSE = """

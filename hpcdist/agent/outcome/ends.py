@@ -60,7 +60,7 @@ def rank_end(
         names = {int(each): each.name for each in signal.Signals}
         killed_by = names.get(number, f"signal {number}")  # a real-time signal has no name
         if progress.leaves:
-            # Its workload was done, and it was leaving: that it was killed then is no failure.
+            # Its workload was over: the exit code that it was leaving with counts, not the signal.
             teardown = "SIGKILL" if number == LATE else killed_by
             code, killed_by, out_of_memory = progress.leaves - 1, None, None
     report, is_well = None, code == 0 and progress.finished
@@ -72,7 +72,7 @@ def rank_end(
     report = report or _report_by_agent(run, order, code, killed_by, out_of_memory)
     hide_secrets = secrets_of(job).again if report.text or report.traceback else str
     return replace(
-        living_end(order, progress, time_s=end_s + clock_offset_s),
+        basic_end(order, progress, time_s=end_s + clock_offset_s),
         exit_code=code,
         signal=killed_by,
         report=replace(
@@ -94,30 +94,30 @@ def rank_end(
 
 
 def _report_by_agent(
-    run: Run, order: RankOrder, code: int | None, killed_by: str | None, killer: str | None
+    run: Run, order: RankOrder, code: int | None, killed_by: str | None, out_of_memory: str | None
 ) -> ErrorReport:
-    """Return a report on a rank that left none, by its log and by disks that are full; `killer` is
-    the sentence of whoever killed it for its memory."""
+    """Return a report on a rank that left none, by its log and by disks that are full;
+    `out_of_memory` is the sentence of whoever killed it for its memory."""
     log = run.log_file(order.rank, order.attempt)
-    text, trace, lack = killer or "", None, None
+    text, trace, lack = out_of_memory or "", None, None
     if killed_by not in {None, "SIGKILL", "SIGTERM"}:  # these come from outside
         said, mark, crash = "\n".join(last_lines(log, _CRASH_LINES)).rpartition(_CRASH_MARK)
         trace = mark + crash if mark else None
         if killed_by == "SIGABRT" and not text:
             text = "\n".join((said if mark else crash).strip().splitlines()[-_LAST_LINES:])
-    is_well = code in {EXIT_STOPPED, 0}
+    is_orderly = code in {EXIT_STOPPED, 0}
     if code is not None or killed_by == "SIGBUS":
         # What a rank recorded that ended well may be cut.
-        lack = full_disk(None, [run.path] if is_well else places_of_writing(run.path))
-    if code is not None and not is_well and not text and lack is None:
+        lack = full_disk(None, [run.path] if is_orderly else places_of_writing(run.path))
+    if code is not None and not is_orderly and not text and lack is None:
         lines = "\n".join(last_lines(log, _LAST_LINES)).strip().splitlines()
         text = f"the log ends with {lines[-1].strip(' =')!r}" if lines else ""  # argparse says why
-    is_killed = killer is not None
+    is_killed = out_of_memory is not None
     return replace(NO_REPORT, text=text, traceback=trace, lack=lack, out_of_memory=is_killed)
 
 
-def living_end(order: RankOrder, progress: RankProgress, *, time_s: float) -> RankEnd:
-    """Return a rank that has not ended, in the form of one that has."""
+def basic_end(order: RankOrder, progress: RankProgress, *, time_s: float) -> RankEnd:
+    """Return what the end of a rank has in common with one that lives: place and step."""
     return RankEnd(
         rank=order.rank,
         local_rank=order.local_rank,

@@ -1,7 +1,8 @@
 """From how the ranks ended to the verdict: which rank failed first, and which are its victims.
 
 A rank whose collective broke because a peer was gone is a victim, although its exception may come
-before the death of its peer is seen. Of the others, the earliest is the cause.
+before the death of its peer is seen. Of the others, the earliest is the cause;
+where all look like victims, the earliest that left with 0 too early, or else the earliest of them.
 """
 
 from __future__ import annotations
@@ -90,8 +91,10 @@ def is_victim(end: RankEnd) -> bool:
     is_about_full_disk = any(os.strerror(number) in text for number in files.FULL)
     if _is_out_of_memory(end) or (name and is_about_full_disk):
         return False
-    if end.stopped or words.SIZES_DIFFER.search(text):
-        return end.stopped
+    if end.stopped:
+        return True
+    if words.SIZES_DIFFER.search(text):  # it names the fault itself
+        return False
     if name.rpartition(".")[2] in _TORCH_NETWORK_ERRORS:
         return True
     # NCCL's watchdog raises nothing: it logs why, and aborts.

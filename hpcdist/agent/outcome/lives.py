@@ -197,7 +197,8 @@ def _retry(ask: Callable[[], _T], deadline: float) -> _T:
 
 
 def conclude(attempts: Attempts, verdict: Verdict, *, leaves_final: bool = False) -> Verdict:
-    """Write the verdict on the run; or that on its last attempt, and have the job started again.
+    """Write verdict.json, after a failure of the program at once; or, where the job can go on, the
+    verdict on its last attempt, and have the scheduler start the job again.
 
     Returns the verdict with what the scheduler knows of it. Where a newer attempt has begun
     elsewhere, as it may while the scheduler is asked, nothing is written; nor, with `leaves_final`,
@@ -216,11 +217,11 @@ def conclude(attempts: Attempts, verdict: Verdict, *, leaves_final: bool = False
         verdict = with_cause(verdict, None)
         # An agent that has lost the others may be the one that is cut off, while they go on: it
         # leaves the run to them, and to the scheduler.
-        may_go_on = attempts.job.launch.requeue and _may_go_on(verdict)
-        is_open = may_go_on and verdict.kind == "agent_lost"
+        is_wanted = attempts.job.launch.requeue and _may_go_on(verdict)
+        is_open = is_wanted and verdict.kind == "agent_lost"
         write = run.write_attempt_verdict if is_open else run.write_verdict
         if not attempts.is_overtaken():
-            write(words.not_requeued(verdict, error) if may_go_on else verdict)
+            write(words.not_requeued(verdict, error) if is_wanted else verdict)
         return verdict
     verdict = with_cause(verdict, decision)
     if attempts.is_overtaken() or (leaves_final and decision.sequel == "final"):
@@ -240,7 +241,7 @@ def conclude(attempts: Attempts, verdict: Verdict, *, leaves_final: bool = False
 
 def _final_verdict(run: Run, job: JobSpec, verdict: Verdict, sequel: Sequel) -> Verdict | None:
     """Return the verdict on a run that will not go on; None where it will."""
-    if not _may_go_on(verdict):
+    if not _may_go_on(verdict):  # the scheduler's cause may have changed it
         return verdict
     if is_overdue(verdict) and not _has_saved(run, job):
         has_hint = isinstance(job, OwnCodeJob) and job.launch.requeue

@@ -40,6 +40,11 @@ def size(run: RunFigures) -> Size:
     return Size(run.num_gpus, run.nodes)
 
 
+def size_text(sized: RunFigures | Cell) -> str:
+    """Return nodes x ranks, or GPUs, of each: `2 x 4`."""
+    return f"{sized.nodes} x {sized.gpus_per_node}"
+
+
 def measured_rate(runs: Sequence[RunFigures]) -> Measure:
     """Return the samples/s of runs of one size, some of which have them."""
     return over_runs([run.samples_per_s for run in runs if run.samples_per_s])
@@ -66,15 +71,8 @@ def contrast(
         made.append(_measure(runs, own, is_baseline=is_baseline))
     if baseline:
         theirs = measured_rate([run.figures for run in baseline])
-        judged = iter(
-            ratios(
-                [
-                    (cell.samples_per_s, theirs)
-                    for cell in made
-                    if cell.samples_per_s and not cell.is_baseline
-                ]
-            )
-        )
+        rates = [cell.samples_per_s for cell in made if not cell.is_baseline]
+        judged = iter(ratios([(rate, theirs) for rate in rates if rate]))
         num_gpus = baseline[0].figures.num_gpus
         made = [
             _against(cell, Ratio(mean=1.0) if cell.is_baseline else next(judged), num_gpus)

@@ -18,7 +18,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from statistics import median_low
-from typing import NamedTuple
 
 from hpcdist.base.statistics import (
     CONFIDENCE,
@@ -52,88 +51,77 @@ def make_forecast(runs: Sequence[RunFigures], scaling: Scaling | None) -> Foreca
     is_strong, is_over_nodes = scaling == "strong", any(key.nodes > 1 for key in by_size)
     # Samples of a step: in all, or with weak scaling of each GPU.
     batch = mean((run.samples_per_step or 1.0) / (1 if is_strong else run.num_gpus) for run in runs)
-    rates = {key: [measured_rate([run]) for run in own] for key, own in by_size.items()}
-
-    def terms(key: Size) -> tuple[float, float]:
-        members = key.nodes if is_over_nodes else key.gpus
-        return 1 / key.gpus if is_strong else 1.0, (members - 1) / members
-
-    rows = []
-    for key, own in rates.items():
-        time_s = batch * (1 if is_strong else key.gpus) * mean(1 / rate.mean for rate in own)
-        rows.append((terms(key)[0] / time_s, terms(key)[1] / time_s))
-    if (law := _fit(rows)) is None:
-        return Forecast(refused_because="the law does not fit what was measured")
-    # By the windows of runs: a fit cannot be surer than its points.
-    within = median_low(
-        rate.sd**2 / rate.count / rate.mean**2 if rate.sd and rate.count else 0.0
-        for rate in itertools.chain.from_iterable(rates.values())
-    )
-    variance = max(law.variance, _LEAST_ERROR**2, within)
     smallest, *_, largest = by_size
     # As many in a node as the largest run has; all in one, where no run was on several.
-    in_node = by_size[largest][0].gpus_per_node
-    baseline = measured_rate(by_size[smallest])
+    in_node = by_size[largest][0].gpus_per_node if is_over_nodes else math.inf
+
+    def terms(gpus: int, nodes: int) -> tuple[float, float]:
+        members = nodes if is_over_nodes else gpus
+        return 1 / gpus if is_strong else 1.0, (members - 1) / members
+
+    def samples(gpus: int) -> float:
+        return batch * (1 if is_strong else gpus)
+
+    rows = []
+    for key, own in by_size.items():
+        time_s = samples(key.gpus) * mean(1 / run.rate for run in own)
+        rows.append((terms(*key)[0] / time_s, terms(*key)[1] / time_s))
+    if (law := _fit(rows)) is None:
+        return Forecast(refused_because="the law does not fit what was measured")
+    weights, (xx, xy, yy), variance = law
+    # By the windows of runs: a fit cannot be surer than its points.
+    rates = [run.samples_per_s for run in runs if run.samples_per_s]
+    within = median_low(
+        rate.sd**2 / rate.count / rate.mean**2 if rate.sd and rate.count else 0.0 for rate in rates
+    )
+    variance = max(variance, _LEAST_ERROR**2, within)
     found: list[ForecastSize] = []
     reason = "a step has too few samples for more GPUs"
     for power in itertools.count(largest.gpus.bit_length()):
         gpus = 2**power
         if gpus > min(_FARTHEST * largest.gpus, batch if is_strong else math.inf):
             break
-        to_come = Size(gpus, -(-gpus // in_node) if is_over_nodes else 1)
-        x, y = terms(to_come)
-        time_s = law.computing_s * x + law.communication_s * y
-        xx, xy, yy = law.inverse
+        x, y = terms(gpus, math.ceil(gpus / in_node))
+        time_s = weights[0] * x + weights[1] * y
         of_fit = max(0.0, x * x * xx + 2 * x * y * xy + y * y * yy) / time_s**2
-        ideal = gpus / smallest.gpus
-        speedup = batch * (1 if is_strong else gpus) / time_s / baseline.mean
+        speedup = samples(gpus) / time_s / measured_rate(by_size[smallest]).mean
         # That of a run to come, against a baseline that was measured so often.
         spread = math.sqrt(variance * (of_fit + 1 + 1 / len(by_size[smallest])))
         half = min(LARGEST_EXPONENT, quantile(CONFIDENCE, max(1, len(rows) - 2)) * spread)
-        low, high = (min(ideal, speedup * math.exp(sign * half)) for sign in (-1, 1))
+        factors = (math.exp(-half), 1.0, math.exp(half))
+        low, middle, high = (min(gpus / smallest.gpus, speedup * factor) for factor in factors)
         if high > _WIDEST * low:
             reason = (
                 f"the measurements allow {low:.2g} to {high:.2g} times on {gpus} GPUs: more sizes "
                 "or repeats (--repeat 3) would narrow this"
             )
             break
-        interval = Interval(low=low, high=high)
-        times = Measure(mean=min(ideal, speedup), interval=interval, over="runs")
-        efficiency = times.times(1 / ideal)
-        found.append(
-            ForecastSize(gpus=gpus, nodes=to_come.nodes, speedup=times, efficiency=efficiency)
-        )
-    if not found:
-        return Forecast(refused_because=reason)
-    in_one = "it assumes that all GPUs are in one node, because no run was on several"
-    return Forecast(sizes=found, notes=[in_one] if largest.nodes == 1 else [])
+        ends = Interval(low=low, high=high)
+        times = Measure(mean=middle, interval=ends, over="runs")
+        found.append(ForecastSize(gpus=gpus, speedup=times))
+    return Forecast(sizes=found, refused_because=None if found else reason)
 
 
-class _Law(NamedTuple):
-    computing_s: float
-    communication_s: float
-    inverse: tuple[float, float, float]
-    """Covariance of the two weights: the first, both, the second; for errors with variance 1."""
-    variance: float
-    """Variance of the relative error of one size's mean."""
+_Law = tuple[tuple[float, float], tuple[float, float, float], float]
+"""The weights of both terms; their covariance (the first, both, the second) for errors with
+variance 1; and the variance of the relative error of one size's mean."""
 
 
 def _fit(rows: Sequence[tuple[float, float]]) -> _Law | None:
     """Fit both weights, so that each row comes to 1; None where the law would compute in no time,
     or the sizes do not tell the terms apart."""
     xx, xy, yy = (sum(row[i] * row[j] for row in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
-    sum_x, sum_y = sum(x for x, _ in rows), sum(y for _, y in rows)
+    sum_x, sum_y = (sum(terms) for terms in zip(*rows, strict=True))
     determinant = xx * yy - xy * xy
     if determinant <= 1e-12 * xx * yy:
         return None
     inverse = (yy / determinant, -xy / determinant, xx / determinant)
-    computing_s = inverse[0] * sum_x + inverse[1] * sum_y
-    communication_s = inverse[1] * sum_x + inverse[2] * sum_y
-    if communication_s < 0:
-        computing_s, communication_s, inverse = sum_x / xx, 0.0, (1 / xx, 0.0, 0.0)
-    squares = sum((computing_s * x + communication_s * y - 1) ** 2 for x, y in rows)
-    law = _Law(computing_s, communication_s, inverse, squares / max(1, len(rows) - 2))
-    return law if computing_s > 0 else None
+    a = inverse[0] * sum_x + inverse[1] * sum_y
+    b = inverse[1] * sum_x + inverse[2] * sum_y
+    if b < 0:
+        a, b, inverse = sum_x / xx, 0.0, (1 / xx, 0.0, 0.0)
+    squares = sum((a * x + b * y - 1) ** 2 for x, y in rows)
+    return ((a, b), inverse, squares / max(1, len(rows) - 2)) if a > 0 else None
 
 
 def _why_none(
@@ -141,22 +129,19 @@ def _why_none(
 ) -> str | None:
     # More ranks have no more CPUs for each; on GPUs they are not counted.
     shares = [run.num_cpus / run.world_size for run in runs if run.num_cpus is not None]
-    if len(sizes) < FEWEST_SIZES:
-        return f"it takes runs of {FEWEST_SIZES} sizes, and there are {len(sizes)}"
-    if scaling is None:
-        return (
-            "the number of samples per step is neither the same in all sizes nor the same for each "
-            "GPU"
-        )
-    if shares and max(shares) > min(shares):
-        return "the ranks share CPUs, so more ranks are not more hardware"
-    if any(run.num_hosts is not None and run.num_hosts < run.nodes for run in runs):
-        return (
-            "nodes were simulated on one host, which says nothing about the network between nodes"
-        )
-    if sum(key.nodes > 1 for key in sizes) == 1:
-        return (
-            "only one size is on several nodes, which says too little about the network between "
-            "them: submit it with another --nodes"
-        )
-    return None
+    reasons = {
+        f"it takes runs of {FEWEST_SIZES} sizes, and there are {len(sizes)}": (
+            len(sizes) < FEWEST_SIZES
+        ),
+        "the number of samples per step is neither the same in all sizes nor for each GPU": (
+            scaling is None
+        ),
+        "the ranks share CPUs, so more ranks are not more hardware": (len({*shares}) > 1),
+        "nodes were simulated on one host, which says nothing about a network between nodes": any(
+            run.num_hosts is not None and run.num_hosts < run.nodes for run in runs
+        ),
+        "only one size is on several nodes: submit it with another --nodes": (
+            sum(key.nodes > 1 for key in sizes) == 1
+        ),
+    }
+    return next((text for text, holds in reasons.items() if holds), None)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -54,7 +53,6 @@ NOT_COMPARED = (
 _BATCH_KEYS = ("train.batch_size", "train.accumulate")
 _SAME_BATCH = 0.1
 """The last step of an epoch may be smaller: measured batches that differ by less are equal."""
-_SHOWN_DIFFERENCES = 3
 
 
 class Beside(Struct, frozen=True, kw_only=True):
@@ -68,18 +66,11 @@ class Beside(Struct, frozen=True, kw_only=True):
     differs_in: dict[str, str] = {}
 
 
-class Compared(NamedTuple):
-    """The results of comparing runs with each other."""
-
-    runs: list[Beside]
-    """One for each run, in their order."""
-    sizes: list[Group]
-    """Runs that are alike, but those of comparisons."""
-    variants: list[Group]
-
-
-def compare_runs(measured: Sequence[MeasuredRun]) -> Compared:
-    """Sort runs into groups and comparisons, and compare those within each."""
+def compare_runs(
+    measured: Sequence[MeasuredRun],
+) -> tuple[list[Beside], list[Group], list[Group]]:
+    """Sort runs into groups and comparisons, and compare those within each. Return how each run
+    stands, the groups of sizes, and those of variants."""
     jobs: dict[str, list[MeasuredRun]] = defaultdict(list)
     comparisons: dict[str, list[MeasuredRun]] = defaultdict(list)
     for run in measured:
@@ -88,31 +79,24 @@ def compare_runs(measured: Sequence[MeasuredRun]) -> Compared:
         else:
             comparisons[run.figures.comparison].append(run)
     beside: dict[int, Beside] = {}
-    compared = Compared([], [], [])
+    sizes, variants = [], []
     for runs in jobs.values():
         settings = _comparable(runs)
         lines = sorted(_lines(runs, settings), key=lambda line: _importance(line.runs))
+        stands = {id(run): Beside(not_compared_because=why_left_out(run)) for run in runs}
+        for line in lines:
+            sizes.append(group := _group(line))
+            stands |= {id(run): _stand(run, group, line.baseline, None) for run in line.runs}
         differs_in = _differing(runs, lines, settings)
-        for run in runs:
-            reason = why_left_out(run)
-            own = differs_in[id(run)]
-            beside[id(run)] = Beside(not_compared_because=reason, differs_in=own)
-        for line in lines:  # the first is what others are told by
-            compared.sizes.append(group := _group(line))
-            reason = _why_unlike(line, lines[0], differs_in) if line is not lines[0] else None
-            cells = _cells_by_run(group)
-            for run in line.runs:
-                stands = _stand(run, cells, line.baseline, reason)
-                own = differs_in[id(run)]
-                beside[id(run)] = msgspec.structs.replace(stands, differs_in=own)
+        for key, own in stands.items():
+            beside[key] = msgspec.structs.replace(own, differs_in=differs_in[key])
     for runs in comparisons.values():
-        variants, baseline, as_repeats = _compare_variants(runs)
-        compared.variants.append(variants)
-        cells = _cells_by_run(variants)
+        group, baseline, as_repeats = _compare_variants(runs)
+        variants.append(group)
         for run, as_repeat in zip(runs, as_repeats, strict=True):
             reason = why_left_out(run) or why_unfit(as_repeat)
-            beside[id(run)] = _stand(run, cells, [] if reason else baseline, reason)
-    return compared._replace(runs=[beside[id(run)] for run in measured])
+            beside[id(run)] = _stand(run, group, [] if reason else baseline, reason)
+    return [beside[id(run)] for run in measured], sizes, variants
 
 
 def why_left_out(run: MeasuredRun) -> str | None:
@@ -128,13 +112,10 @@ def why_left_out(run: MeasuredRun) -> str | None:
 
 
 def _stand(
-    run: MeasuredRun,
-    cells: Mapping[str, Cell],
-    baseline: Sequence[MeasuredRun],
-    reason: str | None,
+    run: MeasuredRun, group: Group, baseline: Sequence[MeasuredRun], reason: str | None
 ) -> Beside:
-    """Return how a run stands against the mean of its baseline."""
-    cell = cells[run.figures.run]
+    """Return how a run of a group stands against the mean of its baseline."""
+    cell = next(cell for cell in group.cells if run.figures.run in cell.runs)
     if not baseline:
         reason = run.set_aside or reason or "there is no finished run like it of another size"
         return Beside(cell=cell, not_compared_because=reason)
@@ -146,10 +127,6 @@ def _stand(
         compared_with=[each.figures.run for each in baseline],
         not_compared_because=reason,
     )
-
-
-def _cells_by_run(group: Group) -> dict[str, Cell]:
-    return {run: cell for cell in group.cells for run in cell.runs}
 
 
 class _Line(NamedTuple):
@@ -235,28 +212,8 @@ def _group(line: _Line) -> Group:
         job=line.runs[0].figures.job,
         runs=[run.figures.run for run in line.runs],
         baseline=[run.figures.run for run in line.baseline],
-        scaling=scaling,
-        strategy=strategy,
         cells=cells,
     )
-
-
-def _why_unlike(
-    line: _Line, main: _Line, differs_in: Mapping[int, Mapping[str, str]]
-) -> str | None:
-    """`train.batch_size is 32, but 64 in ddp-...`."""
-    if any(run is other_run for run in line.baseline for other_run in main.runs):
-        return None  # it is compared with the same
-    first, other = line.runs[0], main.runs[0]
-    mine, theirs = ({**differs_in[id(run)]} for run in (first, other))
-    if mine == theirs:
-        mine, theirs = ({"strategy": run.conditions.get("strategy", "")} for run in (first, other))
-    unlike = [
-        f"{key} is {own}, but {theirs[key]}" for key, own in mine.items() if own != theirs[key]
-    ]
-    more = len(unlike) - _SHOWN_DIFFERENCES
-    ending = f" (and {more} more)" if more > 0 else ""
-    return f"{'; '.join(unlike[:_SHOWN_DIFFERENCES])} in {other.figures.run}{ending}"
 
 
 def _batch(run: MeasuredRun) -> float | None:
@@ -309,19 +266,12 @@ def _comparable(runs: Iterable[MeasuredRun]) -> dict[int, dict[str, str]]:
     }
     return {
         key: {
-            name: _setting_text(value)
+            name: str(value)
             for name, value in sorted(own.items())
             if value not in (None, "") and name not in free and not _may_differ(name)
         }
         for key, own in shared.items()
     }
-
-
-def _setting_text(value: Any) -> str:
-    """Return a value of a setting as people write it: arguments as a command line has them."""
-    if isinstance(value, list) and all(isinstance(word, str) for word in value):
-        return shlex.join(value) or "none"
-    return str(value)
 
 
 def _differing(
@@ -357,27 +307,16 @@ _FREE = (
 )
 """Conditions that may differ beyond those that may between runs of different sizes."""
 _PLACE = ("device", "device_model", "cluster")
+"""Conditions of the place, which are told apart by `ran_with`: a run that never began has none."""
 
 
-class Digests(NamedTuple):
-    """Digests of the settings that distinguish runs, without resources."""
-
-    configuration: str
-    """Digest of all that must be equal."""
-    settings: str
-    """Digest of the same without the place, whose device is not known of a run that never began."""
-
-
-def configurations(runs: Sequence[Mapping[str, Any]]) -> list[Digests]:
-    """Return the digests of each run's conditions.
+def settings_digests(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a digest of the settings in each run's conditions, without resources and place.
 
     Equal conditions are mostly one object, which is looked at once.
     """
-    digests = {}
-    for conditions in {id(conditions): conditions for conditions in runs}.values():
-        settings = _digest({key: own for key, own in conditions.items() if key not in _PLACE})
-        configuration = _digest(conditions) if conditions.get("device") else settings
-        digests[id(conditions)] = Digests(configuration, settings)
+    each = {id(conditions): conditions for conditions in runs}
+    digests = {key: _digest(conditions) for key, conditions in each.items()}
     return [digests[id(conditions)] for conditions in runs]
 
 
@@ -387,7 +326,7 @@ def _digest(conditions: Mapping[str, Any]) -> str:
             key: value
             for key, value in conditions.items()
             if value is not None
-            and key not in _FREE
+            and key not in (*_FREE, *_PLACE)
             and (key == "strategy" or not _may_differ(key))
         }
     )

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -35,8 +36,8 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     """Steps that were left out."""
     profiled_steps: int
     """Steps that `hpcdist profile` slowed down, which were left out, too."""
-    progress: list[Progress]
-    """By window, of a rank whose progress is that of the run."""
+    progress: list[Window]
+    """The windows of a rank whose progress is that of the run."""
     first_step: int | None
     """Finished steps when the attempt began."""
     last_step: int | None
@@ -48,26 +49,13 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     """Unix time of the last step, evaluation or checkpoint: a rank may hang before it ends."""
     epochs: int | None
     train_loss: float | None
-    learning_rate: float | None
     saves_s: float
     """Seconds for checkpoints, outside of steps."""
 
 
-class Progress(Struct, frozen=True):
-    """A window of steps, as far as learning goes."""
-
-    end_s: float
-    """Unix time."""
-    step: int
-    steps: int
-    epoch: int | None
-    loss: float | None
-    learning_rate: float | None
-
-
 def measure_rank(record: EventFile, *, has_progress: bool = False) -> RankFigures:
     """Compute the figures of one rank in one attempt; `has_progress`: its progress is the run's."""
-    windows = record.all(Window)
+    windows = sorted(record.all(Window), key=attrgetter("step"))  # damaged files have any order
     steady = [window for window in windows if not window.profiled]
     measured = timing.drop_warm_up(steady)
     totals = StepTotals()
@@ -107,10 +95,7 @@ def measure_rank(record: EventFile, *, has_progress: bool = False) -> RankFigure
         totals=totals,
         warm_up_steps=num_steady - totals.steps,
         profiled_steps=sum([window.steps for window in windows]) - num_steady,
-        progress=[
-            Progress(_end_s(own), own.step, own.steps, own.epoch, own.mean_loss, own.learning_rate)
-            for own in (windows if has_progress else ())
-        ],
+        progress=windows if has_progress else [],
         first_step=first_step,
         last_step=last_step,
         stepping_s=stepping_s,
@@ -118,13 +103,8 @@ def measure_rank(record: EventFile, *, has_progress: bool = False) -> RankFigure
         worked_until_s=ended_s if worked_until_s is None else worked_until_s,
         epochs=epochs,
         train_loss=last.mean_loss if last else None,
-        learning_rate=last.learning_rate if last else None,
         saves_s=max(0.0, saves_s - in_steps_s) if saves_s else 0.0,
     )
-
-
-def _end_s(window: Window) -> float:
-    return (window.time_s or 0.0) - window.after_s
 
 
 def digest_of(value: Any) -> str:
@@ -139,8 +119,3 @@ NumberT = TypeVar("NumberT", int, float)
 def largest(values: Iterable[NumberT | None]) -> NumberT | None:
     """Return the largest of the values that are known; None without any."""
     return max((value for value in values if value is not None), default=None)
-
-
-def smallest(values: Iterable[NumberT | None]) -> NumberT | None:
-    """Return the smallest of the values that are known; None without any."""
-    return min((value for value in values if value is not None), default=None)

@@ -4,44 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 from msgspec import Struct
 
-from hpcdist.base.statistics import mean
 from hpcdist.base.text import listed, number_of
 from hpcdist.bench.cells import summarize
 from hpcdist.job.goal import Quantity
 from hpcdist.runs.events import PHASES, ClockSet, End, Evaluation, Memory, Note, PeerGroup
 from hpcdist.runs.spec import Accounting
-from hpcdist.runs.verdict import State, Verdict
+from hpcdist.runs.verdict import State
 from hpcdist.summary.figures import timing
+from hpcdist.summary.figures.learning import Best, learning_of, list_bests, list_learned
 from hpcdist.summary.figures.peers import find_together
 from hpcdist.summary.figures.rank import RankFigures, largest
-from hpcdist.summary.figures.series import Series, UsageLines, learning_of
 from hpcdist.summary.figures.shares import COMMUNICATION_PHASE, held_up_by, parts_of_run
 from hpcdist.summary.figures.stragglers import change_of, pauses_of
 from hpcdist.summary.figures.timeline import (
-    Best,
     cost_by_events,
     count_steps,
     list_attempts,
-    list_bests,
-    list_learned,
     lost_time_s,
     waited_s,
     with_accounting,
 )
 from hpcdist.summary.figures.timing import OTHER, StepTotals
-from hpcdist.summary.figures.usage import Usage, energy_per_sample_j, flop_rate
+from hpcdist.summary.figures.usage import Usage, flop_rate
 from hpcdist.summary.read.collect import RunRecord
 from hpcdist.summary.values import (
     AttemptSummary,
     Final,
     ModelStates,
     Parting,
-    RankPace,
     RanWith,
     RunFigures,
     VerdictSummary,
@@ -53,7 +48,6 @@ OWN_CODE = ("script", "module", "program", "function")
 DATA_PARALLEL = "data_parallel"
 """The strategy with one process for all GPUs of a node."""
 
-_QUANTITIES: tuple[Quantity, ...] = ("accuracy", "loss", "train_loss")
 
 T = TypeVar("T")
 
@@ -73,7 +67,7 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
     bests: dict[Quantity, list[Best]]
     """Each result that was better than all before it, from the first step on."""
     series: msgspec.Raw
-    """Its `Series` as msgpack, which only pictures decode."""
+    """Its `Learning` as msgpack, which only pictures decode."""
     cpus_per_rank: float | None = None
     """Below 1 where ranks share CPUs."""
 
@@ -82,7 +76,6 @@ def measure_run(
     record: RunRecord,
     ranks: Sequence[RankFigures],
     usage: Usage,
-    lines: UsageLines,
     *,
     parting: Parting | None,
 ) -> MeasuredRun:
@@ -105,13 +98,12 @@ def measure_run(
     num_steps, num_lost = count_steps(attempts)
     lost_s = lost_time_s(attempts, num_lost * (step_time_s.mean if step_time_s else 0.0))
     lowest = min((own.rank for own in ranks if own.totals.steps), default=None)
-    paces = _paces(ranks) if world_size > 1 else []
     num_cpus = _num_cpus(ranks)
     has_gpus = any((own.start.device or "").startswith("cuda") for own in ranks)
-    together = find_together(
+    together, why_apart = find_together(
         filter(None, (own.events.last(PeerGroup) for own in ranks)), world_size=world_size
     )
-    is_apart = together.is_so is False
+    is_apart = together is False
     rotating_s, straggler = (0.0, None) if is_apart else held_up_by(attempts, world_size)
     parts_s = None
     if step_time_s:
@@ -122,9 +114,8 @@ def measure_run(
             lost_s=lost_s or 0.0,
             are_apart=is_apart,
         )
-    used, throughput = usage.summarize(), timing.throughput(complete)
+    throughput = timing.throughput(complete)
     rate = throughput.mean if throughput else None
-    loads = sorted(usage.other_loads(), key=lambda load: -load.others_busy)
     ran_with = _ran_with(record, ranks, usage)
     evaluation = _newest(ranks, lambda own: own.events.last(Evaluation))
     ends = [end for own in ranks for end in own.events.all(End)]
@@ -144,11 +135,11 @@ def measure_run(
         nodes=num_nodes,
         gpus_per_node=gpus,
         world_size=world_size,
-        num_cpus=num_cpus,
-        num_hosts=len({host for own in ranks if (host := own.start.host)}) or None,
-        together=together.is_so,
+        num_cpus=num_cpus if any(own.start.device == "cpu" for own in ranks) else None,
+        hosts=sorted({host for own in ranks if (host := own.start.host)}),
+        together=together,
         parting=None if is_apart else parting,
-        disturbed=next((load.sentence() for load in loads if load.takes_from_ranks), None),
+        disturbed=usage.disturbance(),
         samples_per_s=throughput,
         samples_per_step=timing.samples_per_step(complete),
         warm_up_steps=(
@@ -159,8 +150,7 @@ def measure_run(
         step_time_s=step_time_s,
         phase_s=_phase_s(totals, are_apart=is_apart) if step_time_s else None,
         parts_s=parts_s,
-        flops=flop_rate(ranks, used, samples_per_s=rate),
-        energy_per_sample_j=energy_per_sample_j(used, samples_per_s=rate),
+        flops=flop_rate(ranks, usage.begins.values(), samples_per_s=rate),
         computing_has_communication=(
             world_size > 1
             and not is_apart
@@ -176,12 +166,8 @@ def measure_run(
         model_states=max(
             map(_model_states, memories), key=lambda own: own.total_bytes, default=None
         ),
-        # By whichever of the folder, the events and the verdict knows.
         restarts=max(
-            0,
-            record.newest_attempt,
-            verdict.restarts if verdict else 0,
-            *(attempt.number for attempt in with_events),
+            verdict.restarts if verdict else 0, *(attempt.number for attempt in attempts), 0
         ),
         steps=largest(own.last_step for own in newest),
         lost_steps=num_lost,
@@ -193,29 +179,25 @@ def measure_run(
                 life=attempt.life,
                 first_step=attempt.first_step,
                 last_step=attempt.last_step,
-                kind=attempt.verdict.kind if attempt.verdict else None,
                 message=attempt.verdict.message if attempt.verdict else None,
             )
             for attempt in attempts
         ],
         epochs=largest(own.epochs for own in newest),
         train_loss=_newest(ranks, lambda own: own.train_loss),
-        learning_rate=_newest(ranks, lambda own: own.learning_rate),
-        slowest_rank=max(paces, key=lambda pace: pace.own_time_s, default=None),
-        fastest_rank=min(paces, key=lambda pace: pace.own_time_s, default=None),
-        verdict=_verdict_summary(verdict) if verdict else None,
+        verdict=VerdictSummary(kind=verdict.kind, message=verdict.message, log=verdict.log)
+        if verdict
+        else None,
         benchmark=_newest(ranks, lambda own: summarize(own.events.events)),
         notes=[
             *dict.fromkeys(note.message for own in ranks for note in own.events.all(Note)),
             *_notes_on_clocks(ranks),
-            *_notes_on_displaced(ranks),
-            *_notes_on_profiles(ranks, world_size),
+            *_notes_on_profiles(ranks),
             *(_notes_on_steps(newest) if verdict and verdict.state == "done" else []),
             *pauses_of(newest),
             *change_of(newest),
-            *([together.why] if together.why and not is_apart else []),
         ],
-        usage=used,
+        usage=usage.summarize(),
         cost=cost_by_events(
             attempts,
             lost_s=lost_s,
@@ -225,7 +207,6 @@ def measure_run(
         ),
     )
     learned = list_learned(attempts)
-    series = Series(learning=learning_of(learned), usage=lines.series())
     num_stepped = len({own.rank for own in ranks if own.spans})
     missing = "it recorded no steps"
     if num_stepped:
@@ -234,26 +215,10 @@ def measure_run(
         figures=figures,
         conditions=flatten(record.job) | msgspec.structs.asdict(ran_with),
         missing=None if complete else missing,
-        unfit=together.why if is_apart else None,
-        bests={quantity: list_bests(learned, quantity) for quantity in _QUANTITIES},
-        series=msgspec.Raw(msgspec.msgpack.encode(series)),
-        cpus_per_rank=_cpus_per_rank(ranks),
-    )
-
-
-def _verdict_summary(verdict: Verdict) -> VerdictSummary:
-    first, by = verdict.first, verdict.first or verdict
-    return VerdictSummary(
-        kind=verdict.kind,
-        rank=first.rank if first else None,
-        node=by.node,
-        host=by.host,
-        exit_code=by.exit_code,
-        signal=by.signal,
-        exception=first.report.exception if first else None,
-        message=verdict.message,
-        step=by.step,
-        log=verdict.log,
+        unfit=why_apart,
+        bests={quantity: list_bests(learned, quantity) for quantity in get_args(Quantity)},
+        series=msgspec.Raw(msgspec.msgpack.encode(learning_of(learned))),
+        cpus_per_rank=num_cpus / len({own.rank for own in ranks}) if num_cpus else None,
     )
 
 
@@ -296,26 +261,13 @@ def _lacks_gpus(record: RunRecord, ranks: Sequence[RankFigures]) -> bool:
 
 
 def _num_cpus(ranks: Sequence[RankFigures]) -> int | None:
-    """Simulated nodes share a host, so a CPU counts once however many ranks are bound to it."""
-    starts = [figures.start for figures in ranks if figures.start.device == "cpu"]
+    """Return the CPUs that all ranks may use, by the newest attempt of each; one that several are
+    bound to counts once."""
+    starts = {own.rank: own.start for own in sorted(ranks, key=lambda own: own.attempt)}.values()
+    # Simulated nodes share a host.
     if bound_to := {(start.host, cpu) for start in starts for cpu in start.cpus or []}:
         return len(bound_to)
     return sum({start.node: start.num_cpus or 0 for start in starts}.values()) or None
-
-
-def _cpus_per_rank(ranks: Sequence[RankFigures]) -> float | None:
-    """Return the mean over the ranks; a CPU that several are bound to counts once."""
-    starts = {figures.rank: figures.start for figures in ranks}.values()
-    bound = [start for start in starts if start.cpus]
-    cpus = {(start.host, cpu) for start in bound for cpu in start.cpus or []}
-    if bound:
-        return len(cpus) / len(bound)
-    shares = [
-        start.num_cpus / start.local_world_size
-        for start in starts
-        if start.num_cpus and start.local_world_size
-    ]
-    return mean(shares) if shares else None
 
 
 def _phase_s(totals: StepTotals, *, are_apart: bool) -> dict[str, float]:
@@ -330,31 +282,6 @@ def _phase_s(totals: StepTotals, *, are_apart: bool) -> dict[str, float]:
     phase_s = {phase: totals.phases_s[phase] / totals.steps for phase in phases}
     other_s = totals.sum_s / totals.steps - sum(phase_s.values())
     return {**phase_s, OTHER: max(0.0, other_s)}
-
-
-def _paces(ranks: Sequence[RankFigures]) -> list[RankPace]:
-    by_rank: dict[int, list[RankFigures]] = {}
-    for own in sorted(ranks, key=lambda own: (own.rank, own.attempt)):
-        if own.totals.steps:
-            by_rank.setdefault(own.rank, []).append(own)
-    paces = []
-    for rank, attempts in by_rank.items():
-        start, totals = attempts[-1].start, timing.merged(own.totals for own in attempts)
-        own_time_s = totals.own_time_s() / totals.steps
-        paces.append(RankPace(rank=rank, node=start.node, host=start.host, own_time_s=own_time_s))
-    return paces if len(paces) > 1 else []  # the only one is neither the slowest nor the fastest
-
-
-def _notes_on_displaced(ranks: Sequence[RankFigures]) -> list[str]:
-    """Return a note where files of events have changed since they were written, for all of them."""
-    changed = [figures for figures in ranks if figures.events.num_displaced]
-    if not changed:
-        return []
-    number = number_of(sum(figures.events.num_displaced for figures in changed), "window")
-    whose = listed(sorted({figures.rank for figures in changed}))
-    what = f"{number} of steps out of order, there twice or missing"
-    note = f"the events of {whose} are not as they were written ({what})"
-    return [f"{note}; each window counts once, in its order"]
 
 
 def _notes_on_clocks(ranks: Sequence[RankFigures]) -> list[str]:
@@ -383,20 +310,11 @@ def _notes_on_steps(ranks: Sequence[RankFigures]) -> list[str]:
     return notes
 
 
-def _notes_on_profiles(ranks: Sequence[RankFigures], world_size: int) -> list[str]:
+def _notes_on_profiles(ranks: Sequence[RankFigures]) -> list[str]:
     """Return a note where the profiler has slowed steps down."""
-    profiled = [figures for figures in ranks if figures.profiled_steps]
-    if not profiled:
-        return []
-    whose = sorted({figures.rank for figures in profiled})
-    num_steps = max(figures.profiled_steps for figures in profiled)
-    note = (
-        f"the profiler slowed down {number_of(num_steps, 'step')} of {listed(whose)}, which are in "
-        "no figure"
-    )
-    if len(whose) < world_size:
-        note += "; where other ranks waited for them, that time counts"
-    return [note]
+    num_steps = max((figures.profiled_steps for figures in ranks), default=0)
+    steps = number_of(num_steps, "step")
+    return [f"the profiler slowed down {steps}, which are in no figure"] if num_steps else []
 
 
 def _model_states(memory: Memory) -> ModelStates:
@@ -414,9 +332,9 @@ def _ran_with(record: RunRecord, ranks: Sequence[RankFigures], usage: Usage) -> 
         devices = {f"{record.facts.resources.gpus} GPUs that are not there"}
     backends = {figures.start.backend for figures in ranks if figures.start.backend}
     if any(device.startswith("cuda") for device in devices):
-        models = {gpu.facts.name for node in usage.nodes.values() for gpu in node.gpus.values()}
+        models = {gpu.name for begin in usage.begins.values() for gpu in begin.gpus}
     else:
-        models = {node.begin.cpu_model for node in usage.nodes.values() if node.begin}
+        models = {begin.cpu_model for begin in usage.begins.values()}
     container = record.spec.container
     return RanWith(
         code=_newest(ranks, lambda own: own.start.code),

@@ -9,16 +9,16 @@ it takes longer is worth it.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
-from operator import sub, truediv
+from operator import truediv
 from statistics import median_low
 from typing import NamedTuple
 
 from hpcdist.base.statistics import mean
 from hpcdist.base.text import listed
+from hpcdist.summary.figures import timing
 from hpcdist.summary.figures.rank import RankFigures
 from hpcdist.summary.figures.timing import Spans
 from hpcdist.summary.values import Straggler
@@ -179,37 +179,21 @@ def _paces(
     before: Spans | None = None
     for spans in ranks:
         if before is None or not spans.is_in_step_with(before):
-            marks = _marks(spans, borders)
-            done = list(map(sub, spans.last_steps, spans.first_steps))
+            at, done = timing.marks(spans, borders), spans.lengths()
             has_all = sum(done) == spans.last_steps[-1] - spans.first_steps[0]
-            numbers = _between(marks, done)
+            numbers = _between(at, done)
             is_whole = [has_all or abs(number - steps) < _SAME_STEPS for number in numbers]
-        own_s = list(map(sub, map(sub, spans.stepped_s, spans.waited_s), spans.saved_s))
         yield (
-            [time_s / steps for time_s in _between(marks, own_s)],
-            [time_s / steps for time_s in _between(marks, spans.waited_s)],
+            [time_s / steps for time_s in _between(at, spans.own_s())],
+            [time_s / steps for time_s in _between(at, spans.waited_s)],
             is_whole,
         )
         before = spans
 
 
-def _marks(spans: Spans, borders: Sequence[float]) -> list[tuple[int, float]]:
-    """Return the span that each border lies in, and how much of it lies before: its steps count
-    as equal."""
-    firsts, lasts = spans.first_steps, spans.last_steps
-    marks = []
-    for border in borders:
-        place = bisect_left(lasts, border, 0, len(lasts) - 1)
-        part = (border - firsts[place]) / (lasts[place] - firsts[place])
-        marks.append((place, part if 0 < part < 1 else float(part >= 1)))
-    return marks
-
-
 def _between(marks: Sequence[tuple[int, float]], values: Sequence[float]) -> list[float]:
     """Return the part of `values`, one for each span, that lies between each two marks."""
-    before = [0.0, *accumulate(values)]
-    at = [before[place] + part * values[place] for place, part in marks]
-    return [end - begin for begin, end in pairwise(at)]
+    return [end - begin for begin, end in pairwise(timing.read(values, marks))]
 
 
 def pauses_of(ranks: Sequence[RankFigures]) -> list[str]:
@@ -218,8 +202,7 @@ def pauses_of(ranks: Sequence[RankFigures]) -> list[str]:
     found: dict[str, list[int]] = defaultdict(list)
     for rank in ranks:
         spans, pauses = rank.spans, list[tuple[int, float]]()
-        lengths = list(map(sub, spans.last_steps, spans.first_steps))
-        own_s = list(map(sub, map(sub, spans.stepped_s, spans.waited_s), spans.saved_s))
+        lengths, own_s = spans.lengths(), spans.own_s()
         typical_s = median_low(map(truediv, own_s, lengths)) if own_s else 0.0
         # Nearly all ranks have none, and a loop over all windows takes time.
         if not own_s or max(own_s) <= (min(lengths) + _MANY_STEPS) * typical_s:
@@ -245,8 +228,7 @@ def change_of(ranks: Sequence[RankFigures]) -> list[str]:
     the step at which the sum of differences from the mean is largest (a CUSUM chart)."""
     if not ranks or len(spans := ranks[0].spans) < 2 * _LEAST_SIDE:
         return []
-    lengths = list(map(sub, spans.last_steps, spans.first_steps))
-    times_s = list(map(truediv, spans.stepped_s, lengths))
+    times_s = list(map(truediv, spans.stepped_s, spans.lengths()))
     middle_s = mean(times_s)
     sums = list(accumulate(time_s - middle_s for time_s in times_s))
     place = max(range(len(sums)), key=lambda index: abs(sums[index])) + 1

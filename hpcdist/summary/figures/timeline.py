@@ -10,26 +10,19 @@ whose clock is behind, so no attempt begins before the last one ended.
 from __future__ import annotations
 
 import itertools
-import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
 
-import msgspec
 from msgspec import Struct
 
-from hpcdist.job.goal import Quantity
-from hpcdist.runs.events import ClockSet, Evaluation
+from hpcdist.runs.events import ClockSet
 from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import Verdict
-from hpcdist.summary.figures.rank import RankFigures, largest, smallest
+from hpcdist.summary.figures.rank import RankFigures, largest
 from hpcdist.summary.read.collect import RunRecord
 from hpcdist.summary.values import Cost
 
 _HOUR_S = 3600.0
-_AVERAGED = 0.1
-"""Share of the steps so far over which a loss of training is averaged: a single window of steps may
-have a low one by chance."""
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
@@ -81,6 +74,7 @@ def list_attempts(record: RunRecord, ranks: Sequence[RankFigures]) -> list[Attem
         begin_s = (beginning and beginning.time_s) or start_s
         if clock and begin_s is not None and start_s is not None:
             begin_s = min(begin_s, start_s)
+        firsts = [each.first_step for each in own if each.first_step is not None]
         verdict_s = verdict.time_s - shift_s if verdict and verdict.time_s else None
         attempts.append(
             Attempt(
@@ -91,7 +85,7 @@ def list_attempts(record: RunRecord, ranks: Sequence[RankFigures]) -> list[Attem
                 begin_s=begin_s,
                 end_s=largest((ended_s, verdict_s)),
                 shift_s=shift_s,
-                first_step=smallest(figures.first_step for figures in own),
+                first_step=min(firsts, default=None),
                 last_step=largest(figures.last_step for figures in own),
             )
         )
@@ -170,61 +164,28 @@ def cost_by_events(
     held_s = sum(max(0.0, max(end for _, end in own) - own[0][0]) for own in lives.values())
     if held_s <= 0:
         return None
-    cost = Cost(
+    hours = held_s / _HOUR_S
+    return Cost(
         held_s=held_s,
-        source="events",
-        num_gpus=num_gpus,
-        num_cpus=None if num_gpus else num_cpus,
-        lost_s=None if lost_s is None else min(lost_s, held_s),
-        price=price_per_hour and price_per_hour * held_s / _HOUR_S,
+        gpu_hours=num_gpus and num_gpus * hours,
+        cpu_hours=num_cpus * hours if num_cpus and not num_gpus else None,
+        lost_share=None if lost_s is None else min(1.0, lost_s / held_s),
+        price=price_per_hour and price_per_hour * hours,
     )
-    return _with_shares(cost, queue_wait_s=None)
 
 
 def with_accounting(cost: Cost | None, accounting: Accounting | None) -> Cost | None:
-    """Correct the cost by the scheduler's books, which overrule the events."""
-    if cost is None or accounting is None:
+    """Correct the cost by the scheduler's time, which overrules the events."""
+    if cost is None or accounting is None or not accounting.elapsed_s:
         return cost
-    if accounting.elapsed_s:
-        held_s = accounting.elapsed_s
-        price = cost.price and cost.price * held_s / cost.held_s
-        cost = msgspec.structs.replace(cost, held_s=held_s, price=price, source="accounting")
-    return _with_shares(cost, queue_wait_s=accounting.queue_wait_s)
-
-
-def _with_shares(cost: Cost, *, queue_wait_s: float | None) -> Cost:
-    hours = cost.held_s / _HOUR_S
-    whole_s = cost.held_s + (queue_wait_s or 0.0)
-    return msgspec.structs.replace(
-        cost,
-        gpu_hours=cost.num_gpus * hours if cost.num_gpus else None,
-        cpu_hours=cost.num_cpus * hours if cost.num_cpus else None,
-        lost_share=None if cost.lost_s is None else min(1.0, cost.lost_s / cost.held_s),
-        waiting_share=None if queue_wait_s is None else queue_wait_s / whole_s,
+    times = accounting.elapsed_s / cost.held_s
+    return Cost(
+        held_s=accounting.elapsed_s,
+        gpu_hours=cost.gpu_hours and cost.gpu_hours * times,
+        cpu_hours=cost.cpu_hours and cost.cpu_hours * times,
+        lost_share=cost.lost_share and min(1.0, cost.lost_share / times),
+        price=cost.price and cost.price * times,
     )
-
-
-class Learned(NamedTuple):
-    """The values of a window of steps, or of a test: how good a run was at one moment."""
-
-    time_s: float
-    """From its first step on, evaluations, pauses and time lost by restarts included."""
-    step: int | None
-    epoch: int | None
-    steps: int = 0
-    train_loss: float | None = None
-    learning_rate: float | None = None
-    loss: float | None = None
-    accuracy: float | None = None
-
-
-class Best(NamedTuple):
-    """A value that was better than all before it."""
-
-    time_s: float
-    step: int | None
-    epoch: int | None
-    value: float
 
 
 def offsets_s(attempts: Sequence[Attempt]) -> dict[int, float]:
@@ -238,64 +199,3 @@ def offsets_s(attempts: Sequence[Attempt]) -> dict[int, float]:
             ended = attempt.ranks[0].ended_s
             ended_s = offsets[attempt.number] + max(0.0, (ended or begin_s) - begin_s)
     return offsets
-
-
-def list_learned(attempts: Sequence[Attempt]) -> list[Learned]:
-    """Return what the run learned in the steps that count, by the lowest rank, and by the lowest
-    that tested."""
-    learned: list[Learned] = []
-    offsets, least_step = offsets_s(attempts), math.inf
-    for attempt in reversed([own for own in attempts if own.number in offsets]):
-        offset_s, tests = offsets[attempt.number], list[Learned]()
-        for rank in attempt.ranks:
-            begin_s = rank.stepping_s
-            if begin_s is not None and not tests:
-                tests = [
-                    Learned(
-                        offset_s + max(0.0, test.time_s - begin_s),
-                        test.step,
-                        test.epoch,
-                        loss=test.loss,
-                        accuracy=test.accuracy,
-                    )
-                    for test in rank.events.all(Evaluation)
-                    if test.time_s is not None
-                ]
-        zero_s = attempt.stepping_s or 0.0
-        windows = [
-            Learned(
-                max(0.0, own.end_s - zero_s + offset_s),
-                own.step,
-                own.epoch,
-                own.steps,
-                own.loss,
-                own.learning_rate,
-            )
-            for own in attempt.ranks[0].progress
-        ]
-        counting = [own for own in (*windows, *tests) if (own.step or 0) <= least_step]
-        learned = counting + learned
-        least_step = min(least_step, attempt.first_step or 0)
-    return learned
-
-
-def list_bests(learned: Sequence[Learned], quantity: Quantity) -> list[Best]:
-    """Return each value that was better than all before it; losses of training are averaged over
-    the last tenth of the steps so far."""
-    bests: list[Best] = []
-    last: deque[tuple[int, float]] = deque()
-    num_steps = 0
-    for own in learned:
-        value = getattr(own, quantity)
-        if value is None or (quantity == "train_loss" and not own.steps):
-            continue
-        if quantity == "train_loss":
-            last.append((own.steps, value))
-            num_steps += own.steps
-            while num_steps - last[0][0] >= _AVERAGED * (own.step or 0):
-                num_steps -= last.popleft()[0]
-            value = sum(steps * loss for steps, loss in last) / num_steps
-        sign = 1 if quantity == "accuracy" else -1
-        if not bests or sign * value > sign * bests[-1].value:
-            bests.append(Best(own.time_s, own.step, own.epoch, value))
-    return bests

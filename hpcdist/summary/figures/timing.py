@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import zip_longest
-from operator import add, truediv
+from itertools import accumulate, zip_longest
+from operator import sub
 
 from msgspec import Struct
 
@@ -47,6 +48,14 @@ class Spans(Struct, frozen=True):
 
     def __len__(self) -> int:
         return len(self.last_steps)
+
+    def lengths(self) -> list[int]:
+        """Return the steps of each span."""
+        return list(map(sub, self.last_steps, self.first_steps))
+
+    def own_s(self) -> list[float]:
+        """Return the time that each took without the wait for others and without checkpoints."""
+        return list(map(sub, map(sub, self.stepped_s, self.waited_s), self.saved_s))
 
     def is_in_step_with(self, other: Spans) -> bool:
         """Return whether each span is of the same steps."""
@@ -101,10 +110,6 @@ class StepTotals:
         for bucket, count in other.histogram.items():
             self.histogram[bucket] = self.histogram.get(bucket, 0) + count
 
-    def own_time_s(self) -> float:
-        """Return the seconds of all steps without the wait for other ranks."""
-        return self.sum_s - self.phases_s.get("exposed_communication", 0.0)
-
 
 def merged(parts: Iterable[StepTotals]) -> StepTotals:
     """Return the totals of several, which stay as they are."""
@@ -142,19 +147,20 @@ def throughput(attempts: Iterable[Sequence[Spans]]) -> Measure | None:
 
     Mean: the sum of the ranks' mean rates; several attempts count by the time they stepped. Each
     rank's rate needs its own clock only, and a missing window takes its samples and its time away.
-    Sd: over blocks of windows of the lowest rank. The other ranks' windows begin and end elsewhere,
-    so their time and samples for the same steps are interpolated; windows that not every rank
-    covers are left out. Blocks count by their length; the interval is wider where they resemble
-    their neighbours.
+    Sd: over blocks of windows of the lowest rank, by which all go on. Blocks count by their length;
+    the interval is wider where they resemble their neighbours.
     """
     weighted = 0.0
     total_s = 0.0
     rates: list[tuple[float, float]] = []
     for ranks in attempts:
         stepped_s = sum(sum(spans.wall_s) for spans in ranks) / len(ranks)
-        weighted += stepped_s * sum(sum(spans.samples) / sum(spans.wall_s) for spans in ranks)
+        means = [sum(spans.samples) / sum(spans.wall_s) for spans in ranks]
+        weighted += stepped_s * sum(means)
         total_s += stepped_s
-        rates += rates_by_window(ranks)
+        times = sum(means) / means[0] if means[0] else 0.0
+        each = zip(ranks[0].samples, ranks[0].wall_s, strict=True)
+        rates += [(times * samples / wall_s, wall_s) for samples, wall_s in each]
     if not total_s:
         return None
     blocks = in_blocks(rates)
@@ -168,53 +174,29 @@ def throughput(attempts: Iterable[Sequence[Spans]]) -> Measure | None:
 def samples_per_step(attempts: Iterable[Sequence[Spans]]) -> float | None:
     """Return the samples of all ranks together, from the spans of every rank in every attempt, in
     the same order."""
-    by_rank: dict[int, list[int]] = {}
-    for ranks in attempts:
-        for place, spans in enumerate(ranks):
-            sums = by_rank.setdefault(place, [0, 0])
-            sums[0] += sum(spans.samples)
-            sums[1] += sum(spans.last_steps) - sum(spans.first_steps)
-    return sum(samples / steps for samples, steps in by_rank.values()) or None
-
-
-def rates_by_window(ranks: Sequence[Spans]) -> list[tuple[float, float]]:
-    """Return (samples per second of all ranks, seconds) for each window of the first rank."""
-    reference, *others = ranks
-    rates = list(map(truediv, reference.samples, reference.wall_s))
-    for spans in others:
-        if spans.is_in_step_with(reference):
-            own = list(map(truediv, spans.samples, spans.wall_s))
-        else:
-            own = rates_over(reference, spans)
-        rates = list(map(add, rates, own))
-    return [
-        (rate, wall_s)
-        for rate, wall_s in zip(rates, reference.wall_s, strict=True)
-        if not math.isnan(rate)
+    each = [
+        sum(sum(spans.samples) for spans in own) / sum(sum(spans.lengths()) for spans in own)
+        for own in zip(*attempts, strict=False)
     ]
+    return sum(each) or None
 
 
-def rates_over(reference: Spans, spans: Spans) -> list[float]:
-    """Return the samples per second of one rank over the steps of each reference span; nan where it
-    lacks some of them."""
-    rates = []
-    start = 0
-    for first_step, last_step in zip(reference.first_steps, reference.last_steps, strict=True):
-        while start < len(spans) and spans.last_steps[start] <= first_step:
-            start += 1
-        wall_s = samples = 0.0
-        covered = 0
-        for index in range(start, len(spans)):
-            first, last = spans.first_steps[index], spans.last_steps[index]
-            if first >= last_step:
-                break
-            steps = min(last, last_step) - max(first, first_step)
-            part = steps / (last - first)
-            covered += steps
-            wall_s += part * spans.wall_s[index]
-            samples += part * spans.samples[index]
-        rates.append(samples / wall_s if covered == last_step - first_step else math.nan)
-    return rates
+def marks(spans: Spans, borders: Sequence[float]) -> list[tuple[int, float]]:
+    """Return the span that each border lies in, and how much of it lies before: its steps count
+    as equal."""
+    firsts, lasts = spans.first_steps, spans.last_steps
+    found = []
+    for border in borders:
+        place = bisect_left(lasts, border, 0, len(lasts) - 1)
+        part = (border - firsts[place]) / (lasts[place] - firsts[place])
+        found.append((place, part if 0 < part < 1 else float(part >= 1)))
+    return found
+
+
+def read(values: Sequence[float], at: Sequence[tuple[int, float]]) -> list[float]:
+    """Return the sum of `values`, one for each span, before each mark."""
+    before = [0.0, *accumulate(values)]
+    return [before[place] + part * values[place] for place, part in at]
 
 
 def step_time(totals: StepTotals) -> StepTime | None:

@@ -1,5 +1,5 @@
-"""Reading what a run directory says of itself, whatever state it is in: typed values out, and what
-was skipped.
+"""Finding runs, and reading what a run directory says of itself, whatever state it is in: typed
+values out, and what was skipped.
 
 Torn, empty, missing and foreign files never stop a summary: each is left out, and is a fault.
 """
@@ -7,7 +7,7 @@ Torn, empty, missing and foreign files never stop a summary: each is left out, a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -15,14 +15,49 @@ import msgspec
 from msgspec import Meta, Struct
 
 from hpcdist.base import files
+from hpcdist.base.errors import RunNotFoundError
 from hpcdist.runs.remote import host_of_run
-from hpcdist.runs.run import Run, is_run
+from hpcdist.runs.run import Run, all_runs, find_runs
 from hpcdist.runs.spec import RunSpec, Submission
 from hpcdist.runs.verdict import Beginning, Verdict
 from hpcdist.summary.read.event_file import Fault
 
 T = TypeVar("T")
 PositiveCount = Annotated[int, Meta(ge=1, le=10**15)]
+
+
+def search_named(runs: Path, names: Sequence[str]) -> list[Run]:
+    """Return the runs that names of runs, sweeps and folders of runs stand for, each once; without
+    names, all runs in `runs`. Raises RunNotFoundError."""
+    if not names:
+        return all_runs(runs)
+    found: dict[Path, Run] = {}
+    for name in names:
+        try:
+            own = find_runs(runs, name)
+        except RunNotFoundError:
+            if not os.path.isdir(name):
+                raise
+            if not (own := all_runs(Path(name).absolute())):
+                raise RunNotFoundError(
+                    f"there is no run in {name}",
+                    hint="a run is a folder with spec.json; name one, or a folder that holds some",
+                ) from None
+        found |= {run.path: run for run in own}
+    return list(found.values())
+
+
+def without_copies(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+    """Return runs without links to earlier ones and copies of these, and a sentence on each: one
+    run is no repeat of itself."""
+    originals: dict[str, Run] = {}
+    skipped = []
+    for run in runs:
+        original = originals.setdefault(run.recorded_id or os.path.realpath(run.path), run)
+        if run is not original:
+            text = f"skipped, it is run {original.id} once more: {original.path}"
+            skipped.append(sentence(run, Fault(path=".", text=text)))
+    return list(originals.values()), skipped
 
 
 class JobResources(Struct, frozen=True, kw_only=True):
@@ -50,8 +85,6 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     scheduler: str | None
     cluster: str | None
     verdict: Verdict | None
-    newest_attempt: int
-    """-1 before the first."""
     begins: dict[int, Beginning | None]
     """By attempt, in the clock of node 0."""
     attempt_verdicts: dict[int, Verdict]
@@ -62,16 +95,24 @@ class RunRecord(Struct, frozen=True, kw_only=True):
 def read_run(run: Run) -> RunRecord | Fault:
     """Read what a run directory says of itself; a fault where it is no run."""
     spec = run.read_spec()
-    if spec is None or not ((spec.job and spec.created_s) or is_run(run.path)):
-        return Fault(path=".", text=f"skipped, {_why_no_spec(run)}")
+    if spec is None:
+        why = files.why_unreadable(run.spec_file, RunSpec)
+        return Fault(path=".", text=f"skipped, spec.json cannot be read: {why}")
     try:
         facts = files.convert(spec.job, JobFacts)
+        attempts = run.attempts()
     except msgspec.ValidationError as error:
         text = f"run skipped, its job is not as expected: {error}"
         return Fault(path=run.spec_file.name, text=text)
-    submission, faults = _read_small(run.submission_file, Submission)
-    verdict, torn_verdict = _read_small(run.verdict_file, Verdict)
-    attempts: list[int] = _readable(run.attempts, [])
+    except OSError as error:
+        return Fault(path=".", text=f"skipped, its attempts cannot be read: {error.strerror}")
+    faults: list[Fault] = []
+    try:
+        files.list_names(run.events_folder)
+    except OSError as error:
+        faults.append(Fault(path=run.events_folder.name, text=f"no events, {error.strerror}"))
+    submission = _read_small(run.submission_file, Submission, faults)
+    verdict = _read_small(run.verdict_file, Verdict, faults)
     on_attempts = {number: run.read_attempt_verdict(number) for number in attempts}
     if verdict is not None:
         on_attempts[verdict.attempt] = on_attempts.get(verdict.attempt) or verdict
@@ -83,11 +124,20 @@ def read_run(run: Run) -> RunRecord | Fault:
         scheduler=None if submission is None else submission.scheduler,
         cluster=spec.cluster.name or host_of_run(run),
         verdict=verdict,
-        newest_attempt=_readable(run.newest_attempt, -1),
         begins={number: run.read_beginning(number) for number in attempts},
         attempt_verdicts={number: own for number, own in on_attempts.items() if own is not None},
-        faults=[*faults, *torn_verdict, *_unlisted_events(run)],
+        faults=faults,
     )
+
+
+def _read_small(path: Path, kind: type[T], faults: list[Fault]) -> T | None:
+    # Asked in this order, a file that is written between the two is not taken for a torn one.
+    is_there = os.path.exists(path)
+    value = files.read_as(path, kind)
+    if is_there and value is None:
+        text = f"skipped, {files.why_unreadable(path, kind)}"
+        faults.append(Fault(path=path.name, text=text))
+    return value
 
 
 def job_as_submitted(spec: RunSpec) -> dict[str, Any]:
@@ -109,39 +159,3 @@ def sentence(run: Run, fault: Fault) -> str:
         return f"{path.relative_to(Path.cwd())}: {fault.text}"
     except ValueError:
         return f"{path}: {fault.text}"
-
-
-def _why_no_spec(run: Run) -> str:
-    if os.path.islink(run.path) and not os.path.lexists(run.spec_file):
-        return "a link is followed to a run, or within the folder: name the folder it leads to"
-    if not os.path.exists(run.path):
-        return "there is nothing"
-    if not os.path.exists(run.spec_file):
-        return "not a run: it has no spec.json"
-    if not is_run(run.path):
-        return "not a run: its spec.json is another program's"
-    return f"spec.json cannot be read: {files.why_unreadable(run.spec_file, RunSpec)}"
-
-
-def _read_small(path: Path, kind: type[T]) -> tuple[T | None, list[Fault]]:
-    # Asked in this order, a file that is written between the two is not taken for a torn one.
-    is_there = os.path.exists(path)
-    value = files.read_as(path, kind)
-    if not is_there or value is not None:
-        return value, []
-    return None, [Fault(path=path.name, text=f"skipped, {files.why_unreadable(path, kind)}")]
-
-
-def _readable(read: Callable[[], T], otherwise: T) -> T:
-    try:
-        return read()
-    except OSError:
-        return otherwise
-
-
-def _unlisted_events(run: Run) -> list[Fault]:
-    try:
-        files.list_names(run.events_folder)
-    except OSError as error:
-        return [Fault(path=run.events_folder.name, text=f"no events, {error.strerror}")]
-    return []

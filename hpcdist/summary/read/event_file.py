@@ -7,9 +7,7 @@ torn line, they are decoded one by one, and what cannot be read is counted.
 from __future__ import annotations
 
 import functools
-import itertools
 import operator
-from collections import Counter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +18,7 @@ from hpcdist.base import files
 from hpcdist.base.text import number_of
 from hpcdist.bench import cells
 from hpcdist.runs import events
-from hpcdist.runs.events import MOST_FILE_BYTES, UNDECODABLE, Window, decode_event
+from hpcdist.runs.events import MOST_FILE_BYTES, UNDECODABLE, decode_event
 
 EVENT_TYPES: dict[str, type[Struct]] = {**events.EVENT_TYPES, **cells.EVENT_TYPES}
 """Events that the summary reads. Their tags are their kinds; those of benchmarks that stand in the
@@ -48,10 +46,7 @@ class EventFile(Struct, frozen=True, kw_only=True):
     """The rank, or the node."""
     attempt: int
     events: dict[str, list[Any]]
-    """Kind -> events, in their order; of every kind in `EVENT_TYPES`. Windows of steps stand in the
-    order in which they were written, each once, however they stand in the file."""
-    num_displaced: int = 0
-    """Windows that are missing, there twice, or not where they were written."""
+    """Kind -> events, in their order; of every kind in `EVENT_TYPES`."""
     faults: list[Fault] = []
 
     def all(self, kind: type[EventT]) -> list[EventT]:
@@ -64,33 +59,6 @@ class EventFile(Struct, frozen=True, kw_only=True):
         return found[-1] if found else None
 
 
-def read_events(path: Path, *, number: int, attempt: int) -> EventFile:
-    """Read the event file of a rank or a node; what cannot be read is left out, and a fault."""
-    found: dict[str, list[Any]] = {kind: [] for kind in EVENT_TYPES}
-    texts = []
-    try:
-        lines = files.read_bytes(path, most_bytes=MOST_FILE_BYTES)
-    except OSError as error:
-        texts.append(f"skipped, it cannot be read: {error.strerror}")
-    else:
-        unread = _decode(lines, found)
-        if not lines.strip():
-            texts.append("skipped, it is empty")
-        if unread["torn"]:
-            texts.append(f"{number_of(unread['torn'], 'torn line')} skipped")
-        if unread["odd"]:
-            odd = number_of(unread["odd"], "event")
-            texts.append(f"{odd} skipped, fields are missing or of the wrong type")
-    found["steps"], num_displaced = in_order(found["steps"])
-    return EventFile(
-        number=number,
-        attempt=attempt,
-        events=found,
-        num_displaced=num_displaced,
-        faults=[Fault(path=f"events/{path.name}", text=text) for text in texts],
-    )
-
-
 @functools.cache
 def _decoder() -> tuple[msgspec.json.Decoder[Any], dict[type, str]]:
     """Return the decoder of events, and the kind of each type that has a tag; it takes a while to
@@ -101,44 +69,41 @@ def _decoder() -> tuple[msgspec.json.Decoder[Any], dict[type, str]]:
     return msgspec.json.Decoder(types), tagged
 
 
-def _decode(lines: bytes, found: dict[str, list[Any]]) -> Counter[str]:
-    """Sort the events of lines by their kinds; return how many lines are torn, and how many events
-    have fields that are not as they should be."""
-    unread: Counter[str] = Counter()
+def read_events(path: Path, *, number: int, attempt: int) -> EventFile:
+    """Read the event file of a rank or a node; what cannot be read is left out, and a fault."""
+    found: dict[str, list[Any]] = {kind: [] for kind in EVENT_TYPES}
+    texts = []
+    lines = b""
+    try:
+        lines = files.read_bytes(path, most_bytes=MOST_FILE_BYTES)
+        if not lines.strip():
+            texts.append("skipped, it is empty")
+    except OSError as error:
+        texts.append(f"skipped, it cannot be read: {error.strerror}")
     decoder, tagged = _decoder()
     appends = {own: found[kind].append for own, kind in tagged.items()}
+    num_torn = num_odd = 0
     try:
-        decoded = decoder.decode_lines(lines)
+        for event in decoder.decode_lines(lines):
+            if append := appends.get(event.__class__):
+                append(event)
     except UNDECODABLE:
-        decoded = []
-    else:
-        lines = b""
-    for event in decoded:
-        if append := appends.get(event.__class__):
-            append(event)
-    for line in filter(bytes.strip, lines.split(b"\n")):
-        fields = decode_event(line)
-        if fields is None:
-            unread["torn"] += 1
-        elif kind := EVENT_TYPES.get(fields["event"]):
-            try:
-                found[fields["event"]].append(msgspec.convert(fields, kind, str_keys=True))
-            except msgspec.ValidationError:
-                unread["odd"] += 1
-    return unread
-
-
-def in_order(windows: list[Window]) -> tuple[list[Window], int]:
-    """Return the windows of a file as they were written, by their numbers, and how many are
-    missing, there twice, or not where they were written."""
-    numbers = [window.number for window in windows]
-    if numbers == [*range(len(windows))]:
-        return windows, 0
-    first: dict[int, Window] = {}
-    for window in windows:
-        if window.number is not None:
-            first.setdefault(window.number, window)
-    missing = max(first, default=-1) + 1 - len(first)
-    newest = itertools.accumulate(first, max)
-    moved = sum(number < latest for number, latest in zip(first, newest, strict=True))
-    return [first[number] for number in sorted(first)], len(windows) - len(first) + missing + moved
+        for fields in map(decode_event, filter(bytes.strip, lines.split(b"\n"))):
+            if fields is None:
+                num_torn += 1
+            elif kind := EVENT_TYPES.get(fields["event"]):
+                try:
+                    found[fields["event"]].append(msgspec.convert(fields, kind, str_keys=True))
+                except msgspec.ValidationError:
+                    num_odd += 1
+    if num_torn:
+        texts.append(f"{number_of(num_torn, 'torn line')} skipped")
+    if num_odd:
+        odd = number_of(num_odd, "event")
+        texts.append(f"{odd} skipped, fields are missing or of the wrong type")
+    return EventFile(
+        number=number,
+        attempt=attempt,
+        events=found,
+        faults=[Fault(path=f"events/{path.name}", text=text) for text in texts],
+    )

@@ -7,13 +7,11 @@ from typing import NamedTuple
 
 from hpcdist.base.statistics import Measure, differs, mean, measure, ratios_of_all
 from hpcdist.base.table import Column, Table, mean_interval, number
-from hpcdist.base.text import decimals_for, number_of, shown, spread_text
+from hpcdist.base.text import decimals_for, first_few, shown, spread_text
+from hpcdist.summary.compare.cells import size
 from hpcdist.summary.figures.run import OWN_CODE
-from hpcdist.summary.report.runs import Row, gpus_column, known, read, settings_columns
+from hpcdist.summary.report.runs import Row, known, read
 from hpcdist.summary.values import RunSummary
-
-_MOST_NAMED = 2
-GPUS = "nodes x gpus"
 
 
 class Quantity(NamedTuple):
@@ -51,44 +49,37 @@ class Value(NamedTuple):
     loss: Measure | None
     """Loss on the test data; None where a run has none, or values are compared by it."""
     time_s: float | None
-    """Mean time to the goal that was asked for; None where a run did not reach it."""
+    """Mean time to the goal; None where a run did not reach it."""
 
 
 def find_values(runs: Sequence[RunSummary]) -> list[Value]:
     """Return the values of what differs between the done runs of a job, best first; none where
-    there is nothing to judge them by, or numbers of GPUs differ that not all values have."""
+    there is nothing to judge them by, or numbers of GPUs differ, too."""
     kinds: dict[tuple[tuple[str, str], ...], list[RunSummary]] = {}
     for run in runs:
         if run.state == "done" and run.differs_in:
             kinds.setdefault(tuple(run.differs_in.items()), []).append(run)
-    sizes = [{(run.nodes, run.gpus_per_node) for run in alike} for alike in kinds.values()]
     done = [run for alike in kinds.values() for run in alike]
     are_own = all(run.cell and run.cell.workload in OWN_CODE for run in done)
     found = next((one for one in _QUANTITIES[: 3 if are_own else 2] if _have(done, one)), None)
-    if len(kinds) < 2 or found is None or any(own != sizes[0] for own in sizes):
+    if len(kinds) < 2 or found is None or len({size(run) for run in done}) > 1:
         return []
     values = []
-    for settings, alike in kinds.items():
-        for nodes, gpus in sorted(sizes[0]):
-            own = [run for run in alike if (run.nodes, run.gpus_per_node) == (nodes, gpus)]
-            size = {GPUS: f"{nodes} x {gpus}"} if len(sizes[0]) > 1 else {}
-            on = f" on {nodes} x {gpus}" if size else ""
-            goals = [run.time_to_accuracy for run in own if run.time_to_accuracy]
-            times = [goal.time_s for goal in goals if goal.is_asked and goal.time_s is not None]
-            values.append(
-                Value(
-                    run=own[0],
-                    settings=dict(settings) | size,
-                    name=f"{shown(own[0].settings_text)}{on}",
-                    num_runs=len(own),
-                    quantity=found,
-                    result=_measure(own, found),
-                    loss=_measure(own, _LOSSES)
-                    if found != _LOSSES and _have(own, _LOSSES)
-                    else None,
-                    time_s=mean(times) if len(times) == len(own) else None,
-                )
-            )
+    for settings, own in kinds.items():
+        goals = [run.time_to_accuracy for run in own if run.time_to_accuracy]
+        times = [goal.time_s for goal in goals if goal.time_s is not None]
+        has_loss = found != _LOSSES and _have(own, _LOSSES)
+        value = Value(
+            run=own[0],
+            settings=dict(settings),
+            name=shown(own[0].settings_text),
+            num_runs=len(own),
+            quantity=found,
+            result=_measure(own, found),
+            loss=_measure(own, _LOSSES) if has_loss else None,
+            time_s=mean(times) if len(times) == len(own) else None,
+        )
+        values.append(value)
     sign = -1 if found.is_more_better else 1
     return sorted(values, key=lambda value: sign * value.result.mean)
 
@@ -107,32 +98,23 @@ def value_sentence(values: Sequence[Value]) -> str:
     what, results = values[0].quantity, [value.result for value in values]
     unit = f" {what.unit}" if what.unit else ""
     told = [f"{value.name} ({spread_text(value.result, what.decimals)}{unit})" for value in values]
-    first = f"{told[0]} has the {'best' if what.is_more_better else 'least'} {what.name}"
-    if all(value.num_runs == 1 for value in values):
-        return (
-            f"{first}, then {told[1]}. Each value was run once, which does not show how sure that "
-            "is: use --repeat 3."
-        )
+    best = "best" if what.is_more_better else "least"
+    first = f"{told[0]} has the {best} {what.name}"
+    doubt = "Each value was run once" if all(value.num_runs == 1 for value in values) else ""
     if any(value.num_runs > 1 and not value.result.sd for value in values):
-        return (
-            f"{first}, then {told[1]}. Repeats with one seed come to the same, which does not show "
-            "how sure that is: repeat them without --same-seed."
-        )
+        doubt = "Repeats with one seed (--same-seed) come to the same"
+    if doubt:
+        return f"{first}, then {told[1]}. {doubt}, which does not show how sure that is."
     judged = ratios_of_all(results) if all(result.mean > 0 for result in results) else {}
     alike = [
-        place
+        told[place]
         for place in range(1, len(results))
         if (0, place) not in judged or differs(judged[0, place]) is not True
     ]
     if not alike:
         return f"{first}; the next is {told[1]}."
-    named = " or ".join([told[0], *(told[place] for place in alike[: _MOST_NAMED - 1])])
-    more = len(alike) - _MOST_NAMED + 1
-    rest = f", or {number_of(more, 'other value')}" if more > 0 else ""
-    best = "best" if what.is_more_better else "least"
-    return (
-        f"Which has the {best} {what.name} is not certain: {named}{rest}. More repeats would tell."
-    )
+    named = " or ".join([told[0], first_few(alike, 1)])
+    return f"Which has the {best} {what.name} is not certain: {named}. More repeats would tell."
 
 
 def value_tables(values: Sequence[Value]) -> Iterator[Table[Value]]:
@@ -142,8 +124,7 @@ def value_tables(values: Sequence[Value]) -> Iterator[Table[Value]]:
     what = values[0].quantity
     of_times = decimals_for([value.time_s for value in values if value.time_s])
     columns: list[Column[Value]] = [
-        *settings_columns(values),
-        *([gpus_column(lambda value: value.run)] if GPUS in values[0].settings else []),
+        Column("value", lambda value: value.name, align="left"),
         Column("runs", lambda value: value.num_runs),
         Column(
             what.header, lambda value: value.result, mean_interval(what.decimals), unit=what.unit

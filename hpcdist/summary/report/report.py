@@ -1,12 +1,9 @@
-"""The report: one value of sections, each with sentences and tables, which renderers show.
-
-Which tables there are depends on who reads: on a terminal those that answer, elsewhere all.
-"""
+"""The report: one value of sections, each with sentences and tables, which renderers show."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -15,28 +12,25 @@ from msgspec import Raw
 from hpcdist.base.table import Table
 from hpcdist.base.text import format_ranges, shown
 from hpcdist.bench.cells import to_tables
-from hpcdist.summary.compare.conclusions import (
-    cell_conclusions,
-    conclusions,
-    headline,
-    place_sentences,
-)
 from hpcdist.summary.report.best import Value, find_values, value_sentence, value_tables
 from hpcdist.summary.report.cells import share_tables, speed_tables
-from hpcdist.summary.report.remarks import conclusion, leading_run, remarks
 from hpcdist.summary.report.runs import (
     Row,
-    accuracy_tables,
     memory_tables,
-    phase_tables,
     resource_tables,
     run_table,
     step_tables,
 )
+from hpcdist.summary.report.sentences import (
+    cell_conclusions,
+    conclusion,
+    conclusions,
+    headline,
+    leading_run,
+    place_sentences,
+    remarks,
+)
 from hpcdist.summary.values import Group, RunSummary, Summary
-
-_MOST_RUNS = 20
-"""Most runs in a brief report: a page, and all of a small sweep with repeats."""
 
 
 class Topic(Enum):
@@ -64,8 +58,6 @@ class Section(NamedTuple):
     values: Sequence[Value] = ()
     """The values of settings that the runs differ in, best first."""
     remarks: Sequence[str] = ()
-    left_out: Sequence[str] = ()
-    """Names of the tables that are left out."""
     series: Mapping[str, Raw] = {}
     """Encoded curves of runs, by their directories."""
 
@@ -82,13 +74,9 @@ class Report(NamedTuple):
     """Sentences on what could not be read."""
 
 
-def make_report(summary: Summary, *, is_brief: bool = False) -> Report:
-    """Make the report, with every table.
-
-    With `is_brief` it has about a page: the answers, and the tables that they rest on.
-    """
-    sections = [_with_tables(each, is_brief=is_brief) for each in make_sections(summary)]
-    return Report(sections, summary.skipped)
+def make_report(summary: Summary) -> Report:
+    """Make the report, with every table."""
+    return Report([_with_tables(each) for each in make_sections(summary)], summary.skipped)
 
 
 def make_sections(summary: Summary) -> Iterator[Section]:
@@ -134,54 +122,28 @@ def make_sections(summary: Summary) -> Iterator[Section]:
         )
 
 
-def _with_tables(section: Section, *, is_brief: bool) -> Section:
-    """Fill in all tables, or those that the conclusion rests on: of many runs, then first those
-    that are not done."""
-    rows, groups, comparison = section.rows, section.groups, section.comparison
-    compared = [comparison] if comparison else groups
-    if is_brief:
-        by_need = sorted(rows, key=lambda row: row.run.state == "done")
-        rows = sorted(by_need[:_MOST_RUNS], key=lambda row: row.number)
-    # The groups that the conclusion is about, or all where each has one size only.
-    leading = next(([group] for group in compared if group.baseline), compared)
-    lossy = [group for group in leading if any(cell.largest for cell in group.cells)]
-    shares, others = (list(share_tables(some, section.rows)) for some in (lossy, compared))
-    states = {row.run.model_states for row in rows} - {None}
-    is_goal_asked = any(run.time_to_accuracy and run.time_to_accuracy.is_asked for _, run in rows)
-    has_phases = any(len(row.run.phase_s or {}) > 1 for row in rows)
-    is_told = bool(shares or comparison)
-    several = "where the time of other groups goes" if shares else "where the time goes"
-    tables: list[tuple[str, Topic, Iterable[Table[Any]], bool]] = [
-        ("values", Topic.SPEED, value_tables(section.values), True),
-        ("speed", Topic.SPEED, speed_tables(compared, section.rows), True),
-        ("runs", Topic.SPEED, [run_table(rows)], True),
-        ("measurements", Topic.MEASURED, _benchmarks(rows), True),
-        ("where the time goes", Topic.TIME, shares if is_brief else others, True),
-        (several, Topic.TIME, others[len(shares) :] if is_brief else [], False),
-        ("phases of a step", Topic.TIME, phase_tables(rows), has_phases and not is_told),
-        ("step times", Topic.LEARNING, step_tables(rows), not comparison),
-        ("time to accuracy", Topic.LEARNING, accuracy_tables(rows), is_goal_asked),
-        ("model states", Topic.RESOURCES, memory_tables(rows), len(states) > 1),
-        ("resources", Topic.RESOURCES, resource_tables(rows), False),
-    ]
-    topics: dict[Topic, list[Table[Any]]] = {topic: [] for topic in Topic}
-    left_out = []
-    for name, topic, made, is_answer in tables:
-        found = list(made)
-        if is_answer or not is_brief:
-            topics[topic] += found
-        elif found:
-            left_out.append(name)
-    if len(rows) < len(section.rows):
-        left_out.append(f"some runs of {rows[0].run.job}")
-    return section._replace(topics=topics, remarks=_remarks(section.rows), left_out=left_out)
+def _with_tables(section: Section) -> Section:
+    rows = section.rows
+    compared = [section.comparison] if section.comparison else section.groups
+    topics: dict[Topic, list[Table[Any]]] = {
+        Topic.SPEED: [
+            *value_tables(section.values),
+            *speed_tables(compared, rows),
+            run_table(rows),
+        ],
+        Topic.MEASURED: list(_benchmarks(rows)),
+        Topic.TIME: list(share_tables(compared, rows)),
+        Topic.LEARNING: list(step_tables(rows)),
+        Topic.RESOURCES: [*memory_tables(rows), *resource_tables(rows)],
+    }
+    return section._replace(topics=topics, remarks=_remarks(rows))
 
 
 def _remarks(rows: Sequence[Row]) -> list[str]:
     """Number the remarks; one that holds for several runs stands once."""
     numbers: dict[str, list[int]] = {}
     for row in rows:
-        for remark in dict.fromkeys(remarks(row.run, is_alone=len(rows) == 1)):
+        for remark in dict.fromkeys(map(shown, remarks(row.run, is_alone=len(rows) == 1))):
             numbers.setdefault(remark, []).append(row.number)
     return [f"#{format_ranges(runs)}: {remark}" for remark, runs in numbers.items()]
 

@@ -6,15 +6,18 @@ import sys
 from collections.abc import Iterable
 from typing import TextIO
 
+import msgspec
 from rich.console import Console
 from rich.text import Text
 
 from hpcdist.base import table
 from hpcdist.base.table import escape_markdown
-from hpcdist.base.text import harmless, shown
+from hpcdist.base.text import harmless, number_of, shown
 from hpcdist.summary.report.report import Report
 
 WIDTH_WITHOUT_TERMINAL = 120
+_MOST_ROWS = 40
+"""Rows of a table that are printed: of the runs of a large sweep, others are in files."""
 
 
 def make_console(file: TextIO | None = None) -> Console:
@@ -25,10 +28,9 @@ def make_console(file: TextIO | None = None) -> Console:
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print every section, then what could not be read, and what is not shown."""
+    """Print every section, of long tables the first rows, then what could not be read."""
     if not report.sections:
         say(console, "There is no run to summarize.", style="bold")
-    left_out: dict[str, None] = {}
     for section in report.sections:
         head = section.conclusions[:1]  # of a comparison's first variant alone there is none
         name = [f"comparison {shown(section.name)}"] if section.comparison else []
@@ -36,17 +38,16 @@ def print_report(report: Report, console: Console) -> None:
         say_each(console, section.conclusions[1:])
         console.print()
         for each in section.tables:
-            console.print(each)
+            console.print(msgspec.structs.replace(each, rows=each.rows[:_MOST_ROWS]))
+            if (more := len(each.rows) - _MOST_ROWS) > 0:
+                say(console, f"... and {number_of(more, 'row')} more: --csv and --html have all")
             console.print()
         say_each(console, section.remarks)
         if section.remarks:
             console.print()
-        left_out |= dict.fromkeys(section.left_out)
     if report.skipped:
         say(console, "What could not be read:", style="bold")
         say_each(console, report.skipped)
-    if left_out:
-        say(console, f"Not shown: {', '.join(left_out)}. With --details, all is shown.")
 
 
 def say(console: Console, text: str, style: str = "") -> None:

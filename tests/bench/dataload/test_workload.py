@@ -11,7 +11,7 @@ from PIL import Image
 from rich.console import Console
 
 from hpcdist.base.errors import JobError
-from hpcdist.job import load_job
+from hpcdist.job.load import load_job
 from hpcdist.job.spec import DataloadJob
 from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.workloads import load_workload

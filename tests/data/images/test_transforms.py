@@ -7,7 +7,7 @@ from pictures import picture
 
 from hpcdist.base.errors import JobError
 from hpcdist.data.images.transforms import PRESETS, build_transform, check_transform, try_transform
-from hpcdist.job import load_job
+from hpcdist.job.load import load_job
 from hpcdist.workloads import load_workload
 
 

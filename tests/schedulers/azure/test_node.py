@@ -10,7 +10,7 @@ from waiting import wait_for
 
 from hpcdist.cluster.load import LoadedProfile
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile
-from hpcdist.job import LoadedJob
+from hpcdist.job.load import LoadedJob
 from hpcdist.job.spec import Launch, Record, Resources, ScriptJob
 from hpcdist.runs.run import Run
 from hpcdist.schedulers import load_scheduler

@@ -9,7 +9,7 @@ from waiting import wait_for
 
 from hpcdist.base.files import shipped_folder
 from hpcdist.cluster.schedulers import SCHEDULERS
-from hpcdist.job import load_job
+from hpcdist.job.load import load_job
 from hpcdist.schedulers import load_scheduler, request
 from hpcdist.submission.plan import PlannedSubmission, plan_run
 from hpcdist.submission.submit import submit

@@ -1,9 +1,8 @@
-"""Pictures over time: loss and accuracy, and what a run used."""
+"""The picture of loss and accuracy over time."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +16,7 @@ from hpcdist.base.plotting import (
     shared_legend,
 )
 from hpcdist.job.goal import Goal
-from hpcdist.summary.figures.series import (
-    GPU_BUSY,
-    MOST_NODES,
-    Curve,
-    Learning,
-    UsageSeries,
-)
+from hpcdist.summary.figures.learning import Curve, Learning
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,21 +29,16 @@ _ACCURACY = "test accuracy (%)"
 _CURVES = {
     "loss": ("train_loss", "test_loss"),
     _ACCURACY: ("accuracy",),
-    "learning rate": ("learning_rate",),
 }
 """Curves by the label of their panel."""
-_THIN = ("train_loss", "learning_rate")
-"""Curves without markers."""
 
 
 def draw_learning(runs: Mapping[str, Sequence[Learning]], goal: Goal | None = None) -> Figure:
-    """Draw loss above accuracy, and above the learning rate where it varied, with the `goal` that
-    times are for; on the left against steps, on the right against time. Repeats are one line: their
-    mean, in a band from the least of them to the largest."""
+    """Draw loss above accuracy, with the `goal` that times are for; on the left against steps, on
+    the right against time. Repeats are one line: their mean, in a band from the least of them to
+    the largest."""
     every = [run for repeats in runs.values() for run in repeats]
-    panels = ["loss"]
-    panels += [_ACCURACY] if any(run.accuracy.values for run in every) else []
-    panels += ["learning rate"] if any(run.has_varied_rate for run in every) else []
+    panels = ["loss", _ACCURACY] if any(run.accuracy.values for run in every) else ["loss"]
     figure = new_figure(9, 1.4 + 2.6 * len(panels))
     grid = figure.subplots(len(panels), 2, squeeze=False, sharey="row", sharex="col")
     ends_s = [time_s for run in every for curve in run for time_s in curve.times_s[-1:]]
@@ -61,7 +49,7 @@ def draw_learning(runs: Mapping[str, Sequence[Learning]], goal: Goal | None = No
             for kind in _CURVES[panel]:
                 is_training = kind == "train_loss"
                 text = f"{name}: {'training' if is_training else 'test'}" if has_tests else name
-                thin = {"marker": "", "linewidth": 1} if kind in _THIN else {"markersize": 5}
+                thin = {"marker": "", "linewidth": 1} if is_training else {"markersize": 5}
                 curves = [getattr(run, kind) for run in repeats]
                 per = 0.01 if kind == "accuracy" else 1.0
                 _draw_repeats(row, curves, unit_s, per, **style | thin, label=label(text))
@@ -102,30 +90,3 @@ def _draw_repeats(
         if len(curves) > 1:
             ends = values.min(axis=0), values.max(axis=0)
             axes.fill_between(xs, *ends, color=style["color"], alpha=0.2, linewidth=0)
-
-
-def draw_usage(series: UsageSeries) -> Figure:
-    """Draw a panel for each quantity, with a line for each node, or the range of many."""
-    figure = new_figure(9, 1.5 + 1.7 * len(series.panels))
-    column = figure.subplots(len(series.panels), 1, squeeze=False, sharex=True)[:, 0]
-    lines_of_all = [line for lines in series.panels.values() for line in lines]
-    unit_s, unit = long_unit(max(line.times_s[-1] for line in lines_of_all))
-    for axes, (panel, lines) in zip(column, series.panels.items(), strict=True):
-        times = [[time_s / unit_s for time_s in line.times_s] for line in lines]
-        if series.num_nodes > MOST_NODES:
-            least, largest = lines
-            name = f"least to largest of {series.num_nodes} nodes"
-            band = {"color": LINES[0]["color"], "alpha": 0.4}
-            axes.fill_between(times[0], least.values, largest.values, label=name, **band)
-        else:
-            for line, own, style in zip(lines, times, LINES, strict=False):
-                every = max(1, len(own) // _MOST_MARKERS)
-                axes.plot(own, line.values, label=line.name, markevery=every, **style)
-        finish(axes, x="", y=panel)
-        values = [value for line in lines for value in line.values if not math.isnan(value)]
-        axes.set_ylim(0, 105 if panel == GPU_BUSY else 1.1 * max(values) or None)
-        axes.set_xlim(left=0)
-    column[-1].set_xlabel(f"time since the ranks began ({unit})")
-    if series.num_nodes > 1:
-        shared_legend(figure, list(column))
-    return figure

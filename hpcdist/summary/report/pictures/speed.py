@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_BARS = 24
 _KEPT: dict[str, Any] = {"color": "#009E73"}
 """The style of time that was not lost."""
 _TIMES = "#4C5B6B"
@@ -41,68 +40,50 @@ _LOG_FROM = 10.0
 
 
 def draw_scaling(cells: Sequence[Cell]) -> Figure:
-    """Draw the values of the table of sizes, for one group of several sizes, smallest first: speed
-    and speed-up against GPUs, with the ideal and the forecast."""
-    figure = new_figure(9, 4.2)
-    rate_axes, speed_axes = figure.subplots(1, 2, gridspec_kw={"wspace": 0.12})
-    rates = [(cell.num_gpus, cell.samples_per_s) for cell in cells if cell.samples_per_s]
-    speedups = [(cell.num_gpus, cell.speedup) for cell in cells[1:] if cell.speedup]
-    smallest, rate = rates[0]
-    forecast = next((cell.forecast.sizes for cell in cells if cell.forecast), [])
-    to_come = [(size.gpus, size.speedup) for size in forecast]
-    if forecast:  # it begins at the largest size that was measured
-        largest, measured = speedups[-1]
-        to_come.insert(0, (largest, Measure(mean=measured.mean)))
-    _draw_sizes(rate_axes, rates, [(gpus, times.times(rate.mean)) for gpus, times in to_come])
-    _draw_sizes(speed_axes, [(smallest, Measure(mean=1.0)), *speedups], to_come)
-    spread = " (± 95 % interval)" if any(rate.interval for _, rate in rates) else ""
-    x = "ranks on CPUs" if any(cell.num_cpus is not None for cell in cells) else "GPUs"
-    finish(rate_axes, x=x, y=f"samples/s{spread}")
-    finish(speed_axes, x=x, y=f"speed-up against {smallest}{spread}")
-    shared_legend(figure, [rate_axes])
-    return figure
-
-
-def _draw_sizes(
-    axes: Axes, points: Sequence[tuple[int, Measure]], to_come: Sequence[tuple[int, Measure]]
-) -> None:
-    """Draw measures and the forecast of them by GPUs; on logarithmic axes the ideal is a straight
-    line, and no size hides another."""
-    on_line = list({gpus: (gpus, one) for gpus, one in reversed(points)}.values())[::-1]
-    on_more_nodes = [point for point in points if point not in on_line]
-    smallest, first = on_line[0]
+    """Draw the speed-ups of the table of sizes, for one group of several sizes, smallest first,
+    with the ideal and the forecast; on logarithmic axes the ideal is a straight line, and no size
+    hides another."""
+    figure = new_figure(7, 4.2)
+    axes = figure.subplots()
+    smallest = cells[0].num_gpus
+    later = [(cell.num_gpus, cell.speedup) for cell in cells[1:] if cell.speedup]
+    points: list[tuple[int, Measure]] = [(smallest, Measure(mean=1.0)), *later]
+    to_come = [
+        (size.gpus, size.speedup) for cell in cells if cell.forecast for size in cell.forecast.sizes
+    ]
     ticks = sorted({gpus for gpus, _ in (*points, *to_come)})
-    ideal = [first.mean * gpus / smallest for gpus in ticks]
-    axes.plot(ticks, ideal, color="#888888", linestyle=":", label="ideal")
-    for of_style, style, name in (
-        (on_line, LINES[0], "measured"),
-        (on_more_nodes, LINES[1] | {"linestyle": "none"}, "the same number on more nodes"),
-    ):
-        means = [one.mean for _, one in of_style]
-        gpus = [size for size, _ in of_style]
-        if of_style:
-            bars = error_bars([one for _, one in of_style])
-            axes.errorbar(gpus, means, yerr=bars, capsize=4, label=name, **style)
-        for place in zip(gpus, means, strict=True):
-            text = f"{place[1]:.3g}" if place[1] < 1_000 else f"{place[1]:,.0f}"
-            align = "left" if of_style is on_line else "right"
-            shift = (6, -12) if align == "left" else (-6, 4)
-            axes.annotate(text, place, xytext=shift, textcoords="offset points", ha=align)
-    if to_come:
-        sizes = [gpus for gpus, _ in to_come]
-        means = [one.mean for _, one in to_come]
-        lows = [one.interval.low if one.interval else one.mean for _, one in to_come]
-        highs = [one.interval.high if one.interval else one.mean for _, one in to_come]
+    axes.plot(
+        ticks, [gpus / smallest for gpus in ticks], color="#888888", linestyle=":", label="ideal"
+    )
+    sizes, measures = zip(*points, strict=True)
+    means = [one.mean for one in measures]
+    # As many GPUs on more nodes are no step of the line.
+    style = LINES[0] if len({*sizes}) == len(sizes) else LINES[0] | {"linestyle": "none"}
+    axes.errorbar(sizes, means, yerr=error_bars(measures), capsize=4, label="measured", **style)
+    for place in zip(sizes, means, strict=True):
+        axes.annotate(f"{place[1]:.3g}", place, xytext=(6, -12), textcoords="offset points")
+    if to_come:  # it begins at the largest size that was measured
+        ends = [
+            (one.mean, one.interval.low, one.interval.high) if one.interval else (one.mean,) * 3
+            for _, one in to_come
+        ]
+        line, lows, highs = zip((means[-1],) * 3, *ends, strict=True)
+        gpus = [sizes[-1], *(size for size, _ in to_come)]
         style = LINES[0] | {"marker": "", "linestyle": "--"}
-        axes.plot(sizes, means, **style, label="forecast")
+        axes.plot(gpus, line, **style, label="forecast")
         band = {"color": style["color"], "alpha": 0.2, "linewidth": 0}
-        axes.fill_between(sizes, lows, highs, **band, label="its 95 % interval")
+        axes.fill_between(gpus, lows, highs, **band, label="its 95 % interval")
     axes.margins(x=0.25, y=0.15)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     plain_log_ticks(axes.yaxis)
     axes.set_xticks(list(ticks), [f"{count:,}" for count in ticks])
     axes.minorticks_off()
+    spread = " (± 95 % interval)" if any(one.interval for one in measures) else ""
+    x = "ranks on CPUs" if any(cell.num_cpus is not None for cell in cells) else "GPUs"
+    finish(axes, x=x, y=f"speed-up against {smallest}{spread}")
+    shared_legend(figure, [axes])
+    return figure
 
 
 def draw_bars(cells: Sequence[Cell], names: Sequence[str], *, y: str = "") -> Figure:
@@ -123,10 +104,7 @@ def draw_bars(cells: Sequence[Cell], names: Sequence[str], *, y: str = "") -> Fi
             if cell.lost:
                 _stack(axes, place, cell)
         axes.axvline(0, color="#666666", linewidth=0.8)
-        ideal = "computing, and all else"
-        if any(cell.against for cell in cells):
-            ideal = "not lost, and lost to; left of 0: gained"
-        finish(axes, x=f"share of all the time (%):\n{ideal}", y="")
+        finish(axes, x="share of all the time (%):\nnot lost, and lost to; left of 0: gained", y="")
     first = next(iter(all_axes.values()))
     first.set_ylabel(y)
     first.set_yticks(range(len(names)), names)
@@ -139,13 +117,9 @@ def _stack(axes: Axes, place: int, cell: Cell) -> None:
     """Draw a bar of what was kept and of the shares that can be seen, behind each other; shares
     that won time stand to the left of zero."""
     lost, kept, name = cell.lost or {}, cell.overall or 0.0, "not lost"
-    both = "computing and communication" if cell.computing_has_communication else ""
     labels = {share: LOOKS[share].label for share in SHARES}
-    labels[COMPUTING] = f"slower {both}" if both else labels[COMPUTING]
-    if not cell.against and cell.shares:
-        # Without another size, what is in no phase is neither computing for certain nor lost.
-        kept, lost = cell.shares[COMPUTING], cell.shares | {COMPUTING: 0.0}
-        name = both or "forward and backward"
+    if cell.computing_has_communication:
+        labels[COMPUTING] = "slower computing and communication"
     parts = [(name, kept, _KEPT)]
     parts += [
         (labels[share], lost[share], LOOKS[share].style)
@@ -203,13 +177,11 @@ def draw_values(values: Sequence[Value]) -> Figure:
     # Values of more settings than two have names of their own.
     are_few = len(keys) <= 2
     names = [value.settings[keys[0]] if are_few else value.name for value in values]
-    numbers = [_number(name) for name in names]
-    places = {
-        name: number for name, number in zip(names, numbers, strict=True) if number is not None
-    }
-    is_numeric = None not in numbers
-    if not is_numeric:
-        places = dict(zip(dict.fromkeys(names), itertools.count(0.0)))
+    is_numeric = True
+    try:
+        places = {name: float(name) for name in names}
+    except ValueError:
+        is_numeric, places = False, dict(zip(dict.fromkeys(names), itertools.count(0.0)))
     lines: dict[str, list[tuple[float, Measure]]] = {}
     for name, value in zip(names, values, strict=True):
         second = f"{label(keys[1])}: {label(value.settings[keys[1]])}" if len(keys) == 2 else ""
@@ -238,10 +210,3 @@ def draw_values(values: Sequence[Value]) -> Figure:
     if len(lines) > 1:
         shared_legend(figure, [axes])
     return figure
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
