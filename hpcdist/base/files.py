@@ -111,9 +111,9 @@ def write_once(path: Path, content: str, *, reserve: Path | None = None) -> bool
         os.link(aside, path)
     except FileExistsError:
         return False
-    except OSError:  # a file system without hard links: who makes the claim has won
+    except OSError:  # a file system without hard links: who makes it, empty for a moment, has won
         try:
-            os.close(os.open(_claim_of(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE))
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE))
         except FileExistsError:
             return False
         os.replace(aside, path)
@@ -134,16 +134,6 @@ def _write_over(reserve: Path, aside: Path, data: bytes) -> bool:
         aside.unlink(missing_ok=True)
         return False
     return True
-
-
-def remove_once_written(path: Path) -> None:
-    """Remove a file of `write_once`, which may be written once more from then on."""
-    path.unlink(missing_ok=True)
-    _claim_of(path).unlink(missing_ok=True)
-
-
-def _claim_of(path: Path) -> Path:
-    return path.with_name(f".{path.name}.claimed")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -173,15 +163,9 @@ def open_regular(path: str | Path, *, most_bytes: float, flags: int = 0) -> File
     return open(descriptor, "rb", buffering=0)
 
 
-_KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-
-
 def _check_regular(path: str | Path, status: os.stat_result, most_bytes: float) -> None:
     if not stat.S_ISREG(status.st_mode):
-        if stat.S_ISDIR(status.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a device")
-        raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     if status.st_size > most_bytes:
         sizes = f"{show_bytes(status.st_size)}, and no more than {show_bytes(most_bytes)} are read"
         raise OSError(errno.EFBIG, f"it has {sizes}", str(path))
@@ -246,14 +230,6 @@ def first_entries(
     return listed
 
 
-def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is a folder, or a link that leads to one."""
-    try:
-        return entry.is_dir()
-    except OSError:  # a link that leads to itself
-        return False
-
-
 _Kind = TypeVar("_Kind")
 
 
@@ -274,21 +250,23 @@ def load_json(path: Path) -> Any:
 
 def parse_json(content: bytes) -> Any:
     """Parse as the standard library does, or raise ValueError. What msgspec takes, it takes alike,
-    in an eighth of the time: Infinity, half of a pair of surrogates and all that is torn are left
-    to the other."""
+    in an eighth of the time: Infinity, names that are not UTF-8 and all that is torn are left to
+    the other."""
     try:
         try:
             value = msgspec.json.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError):
             value = json.loads(content.decode(), parse_float=_finite, parse_constant=_finite)
-        is_odd = content.count(b"[") + content.count(b"{") > _MOST_DEPTH
-        return _checked(value) if is_odd or _SURROGATE_ESCAPE.search(content) else value
-    except UnicodeDecodeError:
+            json.dumps(value, ensure_ascii=False).encode(errors="surrogateescape")
+        if content.count(b"[") + content.count(b"{") > _MOST_DEPTH:
+            _check_depth(value)
+    except UnicodeError:
         raise ValueError("it is not UTF-8 text") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"it is torn, or not JSON: {error}") from None
     except RecursionError:
         raise ValueError(f"it is nested more than {_MOST_DEPTH} levels deep") from None
+    return value
 
 
 def _finite(text: str) -> float | None:
@@ -296,16 +274,12 @@ def _finite(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _checked(value: Any, depth: int = 0) -> Any:
-    """Return the value with a mark in place of what is no character; RecursionError where it is
-    nested too deep."""
+def _check_depth(value: Any, depth: int = 0) -> None:
     if depth > _MOST_DEPTH:
         raise RecursionError
-    if isinstance(value, str):
-        return _NO_TEXT.sub("\ufffd", value)
-    if isinstance(value, dict):
-        return {_checked(key): _checked(inner, depth + 1) for key, inner in value.items()}
-    return [_checked(inner, depth + 1) for inner in value] if isinstance(value, list) else value
+    for inner in value.values() if isinstance(value, dict) else value:
+        if isinstance(inner, dict | list):
+            _check_depth(inner, depth + 1)
 
 
 def read_as(path: Path, kind: type[_Kind]) -> _Kind | None:
@@ -340,11 +314,6 @@ def why_unreadable(path: Path, kind: Any = dict[str, Any]) -> str | None:
     except ValueError as error:
         return str(error)
     return None
-
-
-_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
-_NO_TEXT = re.compile("[\ud800-\udc7f\udd00-\udfff]")
-"""Surrogates that no name of a file has: no encoder takes them."""
 
 
 def convert(value: Any, kind: type[_Kind]) -> _Kind:

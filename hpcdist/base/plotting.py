@@ -4,8 +4,6 @@ page.
 Colours are those of Okabe and Ito, which people with any colour vision can tell apart. Markers,
 lines and hatches repeat them for prints without colours. matplotlib is imported where it is used,
 and no window system is.
-
-A figure is laid out once, and then becomes a PNG and an SVG.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from hpcdist.base.statistics import Interval, Measure
 from hpcdist.base.text import shown
@@ -38,10 +36,8 @@ _TITLE_WIDTH = 12
 
 INK = "#010203"
 """A colour that nothing else has, black to the eye: a page puts its own in its place."""
-_WHITE = '<rect width="100%" height="100%" fill="#ffffff"/>'
-_METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 _SVG_DPI = 72
-_NO_SEPARATE_LINES = re.compile(r"(?<=>)\s*\n\s*(?=<)")
+_BETWEEN_ELEMENTS = re.compile(rb"<metadata>.*?</metadata>|(?<=>)\s*\n\s*(?=<)", re.DOTALL)
 
 PLAIN_NUMBERS = "{x:,.10g}"
 """Format of the ticks of logarithmic axes, which are powers of ten by default."""
@@ -71,22 +67,6 @@ class Picture(NamedTuple):
     """The tables that it belongs to."""
     runs: Sequence[str] = ()
     """Ids of the runs of a benchmark that it draws."""
-
-
-class Drawing(NamedTuple):
-    """A picture that is drawn."""
-
-    picture: Picture
-    png: bytes
-    """Empty where it is not wanted."""
-    svg: str
-    """With INK for texts and axes, and without a background; empty where it is not wanted."""
-
-    @property
-    def svg_file(self) -> str:
-        """The SVG as a file of its own, on white."""
-        at = self.svg.index(">", self.svg.index("<svg")) + 1
-        return f"{self.svg[:at]}{_WHITE}{self.svg[at:]}"
 
 
 T = TypeVar("T")
@@ -123,50 +103,17 @@ def drawing(ink: str = INK) -> Iterator[None]:
         yield
 
 
-def render(picture: Picture, *, with_png: bool = True, with_svg: bool = True) -> Drawing:
-    """Draw a picture in every form that is wanted."""
+def render(picture: Picture, form: Literal["png", "svg"]) -> bytes:
+    """Draw a picture: on white, or as an SVG with INK for texts and axes and no background."""
     with drawing():
-        figure = picture.draw()
+        figure, file = picture.draw(), io.BytesIO()
         title(figure, picture.title)
-        _lay_out(figure)
-        png = _to_png(figure) if with_png else b""
-        svg = _to_svg(figure) if with_svg else ""
-    return Drawing(picture, png, svg)
-
-
-def _lay_out(figure: Figure) -> None:
-    """Fix the places of all parts: every form would find them anew, which takes as long as to draw
-    them."""
-    engine = figure.get_layout_engine()
-    if engine is not None:
-        engine.execute(figure)
-        figure.set_layout_engine("none")
-
-
-# Both call the canvas itself: Figure.savefig draws everything twice, for parts that lie outside.
-
-
-def _to_png(figure: Figure) -> bytes:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    file = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(file)  # type: ignore[no-untyped-call]
-    return file.getvalue()
-
-
-def _to_svg(figure: Figure) -> str:
-    """Return an SVG without a background."""
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
-    figure.patch.set_visible(False)
-    for axes in figure.axes:
-        axes.patch.set_visible(False)
-    figure.set_dpi(_SVG_DPI)
-    file = io.BytesIO()
-    FigureCanvasSVG(figure).print_svg(  # type: ignore[no-untyped-call]
-        file, metadata={"Date": None}
-    )
-    return _NO_SEPARATE_LINES.sub("", _METADATA.sub("", file.getvalue().decode()))
+        if form == "png":
+            figure.savefig(file, format=form)
+            return file.getvalue()
+        figure.set_dpi(_SVG_DPI)
+        figure.savefig(file, format=form, transparent=True, metadata={"Date": None})
+    return _BETWEEN_ELEMENTS.sub(b"", file.getvalue())
 
 
 def title(figure: Figure, *lines: str) -> None:
@@ -178,13 +125,9 @@ def title(figure: Figure, *lines: str) -> None:
 
 def new_figure(width_in: float, height_in: float) -> Figure:
     """Return an empty figure that needs no window."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # As fine as it is saved, so that texts are measured once.
-    figure = Figure(figsize=(width_in, height_in), layout="constrained", dpi=_DPI)
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(width_in, height_in), layout="constrained", dpi=_DPI)
 
 
 def label(text: str) -> str:
@@ -201,12 +144,6 @@ def finish(axes: Axes, *, x: str, y: str) -> None:
     axes.set_ylabel(y)
     axes.grid(visible=True, alpha=0.3)
     axes.set_axisbelow(True)
-
-
-def counts_axis(axes: Axes, counts: Sequence[int]) -> None:
-    """Make these counts the ticks of the x axis."""
-    axes.set_xticks(list(counts), [f"{count:,}" for count in counts])
-    axes.minorticks_off()
 
 
 def shared_legend(

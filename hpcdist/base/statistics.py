@@ -94,7 +94,8 @@ class Ratio(Measure, frozen=True, kw_only=True):
 
 def measure(values: Sequence[float], *, over: Over = "runs") -> Measure:
     """Summarize one value or more, each of which counts alike."""
-    return spread_measure(mean(values), standard_deviation(values), len(values), over=over)
+    sd = weighted_standard_deviation([(value, 1.0) for value in values])
+    return spread_measure(mean(values), sd, len(values), over=over)
 
 
 def spread_measure(
@@ -185,11 +186,6 @@ def mean(values: Iterable[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def standard_deviation(values: Sequence[float]) -> float | None:
-    """Return the standard deviation of a sample (n - 1); None of fewer than two values."""
-    return weighted_standard_deviation([(value, 1.0) for value in values])
-
-
 def weighted_standard_deviation(weighted: Sequence[tuple[float, float]]) -> float | None:
     """Return the standard deviation of (value, weight) pairs; with equal weights that of a sample
     (n - 1), and None of fewer than two."""
@@ -238,12 +234,6 @@ def ratios_of_all(measures: Sequence[Measure]) -> dict[tuple[int, int], Ratio]:
         judged = ratios([(measures[one], measures[other]) for one, other in places])
         found |= dict(zip(places, judged, strict=True))
     return found
-
-
-def lower_median(values: Iterable[float]) -> float:
-    """Return the median; of an even number of values the lower of the middle two."""
-    ordered = sorted(values)
-    return ordered[(len(ordered) - 1) // 2]
 
 
 @functools.cache  # the same few numbers of runs and windows come again and again

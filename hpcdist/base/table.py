@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -90,31 +89,18 @@ def percent(decimals: int = 0) -> Format:
     return lambda values: [format_percent(value, decimals) for value in values]
 
 
-def mean_sd(decimals: int | None = None, *, per: float = 1.0) -> Format:
-    """Format means and standard deviations: `12.3 ± 0.4`."""
-    return _means(lambda value: value.sd, decimals, per)
-
-
-def mean_interval(decimals: int | None = None, *, per: float = 1.0) -> Format:
+def mean_interval(decimals: int | None = None) -> Format:
     """Format means and half their intervals, which are as wide to both sides: `12.3 ± 0.4`."""
-    return _means(
-        lambda value: value.interval and (value.interval.high - value.interval.low) / 2,
-        decimals,
-        per,
-    )
 
-
-def _means(spread_of: Callable[[Any], float | None], decimals: int | None, per: float) -> Format:
     def texts(values: Sequence[Any]) -> list[str]:
-        places = decimals_for([value.mean / per for value in values])
-        places = places if decimals is None else decimals
-        shown = []
-        for value in values:
-            text, spread = format_number(value.mean / per, places), spread_of(value)
-            shown.append(
-                text if spread is None else f"{text} ± {format_number(spread / per, places)}"
-            )
-        return shown
+        means = [value.mean for value in values]
+        places = decimals_for(means) if decimals is None else decimals
+        ends = [value.interval for value in values]
+        halves = [end and format_number((end.high - end.low) / 2, places) for end in ends]
+        texts = [format_number(mean, places) for mean in means]
+        return [
+            f"{text} ± {half}" if half else text for text, half in zip(texts, halves, strict=True)
+        ]
 
     return texts
 
@@ -130,8 +116,6 @@ class Column(Struct, Generic[Row], frozen=True):
     """Turns values into text; a value that is text stands as it is in any column."""
     unit: str = ""
     align: Literal["left", "right"] = "right"
-    sort: Callable[[Any], float | str | None] | None = None
-    """Return what a value is sorted by; by default itself, its mean, or the first of a tuple."""
     style: Callable[[Any], str] | None = None
     """Return the style of a value on a terminal, which is its class on a page."""
     is_marked: Callable[[Row], bool] | None = None
@@ -163,7 +147,7 @@ class Column(Struct, Generic[Row], frozen=True):
                 continue
             text = shown(value) if isinstance(value, str) else next(formatted)
             text += " *" if self.is_marked and self.is_marked(row) else ""
-            key = self.sort(value) if self.sort else _sort_value(value)
+            key = _sort_value(value)
             cells.append(Cell(text, "" if key is None else str(key), style))
         return cells
 
@@ -207,97 +191,54 @@ class Table(Struct, Generic[Row], frozen=True):
 
         if self.caption:
             yield Text(harmless(self.caption))
-        headers = [[line.rstrip() for line in each.title.split("\n")] for each in self.columns]
-        rows = self.cells()
-        for number, band in enumerate(self._bands(headers, rows, options.max_width)):
+        titles = [[line.rstrip() for line in each.title.split("\n")] for each in self.columns]
+        height = max(map(len, titles), default=0)
+        # The last lines of headers stand beside each other.
+        headers = [[""] * (height - len(lines)) + lines for lines in titles]
+        above = [[Cell(text, "", "dim") for text in line] for line in zip(*headers, strict=True)]
+        rows = [*above, *self.cells()]
+        for number, band in enumerate(_bands(rows, options.max_width)):
             if number:
                 yield Segment.line()
-            yield from self._band_lines(console, band, headers, rows)
+            for row in rows:
+                yield from self._line(console, row, band)
         if self.footnote:
             yield Text(harmless(self.footnote))
 
-    def _bands(
-        self, headers: Sequence[Sequence[str]], rows: Sequence[Sequence[Cell]], max_width: int
-    ) -> list[dict[int, int]]:
-        """Return the widths of the columns that stand beside each other, by their places.
-
-        Where a line is too wide, texts are wrapped between words; where that is not enough, the
-        columns that do not fit follow below, beside the first column once more. rich would lay out
-        and crop every cell by itself, which takes about half a millisecond for each row, and fold
-        words.
-        """
-        texts = [
-            [*header, *(row[place].text for row in rows)] for place, header in enumerate(headers)
-        ]
-        full = {place: max(map(_width, each)) for place, each in enumerate(texts)}
-        if _whole_width(full.values()) <= max_width:
-            return [full]
-        least = {  # numbers are not wrapped
-            place: full[place]
-            if column.align == "right"
-            else max((_width(word) for text in texts[place] for word in text.split()), default=0)
-            for place, column in enumerate(self.columns)
-        }
-        first = min(least[0], max_width // 2)
-        bands = [{0: first}]
-        for place, width in [*least.items()][1:]:
-            if len(bands[-1]) > 1 and _whole_width([*bands[-1].values(), width]) > max_width:
-                bands.append({0: first})
-            # A word that is wider than the line stands beside the first column, broken.
-            bands[-1][place] = min(width, max_width - _GAP - first)
-        for band in bands:  # columns of texts get what is left of the line, the first ones first
-            for place, width in band.items():
-                free = max_width - _whole_width(band.values())
-                band[place] = width + max(0, min(free, full[place] - width))
-        return bands
-
-    def _band_lines(
-        self,
-        console: Console,
-        band: Mapping[int, int],
-        headers: Sequence[Sequence[str]],
-        rows: Sequence[Sequence[Cell]],
+    def _line(
+        self, console: Console, row: Sequence[Cell], band: Mapping[int, int]
     ) -> Iterator[Segment]:
-        """Yield lines with cells below each other; only a whole cell can have a style."""
+        """Yield the cells of one row beside each other, without blanks at the end."""
         from rich.segment import Segment
 
-        height = max((len(headers[place]) for place in band), default=0)
-        # The last lines of headers stand beside each other.
-        above = [
-            [Cell(text, "", "dim") for text in [""] * (height - len(header)) + [*header]]
-            for header in (headers[place] for place in band)
-        ]
-        wrapped = ([_wrapped(row[place], width) for place, width in band.items()] for row in rows)
-        for entry in itertools.chain([above], wrapped):
-            for cells in itertools.zip_longest(*entry, fillvalue=Cell("", "")):
-                line: list[Segment] = []
-                for cell, (place, width) in zip(cells, band.items(), strict=True):
-                    blanks = " " * (width - _width(cell.text))
-                    is_right = self.columns[place].align == "right"
-                    text = blanks + cell.text if is_right else cell.text + blanks
-                    style = console.get_style(cell.style) if cell.style else None
-                    line += [Segment(text, style), Segment(" " * _GAP)]
-                while line and not line[-1].text.strip():
-                    line.pop()
-                yield from line[:-1]
-                yield from (Segment(last.text.rstrip(), last.style) for last in line[-1:])
-                yield Segment.line()
+        parts: list[tuple[str, str]] = []
+        for place, width in band.items():
+            cell, is_right = row[place], self.columns[place].align == "right"
+            blanks = " " * (width - _width(cell.text))
+            text = blanks + cell.text if is_right else cell.text + blanks
+            parts += [(text, cell.style), (" " * _GAP, "")]
+        while parts and not parts[-1][0].strip():
+            parts.pop()
+        for text, style in [*parts[:-1], *((text.rstrip(), style) for text, style in parts[-1:])]:
+            yield Segment(text, console.get_style(style) if style else None)
+        yield Segment.line()
 
 
-def _wrapped(cell: Cell, width: int) -> list[Cell]:
-    """Return the lines of a cell; only a word that is wider than the column is broken."""
-    if _width(cell.text) <= width:
-        return [cell]
-    from rich.console import Console
-    from rich.text import Text
+def _bands(rows: Sequence[Sequence[Cell]], max_width: int) -> list[dict[int, int]]:
+    """Return the widths of the columns that stand beside each other, by their places: those that
+    do not fit follow below, beside the first column once more.
 
-    lines = Text(cell.text).wrap(Console(width=width), width, overflow="fold")
-    return [cell._replace(text=line.plain.rstrip()) for line in lines]
-
-
-def _whole_width(widths: Iterable[int]) -> int:
-    each = list(widths)
-    return sum(each) + _GAP * (len(each) - 1)
+    rich would lay out and crop every cell by itself, which takes about half a millisecond for each
+    row, and fold words.
+    """
+    widths = [max(_width(cell.text) for cell in cells) for cells in zip(*rows, strict=True)]
+    bands = [dict(enumerate(widths[:1]))]
+    for place, width in enumerate(widths[1:], start=1):
+        band = bands[-1]
+        if len(band) > 1 and sum(band.values()) + _GAP * len(band) + width > max_width:
+            bands.append({0: widths[0]})
+        bands[-1][place] = width
+    return bands
 
 
 def _width(text: str) -> int:
@@ -329,16 +270,14 @@ def escape_markdown(text: str) -> str:
 
 def to_csv(table: Table[Any]) -> str:
     """Return the headers and values as CSV: numbers are not rounded, unknown values are empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
     writer.writerow([column.header for column in table.columns])
     for row in table.rows:
         cells = [column.value(row) for column in table.columns]
-        writer.writerow([_harmless(cell) if isinstance(cell, str) else cell for cell in cells])
-    return text.getvalue()
-
-
-def _harmless(text: str) -> str:
-    """Text stands on one line; a spreadsheet must not take a name for a formula."""
-    line = shown(text)
-    return f"'{line}" if line.startswith(_FORMULA) else line
+        texts = [shown(cell) if isinstance(cell, str) else cell for cell in cells]
+        # A spreadsheet must not take a name for a formula.
+        is_formula = [isinstance(text, str) and text.startswith(_FORMULA) for text in texts]
+        pairs = zip(texts, is_formula, strict=True)
+        writer.writerow([f"'{text}" if is_one else text for text, is_one in pairs])
+    return file.getvalue()

@@ -33,9 +33,9 @@ from hpcdist.base.statistics import (
     Ratio,
     in_blocks,
     mean,
+    measure,
     ratios,
     spread_measure,
-    standard_deviation,
 )
 from hpcdist.base.table import Column, Format, Table, count, each, number
 from hpcdist.base.text import (
@@ -196,7 +196,7 @@ def timed_cell(
         keys=dict(keys),
         repeats=len(times_s),
         mean_time_s=mean_s,
-        sd_time_s=standard_deviation(blocks),
+        sd_time_s=measure(blocks).sd,
         **{"rate": amount / mean_s, **fields},
     )
 
@@ -318,7 +318,6 @@ def _figure_columns(table: CellTable, rows: Sequence[TimedCell]) -> Iterator[Col
         lambda cell: cell.time_s if cell.mean_time_s else cell.note,
         each(time),
         unit=unit,
-        sort=lambda value: getattr(value, "mean", None),
     )
     yield _column(table.rate, lambda cell: cell.rate)
     for name in dict.fromkeys(name for cell in rows for name in cell.more):

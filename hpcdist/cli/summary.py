@@ -44,7 +44,7 @@ def _goal(_context: click.Context, _option: click.Parameter, text: str | None) -
 @click.option("--csv", metavar="FILE", help="Write one line per run to this CSV file; - is stdout.")
 @click.option("--markdown", metavar="FILE", help="Write the tables as Markdown; - is stdout.")
 @click.option("--html", metavar="FILE", help="Write one HTML page, to send to others.")
-@click.option("--plot", metavar="DIR", help="Draw pictures into this folder: PNG, SVG.")
+@click.option("--plot", metavar="DIR", help="Draw pictures into this folder, as PNG.")
 @click.option(
     "--goal",
     metavar="KEY=VALUE",
@@ -113,30 +113,21 @@ def summary(
 
 
 def _write(result: Summary, wanted: Mapping[str, str], plot: str | None) -> None:
-    """Write each form of the summary into its file, and the pictures that the page, the folder or
-    both are to have."""
+    """Write each form of the summary into its file, and the pictures into their folder."""
     from hpcdist.summary import to_json
-    from hpcdist.summary.report import csv, report, text
-    from hpcdist.summary.writing import write_output
+    from hpcdist.summary.report import csv, page, report, text
+    from hpcdist.summary.writing import draw_pictures, write_output
 
-    page = ""
-    if "html" in wanted or plot is not None:
-        from hpcdist.summary.report.page import to_html
-        from hpcdist.summary.writing import draw_pictures
-
-        made = report.make_report(result)
-        drawn = draw_pictures(made.sections, None if plot is None else Path(plot))
-        number = sum(map(len, drawn.values()))
-        if plot is not None and number:
-            note(f"{number_of(number, 'picture')}, each as PNG and SVG, are in {plot}")
-        elif plot is not None:
-            note(f"there is nothing to draw yet, so {plot} has no pictures")
-        page = to_html(made, drawn) if "html" in wanted else ""
+    make_report = functools.cache(lambda: report.make_report(result))
+    if plot is not None:
+        number = len(draw_pictures(make_report().sections, Path(plot)))
+        nothing = f"there is nothing to draw yet, so {plot} has no pictures"
+        note(f"{number_of(number, 'picture')}, as PNG: {plot}" if number else nothing)
     texts = {
         "json": lambda: files.to_json(to_json(result)),
         "csv": lambda: csv.to_csv(result),
-        "markdown": lambda: text.to_markdown(report.make_report(result)),
-        "html": lambda: page,
+        "markdown": lambda: text.to_markdown(make_report()),
+        "html": lambda: page.to_html(make_report()),
     }
     for form, file in wanted.items():
         if file == "-":

@@ -288,7 +288,7 @@ def all_runs(runs: Path) -> list[Run]:
             f"{runs}: the runs cannot be read: {error.strerror}", hint=_ANOTHER
         ) from None
     found = []
-    for entry in filter(files.is_folder, entries):
+    for entry in filter(os.path.isdir, entries):
         if entry.name.startswith("."):  # no run's name does, see `slug`
             continue
         run = Run(Path(entry.path))

@@ -119,7 +119,7 @@ def owner_of(folder: Path, place: int) -> str | None:
 def leave_to_another(folder: Path, place: int, job_id: str) -> None:
     """Take the claim of this job back, before another one is submitted in its place."""
     if owner_of(folder, place) == job_id:
-        files.remove_once_written(claim_file(folder, place))
+        claim_file(folder, place).unlink(missing_ok=True)
 
 
 def claim_file(folder: Path, place: int) -> Path:

@@ -191,7 +191,7 @@ def _reopened(run: Run, verdict: Verdict) -> Iterator[None]:
             last = run.read_attempt_verdict(attempt) or verdict
             run.write_attempt_verdict(msgspec.structs.replace(last, attempt=attempt, resumed=True))
         for path in ends:
-            files.remove_once_written(path)
+            path.unlink(missing_ok=True)
         yield
     except SubmissionUnclearError:
         shutil.rmtree(aside, ignore_errors=True)

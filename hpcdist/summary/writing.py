@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,13 +16,7 @@ from hpcdist.runs.run import Run
 from hpcdist.summary import print_summary, summarize, to_json
 
 if TYPE_CHECKING:
-    from hpcdist.base.plotting import Drawing
     from hpcdist.summary.report.report import Section
-
-    Drawn = Mapping[int, Sequence[Drawing]]
-    """By the index of the section."""
-
-PICTURE_FORMS = ("png", "svg")
 
 
 def write_summary(runs: Sequence[Run], folder: Path) -> str:
@@ -38,34 +31,23 @@ def write_summary(runs: Sequence[Run], folder: Path) -> str:
     return text.getvalue()
 
 
-def draw_pictures(
-    sections: Sequence[Section],
-    folder: Path | None = None,
-) -> Drawn:
-    """Draw all pictures of the sections once; write them into the folder, which is made, if there
-    is one.
+def draw_pictures(sections: Sequence[Section], folder: Path) -> list[Path]:
+    """Draw all pictures of the sections into the folder, which is made.
 
     Raises UserError where the folder cannot be written.
     """
     from hpcdist.base.plotting import render
     from hpcdist.summary.report.pictures.catalogue import find_pictures
 
-    drawn: dict[int, list[Drawing]] = defaultdict(list)
-    found = list(find_pictures(sections))
+    written = []
     try:
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-        for index, picture in track(found, "drawing"):
-            drawing = render(picture, with_png=folder is not None)
-            contents = {"png": drawing.png, "svg": drawing.svg_file.encode()}
-            if folder is not None:
-                for form in PICTURE_FORMS:
-                    path = folder / f"{picture.name}.{form}"
-                    files.write_whole(path, contents[form], mode=files.USUAL_FILE)
-            drawn[index].append(drawing._replace(png=b""))
+        folder.mkdir(parents=True, exist_ok=True)
+        for _, picture in track(list(find_pictures(sections)), "drawing"):
+            written.append(folder / f"{picture.name}.png")
+            files.write_whole(written[-1], render(picture, "png"), mode=files.USUAL_FILE)
     except OSError as error:
-        raise cannot_write_output(folder or Path(), error, what="pictures") from None
-    return drawn
+        raise cannot_write_output(folder, error, what="pictures") from None
+    return written
 
 
 def write_output(path: Path, text: str, *, what: str) -> None:

@@ -115,10 +115,9 @@ def test_each_agent_on_a_machine_samples_its_own_ranks_only(launch, write_script
 def test_a_run_too_short_for_samples_tells_what_it_had(launch, write_script):
     launched = launch(write_script("pass"))
     assert launched.verdict().kind == "done"
-    begin, windows = usage(launched.run)
+    _, windows = usage(launched.run)
     assert windows == []
-    found = summarize([launched.run], {}).runs[0]
-    assert (found.usage, found.cost.num_cpus) == (None, begin["num_cpus"])
+    assert summarize([launched.run], {}).runs[0].usage is None
 
 
 def test_nothing_is_sampled_where_that_is_off(launch, write_script):

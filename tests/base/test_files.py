@@ -68,9 +68,9 @@ def test_names_that_are_not_utf8_survive_as_json_and_as_text(tmp_path):
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (os.mkfifo, "it is a pipe, not a regular file"),
-        (lambda path: path.symlink_to("/dev/zero"), "it is a device, not a regular file"),
-        (Path.mkdir, "Is a directory"),
+        (os.mkfifo, "it is not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "it is not a regular file"),
+        (Path.mkdir, "it is not a regular file"),
         (
             lambda path: (path.touch(), os.truncate(path, 2_000_000_000)),
             "it has 2 GB, and no more than 1 MB are read",

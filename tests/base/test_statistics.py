@@ -14,14 +14,12 @@ from hpcdist.base.statistics import (
     differs,
     holm,
     in_blocks,
-    lower_median,
     measure,
     quantile,
     ratio,
     ratios,
     ratios_of_all,
     spread_measure,
-    standard_deviation,
     two_sided,
     weighted_standard_deviation,
 )
@@ -144,11 +142,10 @@ def test_the_interval_of_a_mean_is_known_from_two_values_on():
 def test_spreads_and_medians_are_those_of_the_standard_library():
     rng = random.Random(3)
     values = [rng.uniform(1, 9) for _ in range(17)]
-    assert standard_deviation(values) == pytest.approx(statistics.stdev(values))
+    assert measure(values).sd == pytest.approx(statistics.stdev(values))
     equal = [(value, 0.3) for value in values]
     assert weighted_standard_deviation(equal) == pytest.approx(statistics.stdev(values))
     assert weighted_standard_deviation(equal[:1]) is None
-    assert lower_median(values[:8]) == statistics.median_low(values[:8])
 
 
 def test_values_beyond_any_measurement_are_compared_without_an_error() -> None:

@@ -12,7 +12,6 @@ from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
 from hpcdist.summary.report.page import to_html
 from hpcdist.summary.report.report import make_report
-from hpcdist.summary.writing import draw_pictures
 
 EVIL = "<script>document.title='evil'</script><img src=x onerror=\"document.title='evil'\">"
 FAILED = Verdict(
@@ -80,7 +79,7 @@ def page(make_run_in, events, tmp_path_factory):
 
 def page_of(runs):
     report = make_report(summarize(runs, {}))
-    return to_html(report, draw_pictures(report.sections))
+    return to_html(report)
 
 
 def show(browser, page, *, width=DESKTOP, scheme="light"):

@@ -101,7 +101,7 @@ def test_an_event_file_that_cannot_be_read_is_told(stepped_run):
     stepped_run.event_file(1).mkdir()
     summary = summarize([stepped_run], {})
     assert summary.skipped == [
-        f"{stepped_run.event_file(1)}: skipped, it cannot be read: Is a directory"
+        f"{stepped_run.event_file(1)}: skipped, it cannot be read: it is not a regular file"
     ]
 
 

@@ -17,13 +17,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from statistics import median_low
 
 from hpcdist.base.statistics import (
     CONFIDENCE,
     LARGEST_EXPONENT,
     Interval,
     Measure,
-    lower_median,
     mean,
     quantile,
 )
@@ -71,7 +71,7 @@ def make_forecast(runs: Sequence[RunFigures], scaling: Scaling | None) -> Foreca
     weights, (xx, xy, yy), variance = law
     # By the windows of runs: a fit cannot be surer than its points.
     rates = [run.samples_per_s for run in runs if run.samples_per_s]
-    within = lower_median(
+    within = median_low(
         rate.sd**2 / rate.count / rate.mean**2 if rate.sd and rate.count else 0.0 for rate in rates
     )
     variance = max(variance, _LEAST_ERROR**2, within)

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from operator import mul
+from statistics import median_low
 
 import msgspec
 
-from hpcdist.base.statistics import lower_median, mean
+from hpcdist.base.statistics import mean
 from hpcdist.summary.figures.rank import RankFigures
 from hpcdist.summary.figures.stragglers import Place, Stretch, cut, find_straggler, rotating_s
 from hpcdist.summary.figures.timeline import Attempt
@@ -159,7 +160,7 @@ def _slow_phase(straggler: Straggler, ranks: Sequence[RankFigures]) -> str | Non
         for phase in own.totals.phases_s.keys() - {COMMUNICATION_PHASE}:
             times[phase][is_slow].append(own.totals.phases_s[phase] / own.totals.steps)
     longer_s = {
-        phase: mean(slow_s) - (lower_median(others_s) if others_s else 0.0)
+        phase: mean(slow_s) - (median_low(others_s) if others_s else 0.0)
         for phase, (others_s, slow_s) in times.items()
         if slow_s
     }

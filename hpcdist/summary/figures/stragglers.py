@@ -13,9 +13,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from operator import truediv
+from statistics import median_low
 from typing import NamedTuple
 
-from hpcdist.base.statistics import lower_median, mean
+from hpcdist.base.statistics import mean
 from hpcdist.base.text import listed
 from hpcdist.summary.figures import timing
 from hpcdist.summary.figures.rank import RankFigures
@@ -110,7 +111,7 @@ def find_straggler(
             others = [index for index in everyone if index not in own] if is_node else everyone
             longer_s = mean(
                 mean(stretch.own_s[index] for index in own or others)
-                - lower_median(stretch.own_s[index] for index in others)
+                - median_low(stretch.own_s[index] for index in others)
                 for stretch in stretches
             )
             if own and longer_s >= _LEAST_SHARE * step_s:
@@ -154,7 +155,7 @@ def _several_slow(
     wins = [0] * len(groups)
     for stretch in stretches:
         least = [min(stretch.own_s[index] for index in group) for group in groups]
-        limit_s = lower_median(least) + _LEAST_SHARE * step_s if least else 0.0
+        limit_s = median_low(least) + _LEAST_SHARE * step_s if least else 0.0
         wins = [won + (own_s > limit_s) for won, own_s in zip(wins, least, strict=True)]
     num = len(stretches)
     slow = [place for place, won in enumerate(wins) if len(groups) * _tail(won, num, 0.5) < _CHANCE]
@@ -202,7 +203,7 @@ def pauses_of(ranks: Sequence[RankFigures]) -> list[str]:
     for rank in ranks:
         spans, pauses = rank.spans, list[tuple[int, float]]()
         lengths, own_s = spans.lengths(), spans.own_s()
-        typical_s = lower_median(map(truediv, own_s, lengths)) if own_s else 0.0
+        typical_s = median_low(map(truediv, own_s, lengths)) if own_s else 0.0
         # Nearly all ranks have none, and a loop over all windows takes time.
         if not own_s or max(own_s) <= (min(lengths) + _MANY_STEPS) * typical_s:
             continue
@@ -234,7 +235,7 @@ def change_of(ranks: Sequence[RankFigures]) -> list[str]:
     sides = times_s[:place], times_s[place:]
     if min(map(len, sides)) < _LEAST_SIDE:
         return []
-    before_s, after_s = map(lower_median, sides)
+    before_s, after_s = map(median_low, sides)
     # Nearly all steps of one side are longer than nearly all of the other.
     (slow, fast) = sides if before_s > after_s else sides[::-1]
     limit_s = (before_s + after_s) / 2

@@ -10,13 +10,16 @@ import base64
 import hashlib
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.base.files import shipped_folder
-from hpcdist.base.plotting import INK, Drawing
+from hpcdist.base.plotting import INK, Picture, render
+from hpcdist.base.progress import track
 from hpcdist.base.text import shown
 from hpcdist.base.version import __version__
+from hpcdist.summary.report.pictures.catalogue import find_pictures
 from hpcdist.summary.report.report import Report, Section, Topic
 
 _SCRIPT = "report.js"
@@ -24,9 +27,9 @@ _STYLE = "report.css"
 _ID = re.compile(r'(\bid="|href="#|url\(#)')
 
 
-def to_html(report: Report, drawn: Mapping[int, Sequence[Drawing]]) -> str:
+def to_html(report: Report) -> str:
     """Return one page that needs no other file and no network; its policy lets browsers load
-    nothing. `drawn` are the pictures, by the index of their section."""
+    nothing."""
     import jinja2
     from markupsafe import Markup
 
@@ -41,10 +44,11 @@ def to_html(report: Report, drawn: Mapping[int, Sequence[Drawing]]) -> str:
     environment.filters["shown"] = shown
     script = (templates / _SCRIPT).read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    drawn = defaultdict(list)
+    for index, picture in track(list(find_pictures(report.sections)), "drawing"):
+        drawn[index].append(_inline(picture))
     return environment.get_template("report.html.j2").render(
-        sections=[
-            _section(section, drawn.get(index, [])) for index, section in enumerate(report.sections)
-        ],
+        sections=[_section(one, drawn[index]) for index, one in enumerate(report.sections)],
         num_runs=sum(len(section.rows) for section in report.sections),
         skipped=report.skipped,
         version=__version__,
@@ -57,12 +61,12 @@ def to_html(report: Report, drawn: Mapping[int, Sequence[Drawing]]) -> str:
     )
 
 
-def _section(section: Section, drawings: Sequence[Drawing]) -> dict[str, Any]:
+def _section(section: Section, drawings: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return what the template shows of a section, which is the last to see it."""
     topics = [
         {
             "name": topic.value,
-            "drawings": [_inline(one) for one in drawings if one.picture.topic == topic.value],
+            "drawings": [one for one in drawings if one["picture"].topic == topic.value],
             "tables": section.topics.get(topic, []),
         }
         for topic in Topic
@@ -76,11 +80,12 @@ def _section(section: Section, drawings: Sequence[Drawing]) -> dict[str, Any]:
     }
 
 
-def _inline(drawing: Drawing) -> Drawing:
+def _inline(picture: Picture) -> dict[str, Any]:
     """Return the picture with an `svg` element that is as wide as there is room, and ids that no
     other has: they are those of the whole page."""
-    head, _, rest = drawing.svg[drawing.svg.index("<svg") :].partition(">")
+    drawn = render(picture, "svg").decode()
+    head, _, rest = drawn[drawn.index("<svg") :].partition(">")
     head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)
     head = head.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1)
-    svg = _ID.sub(rf"\g<1>{drawing.picture.name}-", f"{head}>{rest}")
-    return drawing._replace(svg=svg.replace(INK, "currentColor"))
+    svg = _ID.sub(rf"\g<1>{picture.name}-", f"{head}>{rest}")
+    return {"picture": picture, "svg": svg.replace(INK, "currentColor")}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hpcdist.base.plotting import long_unit
-from hpcdist.base.table import Column, Table, count, each, mean_interval, mean_sd, number, percent
+from hpcdist.base.table import Column, Table, count, each, mean_interval, number, percent
 from hpcdist.base.table import size as nodes_and_gpus
 from hpcdist.base.text import (
     decimals_for,
@@ -50,12 +50,11 @@ def known(columns: Iterable[Column[Any]], rows: Sequence[Any]) -> list[Column[An
 
 
 def gpus_column(size_of: Callable[[Any], Any]) -> Column[Any]:
-    """Return the column of nodes and GPUs per node, sorted by all GPUs; `size_of(row)` has both."""
+    """Return the column of nodes and GPUs per node; `size_of(row)` has both."""
     return Column(
         "nodes\nx gpus",
         lambda row: (size_of(row).nodes, size_of(row).gpus_per_node),
         nodes_and_gpus,
-        sort=lambda value: value[0] * value[1],
     )
 
 
@@ -115,7 +114,8 @@ def step_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
 
     columns: list[Column[Row]] = [
         _NUMBER,
-        Column("step time", read("step_time_s"), mean_sd(per=unit_s), unit=unit),
+        Column("step time", read("step_time_s.mean"), in_unit, unit=unit),
+        Column("sd", read("step_time_s.sd"), in_unit, unit=unit),
         Column("median", read("step_time_s.p50"), in_unit, unit=unit),
         Column("p95", read("step_time_s.p95"), in_unit, unit=unit),
         Column("epochs", read("epochs"), count),
@@ -126,7 +126,7 @@ def step_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
         Column("peak mem.", read("peak_rss_bytes"), each(_mib), unit="MiB"),
         Column("re-\nstarts", read("restarts")),
     ]
-    caption = "Time of one step, mean ± sd over all steps and ranks; what was learned; memory"
+    caption = "Time of one step, mean and sd of all steps and ranks; what was learned; memory"
     aim = f"; the goal is {goal_text(goals[0])}, from the first step on" if goals else ""
     yield Table(f"{caption}{aim}", known(columns, stepped), stepped)
 

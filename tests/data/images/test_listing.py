@@ -114,7 +114,7 @@ def test_links_to_missing_files_are_listed_and_found_when_they_are_read(write_cl
         f"ant/{name}.jpg" for name in ("ant_0001", "gone", "itself", "pipe")
     ]
     problems = check_files(parts)
-    assert problems[f"{root}/ant/pipe.jpg"] == "cannot be read: it is a pipe, not a regular file"
+    assert problems[f"{root}/ant/pipe.jpg"] == "cannot be read: it is not a regular file"
     assert len(problems) == 3
 
 

@@ -7,8 +7,6 @@ from pictures import picture
 
 from hpcdist.base.errors import JobError
 from hpcdist.data.images.transforms import PRESETS, build_transform, check_transform, try_transform
-from hpcdist.job.load import load_job
-from hpcdist.workloads import load_workload
 
 
 def test_light_is_the_affine_transform_of_torchvision():
@@ -65,12 +63,6 @@ def test_a_wrong_transform_is_refused_with_what_is_near(spec, message, hint):
     with pytest.raises(JobError, match=message) as caught:
         try_transform(spec)
     assert hint in caught.value.hint
-
-
-def test_a_wrong_transform_among_those_that_are_measured_is_refused():
-    job = load_job("dataload", overrides=["data.transform=[none,[Rotate]]"]).job
-    with pytest.raises(JobError, match="'Rotate'"):
-        load_workload(job).check()
 
 
 def test_a_trial_in_a_process_of_its_own_says_what_is_wrong_with_a_list(monkeypatch):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.plotting import (
     LINES,
-    counts_axis,
     error_bars,
     finish,
     label,
@@ -78,7 +77,8 @@ def draw_scaling(cells: Sequence[Cell]) -> Figure:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     plain_log_ticks(axes.yaxis)
-    counts_axis(axes, ticks)
+    axes.set_xticks(list(ticks), [f"{count:,}" for count in ticks])
+    axes.minorticks_off()
     spread = " (± 95 % interval)" if any(one.interval for one in measures) else ""
     x = "ranks on CPUs" if any(cell.num_cpus is not None for cell in cells) else "GPUs"
     finish(axes, x=x, y=f"speed-up against {smallest}{spread}")
