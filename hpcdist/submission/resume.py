@@ -82,12 +82,10 @@ def look_at(run: Run) -> Ended:
         why = run.describe_damage() or f"{run.spec_file.name} cannot be read: {error}"
         raise RunDirectoryError(f"{run.path}: {why}", hint="submit the job again") from None
     if verdict.state == "done":
-        of_trainer = f"; to train on from it, with --set checkpoint.resume={run.path}"
-        raise UserError(
-            f"run {run.id} is done: there is nothing to resume",
-            hint="submit the job again"
-            + (of_trainer if "checkpoint" in job.__struct_fields__ else ""),
-        )
+        hint = "submit the job again"
+        if "checkpoint" in job.__struct_fields__:
+            hint += f"; to train on from it, with --set checkpoint.resume={run.path}"
+        raise UserError(f"run {run.id} is done: there is nothing to resume", hint=hint)
     checkpoints = list_checkpoints(run.checkpoints_folder)
     step = step_of(checkpoints[0]) if checkpoints else None
     return Ended(spec=spec, job=job, verdict=verdict, step=step)
