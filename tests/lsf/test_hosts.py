@@ -28,7 +28,7 @@ def test_hosts_whose_names_mean_nothing_are_reached_by_their_addresses(user):
 
 
 def test_hpcdist_detects_the_site(user):
-    words = (sys.executable, "-m", "hpcdist", "cluster", "detect", "--scheduler=lsf")
+    words = (sys.executable, "-m", "hpcdist", "cluster", "detect")
     found = user.cluster.run(*words, cwd=user.folder).stdout
     assert "gpuv100" in found
     assert "closed" not in found
