@@ -82,10 +82,11 @@ def look_at(run: Run) -> Ended:
         why = run.describe_damage() or f"{run.spec_file.name} cannot be read: {error}"
         raise RunDirectoryError(f"{run.path}: {why}", hint="submit the job again") from None
     if verdict.state == "done":
+        of_trainer = f"; to train on from it, with --set checkpoint.resume={run.path}"
         raise UserError(
             f"run {run.id} is done: there is nothing to resume",
-            hint="submit the job again; a trainer goes on from it with --set "
-            f"checkpoint.resume={run.path}",
+            hint="submit the job again"
+            + (of_trainer if "checkpoint" in job.__struct_fields__ else ""),
         )
     checkpoints = list_checkpoints(run.checkpoints_folder)
     step = step_of(checkpoints[0]) if checkpoints else None

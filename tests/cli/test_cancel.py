@@ -17,9 +17,6 @@ from hpcdist.cli.cancel import cancel
 from hpcdist.cli.main import main
 from hpcdist.machine.process import identify, works_in
 from hpcdist.runs.run import Run, Sweep, check_own, find_run
-from hpcdist.runs.spec import Submission
-from hpcdist.schedulers.batch import Job, JobIndex
-from hpcdist.schedulers.slurm.slurm import scheduler as slurm
 
 
 @pytest.fixture
@@ -126,40 +123,6 @@ def test_a_process_of_another_user_is_none_of_the_runs(runs, start):
     own = start(runs / "ddp-1")
     assert works_in(own.pid, runs / "ddp-1")
     assert not works_in(theirs.pid, runs / "ddp-1")
-
-
-def test_a_copy_of_a_step_that_goes_on_ends_nothing_of_it(runs, start, reachable, monkeypatch):
-    victim = start(runs / "ddp-1" / "submitit")
-    copy = make_run(runs, "ddp-2", process=victim)
-    files.write_json(copy.submission_file, files.read_json(copy.submission_file) | {"step": True})
-    (reachable / "squeue").write_text("#!/bin/sh\n")
-    (reachable / "squeue").chmod(0o755)
-    monkeypatch.setenv("PATH", str(reachable), prepend=os.pathsep)
-    slurm.cancel([copy])
-    assert victim.poll() is None
-
-
-@pytest.mark.parametrize("place", ["", "sweep-1/array-0"], ids=["a job of its own", "an array"])
-def test_a_copy_of_a_run_has_no_job_of_a_scheduler_and_ends_none(runs, place, reachable):
-    """Copied to another name, or with the whole folder of the runs."""
-    run = make_run(runs, "ddp-1")
-    folder = (runs / place) if place else run.path
-    folder.mkdir(parents=True, exist_ok=True)
-    submission = Submission(scheduler="slurm", job_id="7", job_name="j", folder=str(folder))
-    run.write_submission(submission)
-    (reachable / "link").symlink_to(run.path)
-    shutil.copytree(runs, reachable / "backup")
-    known = JobIndex([Job(id="7", name="j", state="running")])
-    copies = [Run(reachable / "backup" / "ddp-1")]
-    if not place:
-        shutil.copytree(run.path, runs / "ddp-2")
-        copies.append(Run(runs / "ddp-2"))
-    for copy in copies:
-        assert known.find(copy, copy.read_submission()) is None
-    for same in (run, Run(reachable / "link")):
-        assert known.find(same, submission).id == "7"
-    runs.rename(reachable / "moved")
-    assert known.find(Run(reachable / "moved" / "ddp-1"), submission).id == "7"
 
 
 @needs_root

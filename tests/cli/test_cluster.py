@@ -53,12 +53,11 @@ def test_detect_prints_where_no_file_is_asked_for_and_leaves_a_file_that_is_ther
     assert mine.read_text() == "# mine\n"
 
 
-def test_detect_goes_on_without_accounts_and_says_so(hpcdist, slurm):
+def test_detect_goes_on_without_accounts(hpcdist, slurm):
     slurm("sacctmgr", "", exit_code=1)
     done = hpcdist("cluster", "detect")
     assert done.returncode == 0
     assert "account" not in done.stdout
-    assert "note: your accounts are not known: sacctmgr" in done.stderr
 
 
 def test_detect_fails_with_what_sinfo_said(hpcdist, slurm):
@@ -80,14 +79,11 @@ def test_show_has_a_line_for_every_key_with_its_origin(hpcdist):
 
 
 def test_show_has_the_section_of_lsf_where_lsf_may_read_it(hpcdist):
-    hpcdist.write(
-        "hpcdist.yaml", "clusters: {a: {lsf: {options: [-J, -n]}}, b: {scheduler: slurm}}\n"
-    )
+    hpcdist.write("hpcdist.yaml", "clusters: {a: {lsf: {mem_per: slot}}, b: {scheduler: slurm}}\n")
     (line,) = [
         line for line in hpcdist("cluster", "show", "a").stdout.splitlines() if "lsf" in line
     ]
     assert '"mem_per":"slot"' in line
-    assert '"options":["-J","-n"]' in line
     assert "lsf" not in hpcdist("cluster", "show", "b").stdout
 
 

@@ -39,12 +39,7 @@ def assert_refused(done, exit_code, message, hint=""):
         (["submit", "ddp", "--local", "--nodes", "0"], 2, "--nodes: resources.nodes is 0", ""),
         (["submit", "ddp", "--local", "--scheduler", "slurm"], 2, "contradict each other", ""),
         (["submit", "python", "t.py"], 2, "python is no job", "hpcdist submit t.py"),
-        (
-            ["submit", "a.ipynb"],
-            2,
-            "is a notebook",
-            "nbconvert --to script a.ipynb",
-        ),
+        (["submit", "a.ipynb"], 2, "not have the name of", "nbconvert --to script a.ipynb"),
         (["submit", "t.py", "--detach", "--wait"], 2, "--detach and --wait contradict", ""),
         (["submit", "t.py", "--local", "--set", "launch.device=cuda"], 2, "shows no GPU", "cpu"),
         (["submit", "t.py", "--local", "--set", "launch.backend=nccl"], 2, "needs GPUs", "gloo"),
@@ -86,6 +81,7 @@ def test_a_mistake_is_told_in_two_lines(hpcdist, arguments, exit_code, message, 
     hpcdist.environment["CUDA_VISIBLE_DEVICES"] = ""
     hpcdist.write("bad.py", "x = = 1\n")
     hpcdist.write("t.py", "")
+    hpcdist.write("a.ipynb", "{}")
     hpcdist.write("y.yaml", "workload: train\ntrain:\n  epochs 3\n")
     assert_refused(hpcdist(*arguments), exit_code, message, hint)
     assert hpcdist.runs == []

@@ -103,10 +103,9 @@ def test_a_snapshot_of_a_module_is_what_runs(user):
     ("name", "message", "hint"),
     [
         ("pkg.sub.tel", "there is no module pkg.sub.tel in pkg/sub", "mean pkg.sub.tell?"),
-        ("python3", "there is no module python3", "without python3: hpcdist starts Python itself"),
         ("pgk.train", "there is no module pgk in the working directory", "did you mean pkg?"),
         ("pkg", "pkg is a package without a module __main__", "pkg has spawns, sub, train, words"),
-        ("pkg.train.more", "pkg.train is a module, not a package", "did you mean pkg.train?"),
+        ("pkg.train.more", "there is no module pkg.train.more", "did you mean pkg.train?"),
         ("pkg/train.py", "'pkg/train.py' is not the name of a module", "it would be pkg.train"),
         ("math", "the module math has no Python source", "a .py file"),
         ("broken", "broken.py: line 1: ", "correct the script"),

@@ -174,22 +174,19 @@ def test_what_is_no_channel_is_refused_without_what_may_be_secret(channel, probl
 
 def test_profiles_name_channels_which_render_shows_as_mail(hpcdist):
     hpcdist.write("script.py", "pass")
-    profile = "clusters: {c: {scheduler: %s, notify: ['mail:ada@host.org']%s}}"
+    profile = "clusters: {c: {scheduler: %s, notify: ['mail:ada@host.org']}}"
     lines = {
         "slurm": ["#SBATCH --mail-type=END,FAIL", "#SBATCH --mail-user=ada@host.org"],
         "pbs": ["#PBS -m ae", "#PBS -M ada@host.org"],
         "lsf": ["#BSUB -N", '#BSUB -u "ada@host.org"'],
     }
     for scheduler, expected in lines.items():
-        more = ", lsf: {options: [-J, -n, -R, -gpu, -o, -r, -N, -u]}" if scheduler == "lsf" else ""
-        hpcdist.write("hpcdist.yaml", profile % (scheduler, more))
+        hpcdist.write("hpcdist.yaml", profile % scheduler)
         rendered = hpcdist("render", "script.py")
         assert rendered.returncode == 0, rendered.stderr
         assert set(expected) <= set(rendered.stdout.splitlines())
         silent = hpcdist("render", "script.py", "--notify", "none")
         assert not set(expected) & set(silent.stdout.splitlines())
-    hpcdist.write("hpcdist.yaml", profile % ("lsf", ""))
-    assert "add -N to lsf.options" in hpcdist("render", "script.py").stderr
 
 
 def test_a_channel_that_could_tell_nothing_is_refused_at_the_submission(hpcdist):

@@ -23,7 +23,7 @@ strategy: ddp
 resources: {nodes: 1, gpus: 2}
 launch: {device: cpu}
 data: {name: digits, train_samples: 400, test_samples: 100, workers: 2}
-model: {name: "held:HeldMLP"}
+model: {name: "held:HeldModel"}
 train: {epochs: 4, batch_size: 8, accumulate: 2, schedule: cosine, num_threads: 1}
 checkpoint: {every_epochs: 3}
 record: {window_s: 0.05}

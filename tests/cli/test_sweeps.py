@@ -102,7 +102,7 @@ def test_a_mistake_in_any_point_is_found_before_the_first_runs(hpcdist):
     hpcdist.write("says.py", SAYS)
     refusals = {
         "nodes=1,2,x": '--sweep nodes=x: resources.nodes is "x", must be a whole number',
-        "nodes=1,100000": "100000 nodes x 1 gpus",
+        "nodes=1,100000": "100000 ranks on this machine need",
         "train.lr=1,2": "--sweep train.lr=1: train is not a known key",
         "workload=script,serve": "--sweep workload=serve: workload is",
     }

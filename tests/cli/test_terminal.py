@@ -154,7 +154,7 @@ def test_ctrl_c_while_waiting_leaves_a_background_run_alone(hpcdist, processes_o
 @pytest.mark.timeout(240)
 def test_progress_is_drawn_on_a_terminal_and_nowhere_else(hpcdist):
     hpcdist.write("held.py", HELD_MODEL)
-    settings = ("model.name=held:HeldMLP", "train.max_steps=300", "train.num_threads=1")
+    settings = ("model.name=held:HeldModel", "train.max_steps=300", "train.num_threads=1")
     options = ["--local", *(part for one in settings for part in ("--set", one))]
     terminal = Terminal(hpcdist, "submit", "ddp", *options)
     terminal.wait_for("samples/s, loss")

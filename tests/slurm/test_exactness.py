@@ -30,7 +30,7 @@ JOB = """
 workload: train
 strategy: {strategy}
 data: {{name: digits, train_samples: 640, test_samples: 100}}
-model: {{name: "held:HeldMLP"}}
+model: {{name: "held:HeldModel"}}
 train: {{epochs: 4, batch_size: 8, schedule: cosine, num_threads: 1}}
 checkpoint: {{every_steps: 6, keep: 3}}
 launch: {{max_restarts: 1}}

@@ -4,10 +4,10 @@ HELD_MODEL = """\
 import time
 from pathlib import Path
 
-from hpcdist.training.models import MLP
+from hpcdist.training.models import FashionCNN
 
 
-class HeldMLP(MLP):
+class HeldModel(FashionCNN):
     def forward(self, images):
         if self.training and not Path("released").exists():
             time.sleep(0.1)
