@@ -7,9 +7,11 @@ what it costs between GPUs; the memory is what it is anywhere.
 
 from __future__ import annotations
 
+import os
 import statistics
 from functools import partial
 
+from commands import SCRIPTS
 from ranks import warm_up
 from sidebyside import Figures, Measure, compare, option_parser, print_machine
 
@@ -26,7 +28,8 @@ def train(strategy: str, ranks: int, width: int, steps: int) -> Figures:
     """Train by `hpcdist submit fsdp --set strategy=...`, and read what the ranks recorded."""
     settings = {
         "strategy": strategy,
-        "model.args.hidden": [width] * 4,
+        "model.name": "wide_mlp:WideMLP",
+        "model.args": {"width": width},
         "train.max_steps": steps,
         "train.epochs": steps,
         "train.batch_size": 32,
@@ -64,6 +67,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8, help="default: %(default)s")
     options = parser.parse_args()
     print_machine()
+    os.environ["PYTHONPATH"] = str(SCRIPTS)  # for the model
     warm_up(options.pairs, ["hpcdist"])
     sides = {
         strategy: partial(train, strategy, options.ranks, options.width, options.steps)

@@ -28,15 +28,15 @@ def test_hosts_whose_names_mean_nothing_are_reached_by_their_addresses(user):
 
 
 def test_hpcdist_detects_the_site(user):
-    words = (sys.executable, "-m", "hpcdist", "cluster", "detect", "--scheduler=lsf")
+    words = (sys.executable, "-m", "hpcdist", "cluster", "detect")
     found = user.cluster.run(*words, cwd=user.folder).stdout
     assert "gpuv100" in found
     assert "closed" not in found
 
 
 def test_a_run_that_loses_a_host_and_then_its_first_goes_on_elsewhere(lsf_like, tmp_path):
-    """LSF gives it the lost host once more, as long as it calls that ok. The first host's loss is
-    LSF's to answer (-r)."""
+    """LSF gives it the lost host once more, which it still calls ok; then that is waited for. The
+    first host's loss is LSF's to answer (-r)."""
     user = User(lsf_like(kill_interval_s=60.0, limit_grace_s=60.0, loss_known_s=5.0), tmp_path)
     site = user.cluster
     run = count(user)

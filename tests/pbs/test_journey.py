@@ -11,7 +11,7 @@ from pbs_cluster import REAL
 
 
 def test_detect_writes_a_profile(user):
-    text = user("cluster", "detect", "--scheduler", "pbs").stdout
+    text = user("cluster", "detect").stdout
     assert "scheduler: pbs" in text
 
 

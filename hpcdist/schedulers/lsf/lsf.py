@@ -39,6 +39,7 @@ from hpcdist.schedulers.lsf.jobs import (
     ask_rows,
     bkill,
     detect_lsf,
+    parse_hosts,
     parse_time,
     refused_hint,
 )
@@ -47,6 +48,7 @@ from hpcdist.schedulers.request import (
     cpus_per_node,
     mem_gb_per_node,
     time_limit_min,
+    try_to_ask,
 )
 from hpcdist.schedulers.requeue import Decision, RequeueRefusedError, RequeueUnclearError
 
@@ -62,6 +64,8 @@ _TIMEOUT_S = 10.0
 """Limit of one call; what fails is tried again."""
 _END_IS_KNOWN_S = 10.0
 """Time in which the program on the first host tells the others that its command has ended."""
+_LOSS_IS_KNOWN_S = 60.0
+"""Time for which LSF may call a lost host ok, and give it to jobs; it was 35 s."""
 _DOWN = re.compile(r"LSF is down|not responding|cannot connect|time ?out", re.IGNORECASE)
 
 _CONDITIONS = {"afterok": "done", "afterany": "ended"}
@@ -213,6 +217,14 @@ class Lsf(Batch):
 
     def requeue(self, run: Run) -> None:
         """Call brequeue, which ends this job's processes, and queues it again."""
+        end = run.read_attempt_verdict(run.newest_attempt())
+        if end is not None and end.try_elsewhere:  # the job would be given the lost host once more
+
+            def is_time() -> bool | None:
+                is_ok = end.host in parse_hosts(try_to_ask("bhosts", "-w"))
+                return run.cancel_file.exists() or not is_ok or None
+
+            poll(is_time, interval_s=2.0, limit_s=_LOSS_IS_KNOWN_S)
         try:
             done = call_command(["brequeue", own_id()], timeout_s=_TIMEOUT_S)
         except CommandTimeoutError as error:
