@@ -270,11 +270,14 @@ class Batch(Scheduler):
         except SchedulerError as error:
             problem = error
             ids = {str(one.job_id) for run in queued if (one := sent[run.id])}
-        self.kill(sorted(ids))
+        told = f"{self.title} was told to end {', '.join(sorted(ids))}; " if ids else ""
+        try:
+            self.kill(sorted(ids))
+        except SchedulerError as error:
+            told, problem = "what runs is ended by its own agents; ", error
         for run, submission in steps:
             _end_step(run, submission)
         if problem is not None:
-            told = f"{self.title} was told to end {', '.join(sorted(ids))}; " if ids else ""
             raise SchedulerError(
                 f"{told}whether anything is left is not known: {problem.message}",
                 hint="see `hpcdist status` when it answers again",
