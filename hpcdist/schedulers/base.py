@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from msgspec import Struct
 
 from hpcdist.base import files
-from hpcdist.base.errors import SchedulerError, UserError
+from hpcdist.base.errors import SchedulerError, SubmissionUnclearError, UserError
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
@@ -194,6 +194,14 @@ class Finding(Struct, frozen=True, kw_only=True):
     """The observation, in a sentence or less."""
     advice: str = ""
     """Advice, where it does not pass."""
+
+
+def unclear_submission(name: str, why: str) -> SubmissionUnclearError:
+    """Return the error of a submission of which nobody says whether it was taken."""
+    return SubmissionUnclearError(
+        f"it is not known whether {name} was submitted: {why}",
+        hint=f"hpcdist status {name} will tell, hpcdist cancel {name} ends it",
+    )
 
 
 def passed(name: str, detail: str) -> Finding:

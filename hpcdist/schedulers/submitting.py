@@ -21,7 +21,6 @@ from submitit.core import core
 from submitit.local.local import LocalJob
 
 from hpcdist.base import files
-from hpcdist.base.errors import SubmissionUnclearError
 from hpcdist.base.ownership import NotOwnError, check_own_folder, read_own
 from hpcdist.machine.command import (
     CommandFailedError,
@@ -32,7 +31,7 @@ from hpcdist.machine.command import (
 from hpcdist.machine.process import ProcessId
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
-from hpcdist.schedulers.base import Target
+from hpcdist.schedulers.base import Target, unclear_submission
 from hpcdist.schedulers.requeue import RequeueRefusedError
 from hpcdist.schedulers.tasks import (
     AgentTask,
@@ -120,10 +119,7 @@ class Handover(core.Executor):
             if isinstance(error, CommandFailedError) and not scheduler.unclear.search(error.said):
                 error.hint = scheduler.refused_hint(error.said, self.script)
                 raise
-        raise SubmissionUnclearError(
-            f"it is not known whether {target.name} was submitted: {why}",
-            hint=f"hpcdist status {target.name} will tell, hpcdist cancel {target.name} ends it",
-        )
+        raise unclear_submission(target.name, why)
 
 
 def submit_anew(scheduler: Batch, run: Run) -> str:

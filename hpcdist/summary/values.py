@@ -166,7 +166,7 @@ class AttemptSummary(Struct, frozen=True, kw_only=True):
     """Finished steps when it began."""
     last_step: int | None
     message: str | None
-    """That of its verdict; None where it goes on, or where nothing is known."""
+    """The message of its verdict; None where it goes on, or where nothing is known."""
 
 
 class Parting(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""How a model is trained: number formats, strategies that spread it over ranks and GPUs, optimizers
+"""Ways to train a model: number formats, strategies that spread it over ranks and GPUs, optimizers
 by name, and the learning rate over a run."""
 
 from __future__ import annotations

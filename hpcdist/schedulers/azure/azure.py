@@ -286,10 +286,8 @@ def create(azure: AzureOptions, file: Path, name: str) -> list[str]:
                 return [f"Azure gave an error, but has the job {name}: {error.message}"]
         if not isinstance(error, SilentAzureError):
             raise
-        raise errors.SubmissionUnclearError(  # it may have the request still
-            f"it is not known whether {name} was submitted: {error.message}",
-            hint=f"hpcdist status {name} will tell, hpcdist cancel {name} ends it",
-        ) from error
+        # Azure may have the request still.
+        raise base.unclear_submission(name, error.message) from error
     finally:
         del os.environ["GIT_DIR"]
         if git_folder is not None:

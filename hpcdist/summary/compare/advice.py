@@ -36,7 +36,7 @@ _SUBJECTS = {
     part.CHECKPOINTS: "saving checkpoints is {}",
     part.UNDIVIDED: "{} is in no phase",
 }
-"""How the advice on a share begins."""
+"""The beginning of the advice on a share."""
 
 
 class Case(NamedTuple):

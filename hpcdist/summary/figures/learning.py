@@ -1,4 +1,4 @@
-"""What a run learned: its curves over steps and over time, reduced to what a picture can show, and
+"""Learning of a run: its curves over steps and over time, reduced to what a picture can show, and
 when it reached a goal. Times are those of `timeline`.
 """
 

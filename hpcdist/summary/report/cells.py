@@ -63,7 +63,7 @@ _NOTES = {
     False: "exposed comm.: the time that ranks wait for communication that no computing hides",
     True: "comp. + comm.: computing and communication together, where nothing separates the two",
 }
-"""What a column of shares is, by whether nothing separates the two."""
+"""The meaning of a column of shares, by whether nothing separates the two."""
 
 
 def speed_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Table[Cell]]:
