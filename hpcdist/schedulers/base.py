@@ -265,6 +265,8 @@ class Scheduler(ABC):
     """Programs that can start its ranks in a container image; none: it takes no images."""
     can_requeue: ClassVar[bool] = False
     """The scheduler can start a job again that was stopped before its end."""
+    can_enter: ClassVar[bool] = False
+    """It has a command that starts something within a running job: `enter` returns that."""
     patience_s: ClassVar[float] = 100.0
     """Time for which a job asks to be started again, where the scheduler is silent: after a
     warning, which comes 120 s before the end where the job does not say otherwise."""

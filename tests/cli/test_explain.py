@@ -145,7 +145,9 @@ def test_a_verdict_is_found_by_the_usual_names(capsys, word):
     "word",
     [
         *("memory", "barrier", "DistributedSampler", "sigkill", "rendezvous", "epoch", "NCCL"),
-        *("USUSP", "TERM_RUNLIMIT", "LSB_MCPU_HOSTS"),
+        *("PROV", "PSUSP", "USUSP", "SSUSP", "UNKWN", "ZOMBI", "LSB_MCPU_HOSTS"),
+        *("TERM_ADMIN", "TERM_MEMLIMIT", "TERM_ORPHAN_SYSTEM", "TERM_OWNER", "TERM_PREEMPT"),
+        *("TERM_RUNLIMIT", "TERM_ZOMBIE", "NODE_FAIL", "TIMEOUT", "Priority", "ReqNodeNotAvail"),
     ],
 )
 def test_words_of_the_field_come_before_runs_of_such_a_name(capsys, tmp_path, word):

@@ -124,6 +124,7 @@ class Slurm(Batch):
     name = "slurm"
     title = "Slurm"
     container_runtimes = RUNTIMES
+    can_enter = True
     version_command = ("sbatch", "--version")
     allocation_variable = "SLURM_JOB_ID"
     how_to_allocate = "salloc --nodes=2"
