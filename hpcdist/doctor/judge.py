@@ -179,7 +179,7 @@ def _gpus(evidence: Evidence, cluster: ClusterProfile, *, asks_for_gpus: bool) -
     name = "GPUs"
     per_node = evidence.ranks_per_node
     if not asks_for_gpus:
-        why = "gpu_request is none" if cluster.gpu_request == "none" else "no GPU here, or device=cpu"
+        why = "gpu_request is none" if cluster.gpu_request == "none" else "no GPU, or device=cpu"
         return skipped(name, f"{number_of(per_node, 'rank')} per node on CPUs: {why}")
     devices = [seen for seen in evidence.nodes if seen.device is not None]
     if len(devices) < evidence.num_nodes:

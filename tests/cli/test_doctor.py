@@ -10,7 +10,7 @@ def test_this_machine_passes_and_nothing_is_left(hpcdist):
     lines = done.stdout.splitlines()
     assert {line.split()[0] for line in lines} <= {"pass", "skip"}
     assert any("4 ranks on 2 nodes" in line for line in lines)
-    said = "2 ranks per node on CPUs: no GPU here, or device=cpu"  # not that none were asked for
+    said = "2 ranks per node on CPUs: no GPU, or device=cpu"  # not that none were asked for
     assert f"skip  GPUs           {said}" in lines
     assert os.listdir(hpcdist.folder / "runs") == []
 

@@ -55,25 +55,19 @@ def test_every_line_of_a_script_is_told_and_every_directive_with_its_reason(hpcd
         assert part["why"] or not part["line"].startswith(BEHIND), part
 
 
-def test_a_line_names_the_keys_that_it_comes_from(hpcdist):
+def test_a_line_names_the_keys_and_the_numbers_that_it_comes_from(hpcdist):
     hpcdist.write("hpcdist.yaml", PROFILES)
-    done = hpcdist("explain", "ddp", "--cluster", "slurm", "--nodes", "2", "--json")
-    found = json.loads(done.stdout)
+    options = ("ddp", "--cluster", "slurm", "--nodes", "2", "--gpus", "2", "--json")
+    found = json.loads(hpcdist("explain", *options).stdout)
     keys = {part["line"].strip(): part["keys"] for part in found}
     assert keys["#SBATCH --nodes=2"] == ["resources.nodes"]
-    assert "cpus_per_gpu" in keys["#SBATCH --cpus-per-task=4"]
+    assert "cpus_per_gpu" in keys["#SBATCH --cpus-per-task=8"]
     assert keys["#SBATCH --mem=61036M"][0] == "resources.mem_gb"
     assert keys["#SBATCH --exclusive"] == ["directives"]
     assert keys["module load cuda"] == ["setup"]
-
-
-def test_numbers_of_directives_are_told_with_where_they_come_from(hpcdist):
-    hpcdist.write("hpcdist.yaml", "clusters: {c: {scheduler: slurm, cpus_per_gpu: 4}}\n")
-    options = ("ddp", "--nodes", "2", "--gpus", "2", "--time", "90", "--set", "resources.mem_gb=64")
-    found = json.loads(hpcdist("explain", *options, "--json").stdout)
-    told = {part["line"]: part["why"] for part in found}
-    assert "2 GPUs per node x 4 CPUs per GPU, 16 in all" in told["#SBATCH --cpus-per-task=8"]
-    assert told["#SBATCH --mem=61036M"].startswith("64 GB per node")
+    why = {part["line"]: part["why"] for part in found}
+    assert "2 GPUs per node x 4 CPUs per GPU, 16 in all" in why["#SBATCH --cpus-per-task=8"]
+    assert why["#SBATCH --mem=61036M"].startswith("64 GB per node")
 
 
 def test_without_a_scheduler_a_job_is_explained_as_on_this_machine(hpcdist):
@@ -126,6 +120,8 @@ def test_a_name_is_told_with_all_that_it_means(capsys):
 
     assert told("75") == [("an exit code", "75", EXIT_CODES[75])]
     assert told("137")[0][2].endswith("SIGKILL ended")
+    for word in ("oom", "OOM", "out-of-memory"):
+        assert told(word)[0][1] == "out_of_memory"
     assert told("hang") == [("a kind of verdict", "hang", meanings("kind")["hang"])]
     assert told("pending")[0][2] == meanings("state")["pending"]
     assert told("accumulate")[0][:2] == ("a key of a job file", "train.accumulate")
@@ -133,12 +129,6 @@ def test_a_name_is_told_with_all_that_it_means(capsys):
     assert told("Exposed", "communication")[0][1] == "exposed communication"
     assert told("rank")[0][2].startswith("One process of a training, and its number")
     assert [kind for kind, *_ in told("launch")] == ["a section of a job file", "a kind of verdict"]
-
-
-@pytest.mark.parametrize("word", ["oom", "OOM", "out-of-memory", "out_of_memory"])
-def test_a_verdict_is_found_by_the_usual_names(capsys, word):
-    (found,) = explained(capsys, word)
-    assert found["name"] == "out_of_memory"
 
 
 @pytest.mark.parametrize(

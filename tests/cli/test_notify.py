@@ -172,7 +172,7 @@ def test_what_is_no_channel_is_refused_without_what_may_be_secret(channel, probl
     assert "s3cret" not in text
 
 
-def test_profiles_name_channels_which_render_shows_as_mail(hpcdist):
+def test_profiles_name_channels_and_what_could_tell_nothing_is_refused(hpcdist):
     hpcdist.write("script.py", "pass")
     profile = "clusters: {c: {scheduler: %s, notify: ['mail:ada@host.org']}}"
     lines = {
@@ -187,12 +187,7 @@ def test_profiles_name_channels_which_render_shows_as_mail(hpcdist):
         assert set(expected) <= set(rendered.stdout.splitlines())
         silent = hpcdist("render", "script.py", "--notify", "none")
         assert not set(expected) & set(silent.stdout.splitlines())
-
-
-def test_a_channel_that_could_tell_nothing_is_refused_at_the_submission(hpcdist):
-    hpcdist.write("script.py", "pass")
-    channel = "apprise:env:NO_SUCH_URL"
-    refused = hpcdist("submit", "script.py", "--local", "--notify", channel)
+    refused = hpcdist("submit", "script.py", "--local", "--notify", "apprise:env:NO_SUCH_URL")
     assert refused.returncode == 2
     assert "NO_SUCH_URL is not set" in refused.stderr
     assert not (hpcdist.folder / "runs").exists()

@@ -50,24 +50,17 @@ def endless(hpcdist_in, tmp_path_factory):
     launched.verdict()
 
 
-def test_a_run_is_watched_to_its_end_and_gives_its_exit_code(hpcdist):
-    hpcdist.write("seen.py", SEEN)
+@pytest.mark.parametrize(("code", "said"), [(0, "1 done"), (7, "exited with code 7")])
+def test_a_run_is_watched_to_its_end_and_gives_its_exit_code(hpcdist, code, said):
+    hpcdist.write("seen.py", f"{SEEN}raise SystemExit({code})\n")
     assert hpcdist("submit", "seen.py", "--gpus", "2", "--scheduler", "local").returncode == 0
     terminal = Terminal(hpcdist, "watch", "last")
     terminal.wait_for("step ")
     hpcdist.write("seen", "")
-    assert terminal.finish() == 0, terminal.shown
+    assert terminal.finish() == (1 if code else 0), terminal.shown
     after = assert_clean(terminal)
-    assert after.startswith("1 done")
+    assert said in after
     assert "step " in after
-
-
-def test_a_run_that_fails_gives_its_exit_code_and_its_verdict(hpcdist):
-    hpcdist.write("fails.py", "import sys\nsys.exit(7)\n")
-    hpcdist("submit", "fails.py", "--scheduler", "local")
-    terminal = Terminal(hpcdist, "watch", "last")
-    assert terminal.finish() == 1, terminal.shown
-    assert "exited with code 7" in assert_clean(terminal)
 
 
 @pytest.mark.parametrize("how", ["ctrl-c", signal.SIGTERM, signal.SIGHUP], ids=str)
