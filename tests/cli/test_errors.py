@@ -72,6 +72,7 @@ def assert_refused(done, exit_code, message, hint=""):
         (["render", "ddp"], 3, "no scheduler was found", "--local"),
         (["submit", "ddp", "--scheduler", "slurm"], 3, "sbatch cannot be run", "--local"),
         (["status", "last"], 2, "there are no runs in", "hpcdist submit"),
+        (["watch", "nope"], 2, "there are no runs in", "hpcdist submit"),
         (["cancel"], 2, "Missing argument 'RUN...'", "hpcdist cancel --help"),
         (["runs", "--runs", "bad.py"], 2, "the runs cannot be read", "--runs"),
     ],

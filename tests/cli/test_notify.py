@@ -126,23 +126,19 @@ def test_a_channel_that_never_answers_holds_a_job_for_a_limited_time(tmp_path, m
 
 
 @needs_root
-@pytest.mark.parametrize("way", ["the-own-run-renamed", "a-run-exchanged"])
-def test_no_command_runs_what_others_have_put_into_the_folder_of_runs(hpcdist, way):
-    """The folder is the group's, or sticky and root's: others may write it."""
-    runs = hpcdist.folder / "runs"
-    place = runs / ("attempts" if way == "the-own-run-renamed" else "ddp-1")
-    evil = hpcdist.folder / "evil-ran"
-    profile = ClusterProfile(notify=[f"command:touch {evil}"])
+@pytest.mark.parametrize("place", ["attempts", "ddp-1"])
+def test_no_command_runs_what_others_have_put_into_the_folder_of_runs(hpcdist, place):
+    """The folder is the group's, or sticky and root's: others may write it, and rename or exchange
+    an own run there."""
+    runs, evil = hpcdist.folder / "runs", hpcdist.folder / "evil-ran"
     runs.mkdir()
-    if way == "the-own-run-renamed":
-        Run(runs / "ddp-1").make()
-        (runs / "ddp-1").rename(runs / ".untold")
-    else:
-        hpcdist.write("runs/.untold/ddp-1", "{}").parent.chmod(0o700)
-    theirs = Run(place)
+    Run(runs / ".untold").make()
+    hpcdist.write("runs/.untold/ddp-1", "{}")
+    theirs = Run(runs / place)
     theirs.make()
     job = {"name": "ddp", "workload": "script"}
-    theirs.write_spec(RunSpec(id=place.name, job=job, cluster=UsedCluster(profile=profile)))
+    used = UsedCluster(profile=ClusterProfile(notify=[f"command:touch {evil}"]))
+    theirs.write_spec(RunSpec(id=place, job=job, cluster=used))
     theirs.write_verdict(FAILED)
     for path in (theirs.path, *theirs.path.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
