@@ -261,15 +261,11 @@ def test_a_run_that_cannot_be_read_is_a_row_that_says_so(runs, capsys, damage, w
     assert why in row
     assert main(["status", "hurt"]) == 0
     assert f"  damaged    {why}" in capsys.readouterr().out
-
-
-def test_explain_names_a_damaged_verdict_and_accuses_no_agent(runs, capsys):
-    hurt = write_run(runs, "hurt-20260101-000001-bbbb")
-    hurt.verdict_file.write_text('{"kind": "do')
-    assert main(["explain", hurt.id]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "the run's verdict.json cannot be read: it is torn" in said
-    assert "agent" not in said
+    if "verdict" in damage:
+        assert main(["explain", hurt.id]) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert f"the run's {why}" in said
+        assert "agent" not in said
 
 
 def test_a_run_that_is_removed_while_it_is_read_breaks_no_verb(runs, capsys, monkeypatch):
