@@ -29,7 +29,7 @@ def main(*, is_local: bool = False) -> None:
     own_id = load_scheduler(task.scheduler).own_job_id()
     if own_id is not None:
         end_unless_adopted(folder, own_place(), own_id)
-    run, node_rank, code = _be_agent(task)
+    run, node_rank, code = be_agent(task)
     with contextlib.suppress(OSError):
         (folder / f"{node_rank}.ended").touch()
     # Other nodes exit with 0: after an error the scheduler could kill those that still work.
@@ -40,12 +40,12 @@ def main(*, is_local: bool = False) -> None:
 
 def main_of_node(run_path: str, scheduler: str) -> None:
     """Be the agent of a run whose directory is this node's alone, and exit with the run's code."""
-    run, node_rank, code = _be_agent(AgentTask(run_path=run_path, scheduler=scheduler))
+    run, node_rank, code = be_agent(AgentTask(run_path=run_path, scheduler=scheduler))
     # Another node has a verdict where it could not take part; else that is node 0's.
     sys.exit(code if node_rank == 0 or run.verdict_file.exists() else 0)
 
 
-def _be_agent(task: AgentTask) -> tuple[Run, int, int]:
+def be_agent(task: AgentTask) -> tuple[Run, int, int]:
     """Return the run, the node's rank, and the run's exit code as far as this node knows it."""
     from hpcdist.agent.agent import run_agent
 
