@@ -34,6 +34,7 @@ VERBS = {
     "stacks": "Show where the ranks of a living run are, and who waits for whom.",
     "profile": "Show what takes the time in the next steps of a living run.",
     "attach": "Open a shell beside a rank of a running run.",
+    "forward": "Have a port of a rank's node, such as TensorBoard's, on this machine.",
     "cancel": "End runs.",
     "resume": "Continue a run that ended too soon, from its checkpoint.",
     "summary": "Compare runs: throughput, speed-up, where the time went.",
