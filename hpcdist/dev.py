@@ -1,10 +1,10 @@
 """The program of a dev run, on each node of its allocation: starts the runs that are submitted with
 `--in dev`, one after the other.
 
-A dev run is an ordinary run (`hpcdist dev`): it waits, is entered, watched and cancelled as any. Its
-local rank 0 serves. It has torch imported, and forks the agent of a run, which has it then: like
-the forkserver, it is one thread and never touches CUDA. Orders are files in a folder that only the
-user can write (`schedulers/dev.py`); no port is opened.
+A dev run is an ordinary run (`hpcdist dev`): it waits, is entered, watched and cancelled as any.
+On each node its local rank 0 serves. It has torch imported, and forks the agent of a run, which has
+it then: like the forkserver, it is one thread and never touches CUDA. Orders are files in a folder
+that only the user can write (`schedulers/dev.py`); no port is opened.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from hpcdist.job.spec import OwnCodeJob, ScriptJob
 from hpcdist.machine.command import python_command
 from hpcdist.machine.process import kill_descendants, send_signal
 from hpcdist.runs.run import Run
-from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.dev import SCHEDULER_VARIABLE, DevState, Order
 from hpcdist.schedulers.tasks import AgentTask
 from hpcdist.workloads import load_workload
@@ -199,7 +198,7 @@ def _become_agent(order: Order, run: Run, node_rank: int) -> NoReturn:
         if is_python and (own or not _is_warm(load_workload(job).preload())):
             # It may set variables that torch reads as it is imported.
             start = "from hpcdist.dev import be_agent; import sys; be_agent(sys.argv[1])"
-            os.execv(sys.executable, python_command(start, str(run.path)))
+            os.execv(sys.executable, python_command(start, str(run.path)))  # noqa: S606
         code = be_agent(str(run.path))
     except BaseException:  # noqa: BLE001 - the copy of the server must not run on above this frame
         traceback.print_exc()

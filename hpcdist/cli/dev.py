@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -10,7 +12,10 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from hpcdist.base import files
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError
+from hpcdist.base.polling import poll
+from hpcdist.base.terminal_lines import last_lines
 from hpcdist.base.text import number_of
 from hpcdist.cli.follow import Interrupted, Interrupts
 from hpcdist.cli.host import JobCommand
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
 
 _KEYS = ("name=dev", "launch.requeue=false", "launch.hang_notice_s=0", "record.enabled=false")
 """Keys of the job that holds the nodes."""
+_JUPYTER_LIMIT_S = 60.0
 _START = "from hpcdist.dev import main; main()"
 
 
@@ -37,14 +43,16 @@ _START = "from hpcdist.dev import main; main()"
     show_default=True,
     help="End after so long without a run or a shell: minutes, or H:MM; 0: never.",
 )
+@click.option("--jupyter", is_flag=True, help="Start jupyter-lab in it, and have its page here.")
 @json_option
-def dev(*, options: JobOptions, idle: str, as_json: bool) -> int:
+def dev(*, options: JobOptions, idle: str, jupyter: bool, as_json: bool) -> int:
     """Hold nodes, in which one run after the other starts at once.
 
     \b
     hpcdist dev --gpus 1 --time 2:00:00    waits for the node, and says what to do in it
     hpcdist submit train.py --in dev       runs in it, in seconds, from the files as they are
     hpcdist attach dev                     a shell in it
+    hpcdist forward dev 6006               a port of its first node, here
     hpcdist cancel dev                     ends it, and what runs in it
 
     torch is imported there already. Runs in it have records, a verdict and a summary as all runs
@@ -84,7 +92,8 @@ def dev(*, options: JobOptions, idle: str, as_json: bool) -> int:
         except Interrupted:
             say(f"{run.id} continues; end it with: hpcdist cancel {name_to_type(run.path)}")
             return EXIT_INTERRUPTED
-        return _report(run, found, as_json=as_json)
+        code = _report(run, found, as_json=as_json)
+    return _show_jupyter(run) if jupyter and code == EXIT_DONE else code
 
 
 def _minutes(text: str) -> float:
@@ -130,7 +139,12 @@ def _report(run: Run, found: Verdict | DevState, *, as_json: bool) -> int:
 
     is_ready = not isinstance(found, Verdict)
     if as_json:
-        values = {"run": run.id, "path": run.path, "job_id": run.read_job_id(), "is_ready": is_ready}
+        values = {
+            "run": run.id,
+            "path": run.path,
+            "job_id": run.read_job_id(),
+            "is_ready": is_ready,
+        }
         print_json(values | msgspec.to_builtins(found))
     elif isinstance(found, Verdict):
         say(end_sentence(run, found))
@@ -143,3 +157,44 @@ def _report(run: Run, found: Verdict | DevState, *, as_json: bool) -> int:
         for command in ("submit train.py --in dev", "attach dev", "cancel dev"):
             say(f"  hpcdist {command}")
     return EXIT_DONE if is_ready else EXIT_FAILED
+
+
+def _show_jupyter(run: Run) -> int:
+    """Start jupyter-lab beside the rank that serves, and have its page here until Ctrl-C. Port and
+    token, which it chooses itself, stand in a file that only the user can read."""
+    from hpcdist.cli.attach import beside
+    from hpcdist.cli.forward import way_to
+    from hpcdist.remote.relay import LOCALHOST, listen
+
+    folder = run.launch_folder / f"jupyter-{time.time_ns()}"
+    folder.mkdir(mode=files.PRIVATE_FOLDER)
+    options = ["--no-browser", f"--ServerApp.ip={LOCALHOST}", "--ServerApp.port=0"]
+    options += ["--allow-root"] if os.geteuid() == 0 else []
+    command = ["env", f"JUPYTER_RUNTIME_DIR={folder}", "jupyter-lab", *options]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            beside(run, 0, command)[0], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+    try:
+        found = poll(
+            lambda: next(map(files.read_json, folder.glob("jpserver-*.json")), process.poll()),
+            interval_s=0.2,
+            limit_s=_JUPYTER_LIMIT_S,
+        )
+        if not isinstance(found, dict):
+            said = last_lines(folder / "log", 1)
+            raise UserError(
+                f"jupyter-lab did not start: {''.join(said) or 'it says nothing'}",
+                hint="install it in the environment of the job: pip install jupyterlab",
+            )
+
+        def ready(port: int) -> None:
+            say(f"http://{LOCALHOST}:{port}/lab?token={found['token']}")
+            say("  Ctrl-C ends jupyter-lab, and not the dev run")
+
+        listen(way_to(run, 0, found["port"]), 0, ready)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    finally:
+        process.terminate()
+    return EXIT_DONE

@@ -27,7 +27,9 @@ _PORT = click.IntRange(1, 65535)
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="Port here. [default: the same; 0: any free one]"
 )
-@click.option("--rank", metavar="R", type=click.IntRange(min=0), default=0, help="Rank on the node.")
+@click.option(
+    "--rank", metavar="R", type=click.IntRange(min=0), default=0, help="Rank on the node."
+)
 @click.option("--stdio", is_flag=True, hidden=True, help="Be the end at the node.")
 @runs_option
 def forward(

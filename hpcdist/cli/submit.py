@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     help="Run in the allocation of this shell (salloc, qsub -I), and follow it.",
 )
 @click.option(
-    "--in", "within", metavar="DEV", help="Run in the nodes that `hpcdist dev` holds, and follow it."
+    "--in",
+    "within",
+    metavar="DEV",
+    help="Run in the nodes that `hpcdist dev` holds, and follow it.",
 )
 @json_option
 def submit(

@@ -79,7 +79,7 @@ def answer() -> None:
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
         pipe, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout)
         writer = StreamWriter(pipe, protocol, None, loop)
-        writer.write(b"[0, \"\"]\n")  # it is there
+        writer.write(b'[0, ""]\n')  # it is there
         await _Lines(reader, writer).run(int(sys.argv[1]))
 
     asyncio.run(serve())

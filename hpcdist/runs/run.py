@@ -316,9 +316,8 @@ def find_run(runs: Path, name: str) -> Run:
         return Run(path.absolute())  # its whole id: of thousands of runs none other is read
     existing = all_runs(runs)
     if name in ("last", "dev"):
-        begin = "dev-" if name == "dev" else ""
-        newest = (run for run in reversed(existing) if run.id.startswith(begin))
-        own = (run for run in newest if is_own(run.path))  # others may put theirs there
+        named = existing if name == "last" else [r for r in existing if r.id.startswith("dev-")]
+        own = (run for run in reversed(named) if is_own(run.path))  # others may put theirs there
         matches = list(itertools.islice(own, 1))
     else:
         matches = [run for run in existing if name and run.id.startswith(name)]

@@ -113,9 +113,7 @@ class InDev(Scheduler):
     def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
         (run,), dev = runs, Run(Path(str(target.allocation)))
         target.make_folders()
-        run.write_submission(
-            Submission(scheduler=self.name, job_id=dev.id, job_name=target.name)
-        )
+        run.write_submission(Submission(scheduler=self.name, job_id=dev.id, job_name=target.name))
         dev.orders_folder.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
         files.write_whole(dev.orders_folder / f"{time.time_ns()}-{run.id}.json", script)
         return []
