@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 import msgspec
@@ -93,7 +93,9 @@ def dev(*, options: JobOptions, idle: str, jupyter: bool, as_json: bool) -> int:
             say(f"{run.id} continues; end it with: hpcdist cancel {name_to_type(run.path)}")
             return EXIT_INTERRUPTED
         code = _report(run, found, as_json=as_json)
-    return _show_jupyter(run) if jupyter and code == EXIT_DONE else code
+    if jupyter and code == EXIT_DONE:
+        _show_jupyter(run)
+    return code
 
 
 def _minutes(text: str) -> float:
@@ -159,7 +161,7 @@ def _report(run: Run, found: Verdict | DevState, *, as_json: bool) -> int:
     return EXIT_DONE if is_ready else EXIT_FAILED
 
 
-def _show_jupyter(run: Run) -> int:
+def _show_jupyter(run: Run) -> NoReturn:
     """Start jupyter-lab beside the rank that serves, and have its page here until Ctrl-C. Port and
     token, which it chooses itself, stand in a file that only the user can read."""
     from hpcdist.cli.attach import beside
@@ -193,8 +195,5 @@ def _show_jupyter(run: Run) -> int:
             say("  Ctrl-C ends jupyter-lab, and not the dev run")
 
         listen(way_to(run, 0, found["port"]), 0, ready)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
     finally:
         process.terminate()
-    return EXIT_DONE

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from hpcdist.base.errors import EXIT_INTERRUPTED, SchedulerError
+from hpcdist.base.errors import SchedulerError
 from hpcdist.cli.options import run_argument, runs_option
 from hpcdist.cli.printing import say
 from hpcdist.runs.remote import read_remote
@@ -34,7 +34,7 @@ _PORT = click.IntRange(1, 65535)
 @runs_option
 def forward(
     *, run_name: str, node_port: int, port: int | None, rank: int, stdio: bool, runs: Path
-) -> int:
+) -> NoReturn:
     """Have what listens on PORT of a rank's node at 127.0.0.1 of this machine, until Ctrl-C.
 
     \b
@@ -64,11 +64,7 @@ def forward(
     argv = way_to(run, rank, node_port)
     if stdio:
         os.execvp(argv[0], argv)  # noqa: S606 - it takes this one's place
-    try:
-        listen(argv, wanted, ready)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    return 0
+    listen(argv, wanted, ready)
 
 
 def way_to(run: Run, rank: int, port: int) -> list[str]:

@@ -14,6 +14,7 @@ import sys
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import NoReturn
 
 from hpcdist.base.errors import SchedulerError, UserError
 
@@ -85,14 +86,15 @@ def answer() -> None:
     asyncio.run(serve())
 
 
-def listen(argv: Sequence[str], port: int, ready: Callable[[int], None]) -> None:
+def listen(argv: Sequence[str], port: int, ready: Callable[[int], None]) -> NoReturn:
     """Be the end here: listen on `port` of 127.0.0.1, 0 for a free one, and start the command,
-    whose other end answers; `ready` is told the port. Ends when the command does.
+    whose other end answers; `ready` is told the port.
 
-    Raises UserError where the port is taken, SchedulerError where the command ends by itself.
+    Raises KeyboardInterrupt, UserError where the port is taken, and SchedulerError where the
+    command ends by itself.
     """
 
-    async def serve() -> None:
+    async def serve() -> NoReturn:
         command = await asyncio.create_subprocess_exec(
             *argv,
             stdin=asyncio.subprocess.PIPE,
