@@ -26,7 +26,6 @@ import msgspec
 from hpcdist import entry
 from hpcdist.base import files
 from hpcdist.base.ownership import NotOwnError, read_own
-from hpcdist.job.spec import OwnCodeJob, ScriptJob
 from hpcdist.machine.command import python_command
 from hpcdist.machine.process import kill_descendants, send_signal
 from hpcdist.runs.run import Run
@@ -34,7 +33,7 @@ from hpcdist.schedulers.dev import SCHEDULER_VARIABLE, DevState, Order
 from hpcdist.schedulers.tasks import AgentTask
 from hpcdist.workloads import load_workload
 
-_POLL_S = 0.1
+_POLL_S = 0.2
 _LOOK_S = 2.0
 """Time between two looks for shells, and for the end of the dev run on other nodes."""
 _WARNING_S = 60.0
@@ -133,9 +132,9 @@ class Server:
 
     def _tell_shells(self, sentence: str) -> None:
         print(sentence, flush=True)
-        for terminal in {os.readlink(place / "fd/0") for place in self._shells()}:
-            if terminal.startswith("/dev/pts/"):
-                with suppress(OSError):
+        for place in self._shells():
+            with suppress(OSError):
+                if (terminal := os.readlink(place / "fd/0")).startswith("/dev/pts/"):
                     Path(terminal).write_text(f"\r\nhpcdist dev: {sentence}\r\n")
 
     def _carry_out(self, path: Path) -> None:
@@ -160,11 +159,9 @@ class Server:
         while os.waitpid(pid, os.WNOHANG) == (0, 0):
             if run.kill_file.exists():
                 kill_descendants()
-            time.sleep(_POLL_S / 4)
+            time.sleep(_POLL_S / 8)
         self._agent = None
-        job, _, _ = run.read_launch()
-        if _is_warm(modules := load_workload(job).preload()):
-            _import(*modules)  # the next run is likely to want the same
+        _import(*_preload(run))  # the next run is likely to want the same
 
 
 def _have_environment_of_agent(planned: Mapping[str, str]) -> None:
@@ -192,11 +189,7 @@ def _become_agent(order: Order, run: Run, node_rank: int) -> NoReturn:
             os.dup2(log, descriptor)
         os.chdir(order.cwd)
         os.environ.update(order.environment)
-        job, _, _ = run.read_launch()
-        is_python = isinstance(job, OwnCodeJob) and job.workload != "program"
-        own = isinstance(job, ScriptJob) and (job.environment or job.accelerate_config)
-        if is_python and (own or not _is_warm(load_workload(job).preload())):
-            # It may set variables that torch reads as it is imported.
+        if "torch" not in _preload(run):  # it may set variables that torch reads as it is imported
             start = "from hpcdist.dev import be_agent; import sys; be_agent(sys.argv[1])"
             os.execv(sys.executable, python_command(start, str(run.path)))  # noqa: S606
         code = be_agent(str(run.path))
@@ -215,8 +208,12 @@ def be_agent(run_path: str) -> int:
     return code
 
 
-def _is_warm(modules: list[str]) -> bool:
-    return any(name.partition(".")[0] == "torch" for name in modules)
+def _preload(run: Run) -> list[str]:
+    """Return what the run's forkserver imports; nothing where it has to import torch itself."""
+    with suppress(Exception):  # the ranks will say it
+        modules = load_workload(run.read_launch()[0]).preload()
+        return ["torch", *modules] if any(name.startswith("torch") for name in modules) else []
+    return []
 
 
 def _import(*modules: str) -> None:

@@ -49,11 +49,11 @@ def dev(*, options: JobOptions, idle: str, jupyter: bool, as_json: bool) -> int:
     """Hold nodes, in which one run after the other starts at once.
 
     \b
-    hpcdist dev --gpus 1 --time 2:00:00    waits for the node, and says what to do in it
-    hpcdist submit train.py --in dev       runs in it, in seconds, from the files as they are
-    hpcdist attach dev                     a shell in it
-    hpcdist forward dev 6006               a port of its first node, here
-    hpcdist cancel dev                     ends it, and what runs in it
+    hpcdist dev --gpus 1 --time 2:00:00  waits for a node, and says what to do
+    hpcdist submit train.py --in dev     runs in it at once, files as they are
+    hpcdist attach dev                   a shell in it
+    hpcdist forward dev 6006             a port of its first node, here
+    hpcdist cancel dev                   ends it, and what runs in it
 
     torch is imported there already. Runs in it have records, a verdict and a summary as all runs
     have. It goes on without this command, until --idle, its time limit, or cancel.
@@ -106,10 +106,6 @@ def _minutes(text: str) -> float:
     return parse_minutes(f"{text}:00" if re.fullmatch(r"\d+:\d\d", text) else text, origin="--idle")
 
 
-class _ReadyError(Exception):
-    """The dev run takes runs."""
-
-
 def _wait(run: Run, interrupts: Interrupts) -> Verdict | DevState:
     """Wait until a dev run takes runs, or has ended; say meanwhile why it waits."""
     from hpcdist.monitor.follow import News
@@ -117,21 +113,19 @@ def _wait(run: Run, interrupts: Interrupts) -> Verdict | DevState:
     from hpcdist.schedulers.dev import state_of
 
     end, news = EndWatch([run]), News(run)
-    state: DevState | None = None
 
-    def check() -> None:
-        nonlocal state
+    def look() -> Verdict | DevState | None:
         interrupts.check()
+        ended = end.look()
         for sentence in news.new(end.conditions[run.id]):
             say(sentence)
-        if (state := state_of(run)) is not None:
-            raise _ReadyError
+        if ended:
+            return ended[run.id]
+        return state_of(run)
 
-    try:
-        return end.wait(check, interval_s=0.1)[run.id]
-    except _ReadyError:
-        assert state is not None
-        return state
+    found = poll(look, interval_s=0.1, limit_s=None)
+    assert found is not None
+    return found
 
 
 def _report(run: Run, found: Verdict | DevState, *, as_json: bool) -> int:

@@ -38,8 +38,8 @@ def forward(
     """Have what listens on PORT of a rank's node at 127.0.0.1 of this machine, until Ctrl-C.
 
     \b
-    hpcdist forward last 6006      TensorBoard in the last run: http://127.0.0.1:6006
-    hpcdist forward dev 8888       in the nodes that hpcdist dev holds
+    hpcdist forward last 6006   TensorBoard on the node of the last run's rank 0
+    hpcdist forward dev 8888    Jupyter in the nodes that hpcdist dev holds
 
     It listens on 127.0.0.1 alone. On a login node that is open to all who are logged in there: what
     it leads to should ask for a password or a token. Connections go through the scheduler's command

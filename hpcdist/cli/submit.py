@@ -58,7 +58,7 @@ def submit(
     hpcdist submit ddp --gpus 2 --wait             ... and follows it to its end
     hpcdist submit ddp --nodes 2 --gpus 2 --local  here, 2 simulated nodes
     hpcdist submit ddp --here                      in the allocation of this shell
-    hpcdist submit ddp --in dev                    in the nodes that hpcdist dev holds
+    hpcdist submit ddp --in dev                    in what hpcdist dev holds
     hpcdist submit ddp --set train.lr=0.01         any key of the job, changed
     hpcdist submit ddp --sweep "nodes=1,2 train.lr=0.1,0.01" --repeat 3
         12 runs

@@ -132,18 +132,19 @@ class InDev(Scheduler):
         more."""
         for run in runs:
             run.ask_to_cancel()
-
-        def has_ended(run: Run) -> bool | None:
-            if is_urgent():
-                run.kill_file.touch()
-            waits = _condition(run).state != "running"
-            return (run.verdict_file.exists() or waits) or None
-
         for run in runs:
-            limit_s = run.spec.outline.launch.grace_s + _PATIENCE_S
-            if not poll(lambda run=run: has_ended(run), interval_s=_POLL_S, limit_s=limit_s):  # type: ignore[misc]
-                run.kill_file.touch()
-                poll(lambda run=run: has_ended(run), interval_s=_POLL_S, limit_s=_PATIENCE_S)  # type: ignore[misc]
+            grace_s = run.spec.outline.launch.grace_s
+
+            def is_over(run: Run = run) -> bool | None:
+                return _condition(run).state != "running" or None
+
+            poll(
+                lambda: is_urgent() or is_over(),
+                interval_s=_POLL_S,
+                limit_s=grace_s + _PATIENCE_S,
+            )
+            run.kill_file.touch()  # for what is left of it
+            poll(is_over, interval_s=_POLL_S, limit_s=_PATIENCE_S)
             run.write_verdict(cancelled_verdict())
 
     def enter(self, run: Run, host: str, command: Sequence[str], *, is_terminal: bool) -> list[str]:
