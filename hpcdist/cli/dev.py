@@ -15,6 +15,7 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError
 from hpcdist.base.polling import poll
+from hpcdist.base.served import is_served
 from hpcdist.base.terminal_lines import last_lines
 from hpcdist.base.text import number_of
 from hpcdist.cli.follow import Interrupted, Interrupts
@@ -61,6 +62,12 @@ def dev(*, options: JobOptions, idle: str, jupyter: bool, as_json: bool) -> int:
     from hpcdist.machine.command import python_command
     from hpcdist.submission.submit import submit as hand_over
 
+    if jupyter and is_served():
+        raise UserError(
+            "--jupyter has its page where it is typed, and this is the login node",
+            hint="leave it out; start jupyter-lab by hpcdist attach dev there, and have its page "
+            "here by hpcdist forward dev PORT",
+        )
     _, profile = options.choose_cluster()
     python = profile.profile.python or sys.executable
     arguments = python_command(_START, str(60 * _minutes(idle)))[1:]

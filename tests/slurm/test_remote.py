@@ -222,10 +222,13 @@ server.serve_forever()
 """
 
 
-def test_a_port_of_a_node_is_at_the_laptop(laptop, slurm, login):
+def test_nodes_are_held_for_a_laptop_and_a_port_there_is_here(laptop, slurm, login):
+    laptop.write("hpcdist.yaml", "clusters: {far: {scheduler: slurm, host: login}}\n")
+    laptop("runs", "--host", "login")
     laptop.write("serves", SERVES)
     laptop.write("page.txt", "from the node\n" * 9999)
-    run = laptop.submit("--host", "login", "--no-python", "./serves", "--gpus", "1")
+    dev = laptop("dev", "--gpus", "1")[0].strip()
+    run = laptop.submit("--in", "dev", "--no-python", "./serves", "--gpus", "1", "--detach")
     slurm.wait_for(lambda: log(Run(laptop.there / run)).strip())
     port = log(Run(laptop.there / run)).strip()
     with laptop.start("forward", run, port, "--port", "0") as process:
@@ -240,4 +243,6 @@ def test_a_port_of_a_node_is_at_the_laptop(laptop, slurm, login):
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130
-    laptop("cancel", run)
+    assert [job.id for job in slurm.queue()] == [Run(laptop.there / dev).read_job_id()]
+    laptop("cancel", dev)
+    assert Run(laptop.there / run).read_verdict().state == "cancelled"
