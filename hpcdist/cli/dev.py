@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _KEYS = ("name=dev", "launch.requeue=false", "launch.hang_notice_s=0", "record.enabled=false")
 """Keys of the job that holds the nodes."""
+_POLL_S = 0.1
 _JUPYTER_LIMIT_S = 60.0
 _START = "from hpcdist.dev import main; main()"
 
@@ -130,8 +131,8 @@ def _wait(run: Run, interrupts: Interrupts) -> Verdict | DevState:
             return ended[run.id]
         return state_of(run)
 
-    found = poll(look, interval_s=0.1, limit_s=None)
-    assert found is not None
+    while (found := look()) is None:
+        time.sleep(_POLL_S)
     return found
 
 
