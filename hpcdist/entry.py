@@ -9,6 +9,7 @@ import contextlib
 import sys
 from pathlib import Path
 
+from hpcdist.runs import nodes
 from hpcdist.runs.run import Run
 from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.tasks import AgentTask, end_unless_adopted, own_place, read_task
@@ -63,4 +64,7 @@ def keep_figures(run: Run) -> None:
         if _LEAST_BYTES <= num_bytes <= _MOST_BYTES:
             from hpcdist.summary import measuring  # 0.1 s, which small runs need not pay
 
-            measuring.measure(run, keeps=True)
+            measured = measuring.measure(run, keeps=True).run
+            slow = measured and measured.figures and measured.figures.straggler
+            if slow and load_scheduler(str(run.spec.scheduler)).leaves_out_nodes:
+                nodes.note("slow", slow.host, run.id)
