@@ -27,8 +27,8 @@ def create(azure, tmp_path, monkeypatch):
     """Create the job train-1, by the real SDK in this process."""
     monkeypatch.setattr(site, "_READ_TIMEOUT_S", 0.5)
     site.client_of.cache_clear()
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "code.tar.gz").write_bytes(b"archive")
+    (tmp_path / "upload").mkdir()
+    (tmp_path / "upload" / "code.tar.gz").write_bytes(b"archive")
     options = AzureOptions(**PROFILE)
     cluster = ClusterProfile(scheduler="azure", azure=options)
     job = ScriptJob(name="train", script="train.py", resources=Resources(), launch=Launch())
@@ -88,7 +88,7 @@ def test_a_job_whose_creation_was_not_answered_is_found_by_its_name(create, azur
 
 
 def test_what_the_sdk_itself_does_not_take_is_no_silence(create, azure, tmp_path):
-    (tmp_path / "code" / "code.tar.gz").unlink()
+    (tmp_path / "upload" / "code.tar.gz").unlink()
     with pytest.raises(SchedulerError, match="Azure's SDK does not take the job train-1") as caught:
         create()
     assert not isinstance(caught.value, site.SilentAzureError)

@@ -17,8 +17,10 @@ TWO = ("--nodes", "2", "--gpus", "1")
 
 
 def uploaded(azure):
-    """Return the names and contents of the newest archive that was uploaded."""
-    *_, content = [one for name, (one, _) in azure.blobs.items() if name.endswith("code.tar.gz")]
+    """Return the names and contents of the newest archive that was uploaded, which alone is."""
+    blobs = {name: one for name, (one, _) in azure.blobs.items() if name.startswith("code-")}
+    assert {name.rpartition("/")[2] for name in blobs} == {"code.tar.gz"}
+    *_, content = blobs.values()
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         return {
             one.name: archive.extractfile(one).read() if one.isfile() else one.linkname
@@ -46,7 +48,7 @@ def test_a_run_goes_to_azure_with_its_snapshot_and_ends_there(hpcdist, azure):
     named = rendered.replace("name: run\n", f"name: {run.id}\n")
     named = named.replace("/hpcdist/run\n", f"/hpcdist/{run.id}\n")
     assert (run.path / "job.yml").read_text() == named
-    assert not (run.path / "code").exists()
+    assert not (run.path / "upload").exists()
     found = uploaded(azure)
     assert found["snapshot/train.py"] == b"print('trained')\n"
     assert {name.partition("/")[0] for name in found} == {"lib", "run", "snapshot"}

@@ -51,7 +51,7 @@ def read(load_job, tmp_path, *words, **options):
     """Return what the SDK makes of a job, which it must accept."""
     path = tmp_path / "job.yml"
     path.write_text(job_yaml(*words, **options))
-    (tmp_path / "code").mkdir(exist_ok=True)
+    (tmp_path / "upload").mkdir(exist_ok=True)
     loaded = load_job(path)
     result = loaded._validate()
     assert result.passed, result
