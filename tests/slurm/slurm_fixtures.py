@@ -2,9 +2,8 @@
 
 import pytest
 from made_once import session_folder
-from slurm_cluster import namespaces, spec
+from slurm_cluster import config, namespaces
 from slurm_cluster.cluster import Cluster
-from slurm_cluster.needs import missing_programs
 
 
 @pytest.fixture(scope="session")
@@ -19,13 +18,11 @@ def cluster_of(missing, databases, command_process):
     clusters = {}
 
     def get(network):
-        if lacking := missing_programs():
+        if lacking := config.missing_programs():
             missing(lacking)
         if network not in clusters:
-            cluster = Cluster(network, databases=databases)
-            cluster.start()
-            cluster.command_server = command_process
-            clusters[network] = cluster
+            clusters[network] = Cluster(network, command_process, databases=databases)
+            clusters[network].start()
         return clusters[network]
 
     yield get
@@ -46,7 +43,7 @@ def _whole_and_idle(cluster):
 @pytest.fixture
 def slurm(cluster_of):
     """Four nodes with 4 CPUs and 2 GPUs each, called 127.0.1.1 to 127.0.1.4."""
-    yield from _whole_and_idle(cluster_of(spec.LOOPBACK))
+    yield from _whole_and_idle(cluster_of(config.LOOPBACK))
 
 
 @pytest.fixture(scope="session")
@@ -59,4 +56,4 @@ def slurm_netns(cluster_of, missing, _no_namespaces):
     """Nodes n1 to n4, each with its own network, hostname and /etc/hosts; links can be cut."""
     if _no_namespaces:
         missing(f"this machine does not allow network namespaces: {_no_namespaces}")
-    yield from _whole_and_idle(cluster_of(spec.NAMESPACES))
+    yield from _whole_and_idle(cluster_of(config.NAMESPACES))
