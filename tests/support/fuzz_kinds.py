@@ -6,7 +6,6 @@ import functools
 import io
 import os
 import socket
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from hpcdist.agent.node import RankMeeting
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, JobError, ProfileError
 from hpcdist.base.text import one_line
-from hpcdist.job.spec import Data, Resources, TrainJob, job_to_dict
+from hpcdist.job.spec import Resources, TrainJob, job_to_dict
 from hpcdist.runs import requests
 from hpcdist.runs.requests import Request, take_answer
 from hpcdist.runs.run import Run, all_runs
@@ -129,17 +128,6 @@ def run_directory(folder: Path) -> list[Sample]:
     return [Sample(c, functools.partial(read, path=path, original=c)) for path, c in contents]
 
 
-def launch(folder: Path) -> list[Sample]:
-    """What agents start their ranks by."""
-    run = _make_run(folder, "run")
-
-    def read(content: bytes) -> bool:
-        run.spec_file.write_bytes(content)
-        return run.read_launch()[0].resources.nodes >= 1
-
-    return [Sample(run.spec_file.read_bytes(), read, (msgspec.ValidationError,))]
-
-
 # What the user writes.
 
 _JOB = b"""\
@@ -152,13 +140,6 @@ train:
   lr: 1e-3
   precision: bf16-mixed
 launch: {port_range: [20000, 20100], hang_timeout_s: 60}
-"""
-_COMPARISON = b"""\
-allreduce: {sizes: [1024, 4096], check: true}
-workload: allreduce
-resources:
-  nodes: 1
-  time_limit_min: 5.5
 """
 _PROFILE = b"""\
 default: jura
@@ -187,7 +168,7 @@ def job_file(folder: Path) -> list[Sample]:
         load_job(str(path))
         return True
 
-    return [Sample(content, read, (JobError,)) for content in (_JOB, _COMPARISON)]
+    return [Sample(_JOB, read, (JobError,))]
 
 
 def profile(folder: Path) -> list[Sample]:
@@ -270,34 +251,6 @@ def image(_folder: Path) -> list[Sample]:
 
     forms = ("JPEG", "JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
     return [Sample(encoded(form), read) for form in forms] + [Sample(encoded("PNG", "P"), read)]
-
-
-def idx(folder: Path) -> list[Sample]:
-    from hpcdist.data.catalog import check_data, load_data
-
-    raw = folder / "MNIST" / "raw"
-    raw.mkdir(parents=True)
-    contents = {}
-    for part, number in (("train", 6), ("t10k", 4)):
-        pixels = bytes(index % 256 for index in range(number * 16))
-        contents[f"{part}-images-idx3-ubyte"] = struct.pack(">4I", 0x803, number, 4, 4) + pixels
-        labels = bytes(index % 10 for index in range(number))
-        contents[f"{part}-labels-idx1-ubyte"] = struct.pack(">2I", 0x801, number) + labels
-    data = Data(name="mnist", root=str(folder))
-
-    def read(content: bytes, *, name: str) -> bool:
-        for other, right in (contents | {name: content}).items():
-            (raw / other).write_bytes(right)
-        sizes = check_data(data)
-        loaded = load_data(data)
-        assert (len(loaded.train), len(loaded.test)) == (sizes.train, sizes.test)
-        assert int(loaded.train.labels.max()) < loaded.num_classes
-        return True
-
-    return [
-        Sample(content, functools.partial(read, name=name), (JobError,))
-        for name, content in contents.items()
-    ]
 
 
 # Messages of agents, and requests to a living run.
@@ -398,7 +351,5 @@ def request(folder: Path) -> list[Sample]:
 
 KINDS: dict[str, Callable[[Path], list[Sample]]] = {
     one.__name__.replace("_", " "): one
-    for one in (
-        *(run_directory, launch, job_file, profile, checkpoint, image, idx, message, request),
-    )
+    for one in (*(run_directory, job_file, profile, checkpoint, image, message, request),)
 }
