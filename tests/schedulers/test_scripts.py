@@ -71,15 +71,12 @@ CASES = {
     },
     "lsf": {
         "nothing-said": (job(), {}, target()),
-        "site": (
-            job(gpus=2),
-            {**SITE, "directives": ["-x"]},
-            target(),
-        ),
+        "site": (job(gpus=2), {**SITE, "directives": ["-x"]}, target()),
         "gpus": (LARGE, {"partition": "gpuv100", "account": "ml-course"}, target()),
         "cpus": (ON_CPUS, {}, target()),
         "gpus-of-the-queue": (job(gpus=2), {"lsf": {"gpu": None}}, target()),
         "memory-per-host": (job(nodes=2, mem_gb=10), {"lsf": {"mem_per": "host"}}, target()),
+        "memory-per-job": (job(nodes=2, mem_gb=10), {"lsf": {"mem_per": "job"}}, target()),
         "a-type-of-gpu": (job(), {"gpu_type": "A100", "constraint": "gpu40gb && !bad"}, target()),
         "array": (
             job(),

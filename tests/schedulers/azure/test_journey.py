@@ -220,3 +220,19 @@ def test_a_run_at_its_time_limit_names_the_command_that_goes_on(hpcdist, azure):
     assert (job.name, job.train.seed) == ("it's", 3)
     assert job.checkpoint.resume == str(run.path)
     assert b"whole enough" in uploaded(azure)["resume/step-00000004.ckpt"]
+
+
+def test_the_doctor_finds_all_well_or_says_how_many_nodes_the_compute_has(hpcdist, azure):
+    def findings(nodes, code):
+        words = ("doctor", "--no-job", "--json", "--nodes", nodes, "--gpus", "1")
+        return {one["name"]: one for one in json.loads(hpcdist(*words, code=code).stdout)}
+
+    found = findings("2", 0)
+    states = {name: one["state"] for name, one in found.items()}
+    assert states.pop("job") == "skip"  # the runs folder may be in /tmp: nobody else reads it
+    assert set(states.values()) == {"pass"}
+    expected = "ml-course knows you, and has gpu-cluster: nodes Standard_NC24ads_A100_v4"
+    assert found["workspace"]["detail"] == expected
+    found = findings("5", 1)["workspace"]
+    assert found["state"] == "FAIL"
+    assert "resources.nodes is 5, but the compute gpu-cluster has 4" in found["detail"]

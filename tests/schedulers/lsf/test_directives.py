@@ -36,15 +36,6 @@ def profile(*, lsf=None, **values):
 
 
 @pytest.mark.parametrize(
-    ("mem_per", "text"), [("slot", "1250MB"), ("host", "10000MB"), ("job", "20000MB")]
-)
-def test_memory_is_asked_for_as_the_site_counts_it(mem_per, text):
-    spec = job(nodes=2, gpus=2, cpus_per_gpu=4, mem_gb=10)
-    asked = directives(spec, profile(lsf={"mem_per": mem_per}), target())
-    assert f'-R "span[ptile=8] rusage[mem={text}]"' in asked
-
-
-@pytest.mark.parametrize(
     ("mem_gb", "slots", "text"), [(10, 3, "3334MB"), (1.1, 1, "1100MB"), (0.3, 3, "100MB")]
 )
 def test_memory_is_rounded_up_and_never_by_noise(mem_gb, slots, text):
