@@ -86,7 +86,6 @@ def test_a_job_that_slurm_started_on_a_lost_node_first_is_started_again_where_it
     assert "Invalid generic resource (gres) specification" in unstarted.message
     (row,) = json.loads(user("summary", run.id, "--json").stdout)
     assert (row["state"], len(row["attempts"])) == ("done", 2)
-    user.cluster.revive_node(node)
 
 
 def test_a_node_whose_slurmstepd_was_killed_is_named_by_what_srun_said(user, working):

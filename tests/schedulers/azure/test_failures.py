@@ -59,10 +59,18 @@ def test_a_refusal_is_told(create, azure, answer, said):
     assert azure.jobs == {}
 
 
-def test_a_refusal_leaves_nothing(hpcdist, azure):
-    azure.fail("PUT", JOBS, 409, code="Conflict", message="The compute is being resized", times=9)
+@pytest.mark.parametrize(
+    ("place", "status", "said"),
+    [
+        (JOBS, 409, "error: Azure refused the job"),
+        ("blob.core.windows.net", 403, "Storage Blob Data Contributor"),
+    ],
+    ids=["job", "upload"],
+)
+def test_a_refusal_leaves_nothing(hpcdist, azure, place, status, said):
+    azure.fail("PUT", place, status, code="Refused", message="it cannot be", times=9)
     done = hpcdist("submit", "train.py", code=3)
-    assert "error: Azure refused the job" in done.stderr
+    assert said in done.stderr
     assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["error", "hint"]
     assert (azure.jobs, runs_of(hpcdist)) == ({}, [])
 
@@ -135,11 +143,3 @@ def test_a_workspace_that_is_not_there_is_told_and_nothing_is_sent(hpcdist, azur
     done = hpcdist("submit", "train.py", code=3)
     assert "check the section azure of the profile" in done.stderr
     assert (azure.jobs, azure.blobs, runs_of(hpcdist)) == ({}, {}, [])
-
-
-def test_an_upload_that_fails_leaves_nothing(hpcdist, azure):
-    azure.fail("PUT", "blob.core.windows.net", 403, code="AuthorizationFailure", times=9)
-    done = hpcdist("submit", "train.py", code=3)
-    assert "error: Azure refused the job" in done.stderr
-    assert "Storage Blob Data Contributor" in done.stderr
-    assert (azure.jobs, runs_of(hpcdist)) == ({}, [])

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +17,7 @@ from slurm_cluster import namespaces, processes
 from slurm_cluster.config import ADMINISTRATORS, LOOPBACK, ClusterSpec
 
 _LIMIT_S = 90.0  # all is well long before, also on a slow machine that is busy
-_POLL_S = 0.05
-_PATIENCE_S = 30.0
 _END_LIMIT_S = 90.0
-_ANSWER_S = 3.0  # a node without an answer is started anew, which does no harm
 _NOT_PASSED_ON = re.compile("(SLURM|SBATCH|SRUN|SQUEUE|SACCT|SINFO|SALLOC)_|HPCDIST_RUNS$")
 _ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"}
 _ENDED |= {"OUT_OF_MEMORY", "DEADLINE", "REVOKED", "SPECIAL_EXIT"}
@@ -57,11 +53,6 @@ class Cluster(Machine):
         own_programs = str(Path(sys.executable).parent)
         self._path = os.pathsep.join([own_programs, os.environ.get("PATH", os.defpath)])
         self._supervisor = None
-        self._dead_nodes = set()
-        self._cut_nodes = set()
-        self._controller = "running"
-        self.is_whole = False
-        """Nothing was done with it since its boot, or since it was restored."""
 
     def start(self):
         command = [sys.executable, "-m", "slurm_cluster.supervisor"]
@@ -89,7 +80,6 @@ class Cluster(Machine):
         except ClusterError:
             self.stop()
             raise
-        self.is_whole = True
 
     def stop(self):
         self._supervisor.stdin.close()
@@ -204,7 +194,14 @@ class Cluster(Machine):
 
     def wait_until_idle(self, limit_s=_LIMIT_S):
         """All nodes are up, and none has a job."""
-        self.wait_for(self._is_idle, limit_s)
+        self.wait_for(lambda: not self.queue() and self._are_nodes_idle(), limit_s)
+
+    def _are_nodes_idle(self):
+        states = self.node_states()
+        for node, state in states.items():
+            if state in ("drained", "down"):  # down* is a node that has not come back yet
+                self.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
+        return set(states.values()) == {"idle"}
 
     def describe(self):
         """For the message of a failed test."""
@@ -215,12 +212,10 @@ class Cluster(Machine):
 
     def kill_node(self, node):
         """As by a power cut: its slurmd, its steps and their tasks get SIGKILL."""
-        self._dead_nodes.add(node)
         self._order("kill_node", node)
 
     def kill_daemon(self, node):
         """Its slurmd dies, and what that has started goes on."""
-        self._dead_nodes.add(node)
         self._order("kill_daemon", node)
 
     def give_up_node(self, node):
@@ -228,40 +223,31 @@ class Cluster(Machine):
         its jobs have lost it."""
         self.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost")
 
-    def revive_node(self, node):
-        self._order("start_node", node)
-        self._dead_nodes.discard(node)
+    def revive_nodes(self):
+        """Start those whose slurmd has ended, whoever ended it."""
+        self._order("start_ended_nodes")
 
     def stop_controller(self):
-        self._controller = "stopped"
         self._order("stop_controller")
 
     def start_controller(self):
         self._order("start_controller")
-        self._controller = "running"
 
     @contextlib.contextmanager
     def silent_controller(self):
         """While open, the controller takes connections and never answers."""
-        self._controller = "paused"
         self._order("pause_controller")
         try:
             yield
         finally:
-            self._resume_controller()
-
-    def _resume_controller(self):
-        self._order("resume_controller")
-        self._controller = "running"
+            self._order("resume_controller")
 
     def cut_link(self, node):
         """In namespaces: the node goes on, and nobody reaches it."""
-        self._cut_nodes.add(node)
         self._order("cut_link", node)
 
     def mend_link(self, node):
         self._order("mend_link", node)
-        self._cut_nodes.discard(node)
 
     @contextlib.contextmanager
     def own_names_are_loopback(self):
@@ -275,64 +261,3 @@ class Cluster(Machine):
         finally:
             for node, text in before.items():
                 self.spec.hosts_file(node).write_text(text)
-
-    # Between tests.
-
-    def restore(self, patience_s=_PATIENCE_S):
-        """As it was after the boot; returns the jobs that somebody left in the queue.
-
-        A job whose work is done gets so long to leave.
-        """
-        if self._controller == "paused":
-            self._resume_controller()
-        if self._controller == "stopped":
-            self.start_controller()
-        for node in [*self._cut_nodes]:
-            self.mend_link(node)
-        for node in [*self._dead_nodes]:
-            self.revive_node(node)
-        self._order("start_ended_nodes")
-        left = self._jobs_that_stay(patience_s)
-        if left:
-            self.run("scancel", *(job.id for job in left))
-            self._kill_tasks()
-        self._restart_silent_nodes(min(patience_s, _ANSWER_S))
-        self.wait_for(lambda: not self.queue() and self._is_idle())
-        self.is_whole = True
-        return left
-
-    def _restart_silent_nodes(self, patience_s):
-        """Those whose slurmd is there, but gives the controller no answer."""
-        deadline = time.monotonic() + patience_s
-        while (silent := self._silent_nodes()) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-        for node in silent:
-            self.kill_node(node)
-            self.revive_node(node)
-
-    def _silent_nodes(self):
-        return [node for node, state in self.node_states().items() if state.endswith("*")]
-
-    def _jobs_that_stay(self, patience_s):
-        deadline = time.monotonic() + patience_s
-        while (jobs := self.queue()) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-        return jobs
-
-    def _kill_tasks(self):
-        """Do not wait for what takes no notice of a cancelled job."""
-        processes.kill_all(
-            lambda: {
-                pid
-                for pid in processes.all_pids()
-                if processes.variable(pid, "SLURM_CONF") == str(self.spec.slurm_conf)
-                and processes.variable(pid, "SLURM_JOB_ID")
-            }
-        )
-
-    def _is_idle(self):
-        states = self.node_states()
-        for node, state in states.items():
-            if state in ("drained", "down"):  # down* is a node that has not come back yet
-                self.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
-        return set(states.values()) == {"idle"}
