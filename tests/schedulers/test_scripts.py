@@ -7,35 +7,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from script_jobs import job, target
 
 from hpcdist.base.errors import RunDirectoryError
 from hpcdist.cluster.profile import ClusterProfile, LsfOptions
-from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.schedulers import load_scheduler
-from hpcdist.schedulers.base import Dependency, Target
+from hpcdist.schedulers.base import Dependency
 
 ASKED = Path(__file__).parent / "asked"
 SHELLCHECK = shutil.which("shellcheck")
-
-
-def job(*, launch=None, **resources):
-    return ScriptJob(
-        name="train",
-        script="/home/ann/train.py",
-        resources=Resources(**resources),
-        launch=Launch(**(launch or {})),
-    )
-
-
-def target(**options):
-    environment = {"HPCDIST_SUBMIT_DIR": "/home/ann/project"}
-    return Target(
-        name="RUN",
-        folder=Path("/scratch/ann/my runs/RUN"),
-        cwd="/home/ann/project",
-        environment=environment,
-        **options,
-    )
 
 
 def after(**kinds):

@@ -1,34 +1,17 @@
 """Directives of bsub where sites differ, and requests that it cannot be given."""
 
-from pathlib import Path
-
 import pytest
+from script_jobs import job, target
 
 from hpcdist.base.errors import ProfileError
 from hpcdist.base.files import shipped_folder
 from hpcdist.cluster.load import load_profile
 from hpcdist.cluster.profile import ClusterProfile, LsfOptions
-from hpcdist.job.spec import Launch, Resources, ScriptJob
-from hpcdist.schedulers.base import Target
 from hpcdist.schedulers.lsf.lsf import scheduler
 
 
 def directives(spec, cluster, where):
     return [one.line for one in scheduler.directives(spec, cluster, where)]
-
-
-def job(*, launch=None, **resources):
-    return ScriptJob(
-        name="train",
-        script="/home/ann/train.py",
-        resources=Resources(**resources),
-        launch=Launch(**(launch or {})),
-    )
-
-
-def target(**options):
-    folder = Path("/scratch/ann/runs/RUN")
-    return Target(name="RUN", folder=folder, cwd="/home/ann/project", **options)
 
 
 def profile(*, lsf=None, **values):

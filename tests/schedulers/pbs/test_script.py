@@ -2,33 +2,19 @@
 
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 from another_user import NOBODY, needs_root
+from script_jobs import job, target
 
 from hpcdist.base import files
 from hpcdist.base.errors import ProfileError
 from hpcdist.base.files import shipped_folder
 from hpcdist.cluster.load import load_profile
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.job.spec import Launch, Resources, ScriptJob
-from hpcdist.schedulers.base import Plan, Target
+from hpcdist.schedulers.base import Plan
 from hpcdist.schedulers.pbs.pbs import scheduler
 from hpcdist.schedulers.request import lay_out
-
-
-def job(*, device="auto", **resources):
-    return ScriptJob(
-        name="train",
-        script="/home/ann/train.py",
-        resources=Resources(**resources),
-        launch=Launch(device=device, requeue=True),
-    )
-
-
-def target(folder="/scratch/ann/my runs/RUN", **options):
-    return Target(name="RUN", folder=Path(folder), cwd="/home/ann", **options)
 
 
 def directives(*words):
