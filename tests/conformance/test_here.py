@@ -92,7 +92,7 @@ class SlurmShell:
         self.job_id = said.split("Granted job allocation ")[1].split()[0]
 
     def close(self):
-        assert [job.id for job in self.user.cluster.queue()] == [self.job_id]
+        assert self.user.cluster.queue() == [self.job_id]
         self.user.cluster.run("scancel", self.job_id)
 
     def start(self, *words):

@@ -77,14 +77,14 @@ def test_a_job_that_does_not_start_is_cancelled_with_the_reason_and_so_by_ctrl_c
     assert failures(found) == ["job"]
     assert "pending: it waits for nodes" in found["job"]["detail"]
     assert "the job is pending: it waits for nodes" in said
-    assert [job.id for job in slurm.queue()] == [blocking]
+    assert slurm.queue() == [blocking]
 
     with user.start("doctor", *CPU) as process:
         slurm.wait_for(lambda: len(slurm.queue()) == 2)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=150)
     assert process.returncode == 130
-    assert [job.id for job in slurm.queue()] == [blocking]
+    assert slurm.queue() == [blocking]
     slurm.run("scancel", blocking)
 
 

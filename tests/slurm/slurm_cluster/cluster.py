@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from machine import Machine
@@ -21,19 +20,6 @@ _END_LIMIT_S = 90.0
 _NOT_PASSED_ON = re.compile("(SLURM|SBATCH|SRUN|SQUEUE|SACCT|SINFO|SALLOC)_|HPCDIST_RUNS$")
 _ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"}
 _ENDED |= {"OUT_OF_MEMORY", "DEADLINE", "REVOKED", "SPECIAL_EXIT"}
-_QUEUE_FORMAT = "%i|%T|%P|%N|%j|%r"
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueuedJob:
-    """A line of squeue."""
-
-    id: str
-    state: str
-    partition: str
-    nodes: str
-    name: str
-    reason: str
 
 
 class ClusterError(RuntimeError):
@@ -157,11 +143,8 @@ class Cluster(Machine):
     # What is in it.
 
     def queue(self):
-        """The jobs that are pending, running or completing, from squeue."""
-        output = self.run("squeue", "--noheader", f"--format={_QUEUE_FORMAT}").stdout
-        names = ("id", "state", "partition", "nodes", "name", "reason")
-        lines = [line.split("|", len(names) - 1) for line in output.splitlines()]
-        return [QueuedJob(**dict(zip(names, line, strict=True))) for line in lines]
+        """The ids of the jobs that are pending, running or completing."""
+        return self.run("squeue", "--noheader", "--format=%i").stdout.split()
 
     def job_state(self, job_id):
         """Such as RUNNING, of a job that Slurm still remembers; else None."""
