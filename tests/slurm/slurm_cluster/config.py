@@ -14,9 +14,8 @@ NAMESPACES = "namespaces"
 """Each node has its own network, hostname and /etc/hosts."""
 ADMINISTRATORS = "/usr/sbin:/sbin"
 """Where daemons lie, which not every user's PATH names."""
-ACCOUNTS = ("research", "course")
-QOSES = ("normal", "urgent")
-"""Those that are known; any other is refused. Jobs that name none get the first of each."""
+ACCOUNT = "research"
+"""The only one: any other is refused, and any QOS but Slurm's own, normal."""
 LOGIN_NODE = "login"
 LOGIN_ADDRESS = "10.77.0.254"
 
@@ -66,7 +65,6 @@ _SETTINGS = {
 # Only `high` preempts, and only `low` is preempted.
 _PARTITIONS = {
     "main": "Default=YES MaxTime=INFINITE PriorityTier=1 PreemptMode=OFF",
-    "short": "MaxTime=5 PriorityTier=1 PreemptMode=OFF",
     "low": "MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE GraceTime=0",
     "high": "MaxTime=INFINITE PriorityTier=10 PreemptMode=OFF",
 }

@@ -175,14 +175,10 @@ class Daemons:
         self.wait_until("slurmdbd listens", lambda: _listens(address))
 
     def _add_accounts(self):
-        user, accounts, qoses = self.spec.user, ",".join(config.ACCOUNTS), ",".join(config.QOSES)
         lines = [
             "add cluster hpcdist",
-            f"add qos {','.join(config.QOSES[1:])}",  # Slurm itself makes the first
-            f"add account {accounts}",
-            f"add user {user} account={accounts}",
-            f"modify user {user} set defaultaccount={config.ACCOUNTS[0]}",
-            f"modify user {user} set qos={qoses} defaultqos={config.QOSES[0]}",
+            f"add account {config.ACCOUNT}",
+            f"add user {self.spec.user} account={config.ACCOUNT}",
         ]
         self.run("sacctmgr", "--immediate", text="\n".join(lines) + "\n")
 
