@@ -15,7 +15,6 @@ from hpcdist.job.spec import (
     FunctionJob,
     InferenceJob,
     JobSpec,
-    OwnCodeJob,
     ScriptJob,
     TrainingJob,
 )
@@ -119,9 +118,7 @@ def plan_workspace(
         # It is here for this command only; outputs belong into the folder that it stands for.
         stands_for = os.environ.get(SUBMIT_DIR_VARIABLE, submit_dir)
         return Workspace(submit_dir=stands_for, snapshot=received).placed(runs / PLACEHOLDER_ID)
-    own_model = isinstance(job, TrainingJob | InferenceJob) and is_own(job.model.name)
-    own_data = isinstance(job, DataloadJob) and job.data.dataset is not None
-    runs_code_of_user = own_model or own_data or isinstance(job, OwnCodeJob)
+    runs_code_of_user = bool(own_code(job))
     if only_there is not None and runs_code_of_user:
         if wanted is False:
             raise UserError(
@@ -151,6 +148,16 @@ def plan_workspace(
         )
     workspace = Workspace(submit_dir=submit_dir, snapshot=snapshot, notes=snapshot.notes)
     return workspace.placed(runs / PLACEHOLDER_ID)
+
+
+def own_code(job: JobSpec) -> str:
+    """Return the name of the user's code that a job runs: its script, function, model or data set;
+    empty if it runs none."""
+    if isinstance(job, TrainingJob | InferenceJob):
+        return job.model.name if is_own(job.model.name) else ""
+    if isinstance(job, DataloadJob):
+        return job.data.dataset or ""
+    return str(getattr(job, "script", None) or getattr(job, "function", ""))
 
 
 def _python_path(snapshot: SnapshotPlan, copy: Path) -> str | None:

@@ -1,6 +1,7 @@
 """Comparisons: several jobs put to one question by one command."""
 
 import json
+import re
 
 import pytest
 
@@ -189,4 +190,5 @@ def test_the_shipped_sweep_takes_strategies_as_an_axis(hpcdist):
     axes = "strategy=ddp,data_parallel gpus=2"
     done = hpcdist("render", "speedup", "--scheduler", "slurm", "--repeat", "1", "--sweep", axes)
     assert done.returncode == 0, done.stderr
-    assert "#SBATCH --array=0-1" in done.stdout
+    threads = re.findall(r"OMP_NUM_THREADS=.*", done.stdout)
+    assert len(threads) == len({*threads}) == 2  # one rank has the CPUs of two
