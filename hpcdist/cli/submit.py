@@ -17,7 +17,6 @@ from hpcdist.cli.host import JobCommand
 from hpcdist.cli.options import JOB_OPTIONS, JobOptions, how_to_follow, job_options, json_option
 from hpcdist.cli.printing import note, print_json, say
 from hpcdist.runs.run import Run, name_to_type
-from hpcdist.submission.once import submitted_before
 
 if TYPE_CHECKING:
     from hpcdist.schedulers.base import Dependency
@@ -58,7 +57,7 @@ def submit(*, options: JobOptions, wait: bool, detach: bool, here: bool, as_json
     Ctrl-C ends a run that was started with --local or --here; with --detach it goes on by itself.
     A run on a cluster continues; `hpcdist cancel` ends it.
     """
-    from hpcdist.submission.submit import begin
+    from hpcdist.submission.submit import begin, submitted_before
     from hpcdist.submission.submit import submit as hand_over
 
     interrupts = Interrupts()

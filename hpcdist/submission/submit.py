@@ -6,6 +6,7 @@ hand-over. A single run is a submission of one point, which needs no folder of a
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import time
@@ -14,13 +15,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from hpcdist.base import files
+from hpcdist.base import files, served
 from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError
 from hpcdist.base.secrets import Stars, redact
 from hpcdist.base.version import versions
 from hpcdist.job.spec import job_to_dict
 from hpcdist.runs.run import (
     Run,
+    all_runs,
     cannot_write,
     delete_folder,
     make_runs_folder,
@@ -34,8 +36,35 @@ from hpcdist.schedulers.base import Dependency, Target
 from hpcdist.schedulers.tasks import array_of
 from hpcdist.submission.container import used_container
 from hpcdist.submission.plan import Job, PlannedRun, PlannedSubmission, lay_out
+from hpcdist.submission.workspace import SUBMISSION_VARIABLE
 
 _GIT_LIMIT_S = 5.0
+
+
+def submitted_before(runs: Path) -> list[Run] | None:
+    """Return the runs of an earlier submission of the name in the environment; None where there is
+    no name, or nothing was submitted by it.
+
+    From now on this process alone submits by that name, until it ends.
+    """
+    name = os.environ.get(SUBMISSION_VARIABLE)
+    if not name or not served.is_served():  # a job that submits has its submission's environment
+        return None
+    make_runs_folder(runs)
+    folder = runs / ".submissions"
+    folder.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
+    # It stays open, and locked, as long as this process lives.
+    descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT, files.PRIVATE_FILE)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        message = "the submission whose connection broke is still at work"
+        raise SchedulerError(message, hint="run the same command again in a minute") from None
+    if not os.fstat(descriptor).st_size:  # nobody had it before
+        os.write(descriptor, b"taken")
+        return None
+    found = [run for run in all_runs(runs) if run.spec.environment.get(SUBMISSION_VARIABLE) == name]
+    return found or None
 
 
 def submit(

@@ -233,7 +233,7 @@ def test_a_broken_job_file_is_refused(tmp_path, content, message):
         ("gone/train.py", "gone/train.py: there is no such file", "check the path"),
         ("folder", "folder is a directory, must be a file", "run a package with -m"),
         ("folder.yaml", "folder.yaml is a directory, must be a file", "give a job file"),
-        ("app.pyz", "app.pyz does not have the name of a Python script", "unpack it, and run"),
+        ("app.pyz", "app.pyz does not have the name of a Python script", "no suffix"),
         ("notes.txt", "notes.txt does not have the name of a Python script", "end in .yaml"),
         ("a.ipynb", "a.ipynb does not have the name", "nbconvert --to script a.ipynb"),
         (
