@@ -26,9 +26,15 @@ from hpcdist.machine.containers import InContainer
 from hpcdist.runs.run import Run, Sweep
 from hpcdist.schedulers import detect_scheduler, load_scheduler
 from hpcdist.schedulers.base import Allocation, Dependency, Directive, Plan, Scheduler, Target
-from hpcdist.submission.container import in_container, settle_container
 from hpcdist.submission.points import Point
-from hpcdist.submission.workspace import PLACEHOLDER_ID, Workspace, own_code, plan_workspace
+from hpcdist.submission.workspace import (
+    PLACEHOLDER_ID,
+    Workspace,
+    in_container,
+    own_code,
+    plan_workspace,
+    settle_container,
+)
 from hpcdist.workloads import load_workload
 
 

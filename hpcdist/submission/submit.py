@@ -34,9 +34,8 @@ from hpcdist.runs.snapshot import copy_code, run_git
 from hpcdist.runs.spec import RunSpec, SweepPlace, UsedCluster
 from hpcdist.schedulers.base import Dependency, Target
 from hpcdist.schedulers.tasks import array_of
-from hpcdist.submission.container import used_container
 from hpcdist.submission.plan import Job, PlannedRun, PlannedSubmission, lay_out
-from hpcdist.submission.workspace import SUBMISSION_VARIABLE
+from hpcdist.submission.workspace import SUBMISSION_VARIABLE, used_container
 
 _GIT_LIMIT_S = 5.0
 
