@@ -273,6 +273,10 @@ def test_a_mistake_is_told_with_the_file_the_key_and_the_value(profiles, text, m
         ("{lsf: {node_rank_variable: X}}", "is not a known key", ""),
         ("{lsf: {mem_per: node}}", 'lsf.mem_per is "node", must be host or job or slot', ""),
         ("{lsf: {mem: slot}}", "lsf.mem is not a known key", "mem_per"),
+        ("{azure: {subscription: mine}}", 'azure.subscription is "mine", must be an id', ""),
+        ("{azure: {compute: 'a b'}}", 'azure.compute is "a b", must be the name', ""),
+        ("{azure: {environment: torch}}", 'azure.environment is "torch"', ""),
+        ("{azure: {work_space: a}}", "azure.work_space is not a known key", "workspace"),
     ],
 )
 def test_what_cannot_stand_in_a_script_is_refused_with_what_to_do(profiles, text, message, hint):
@@ -328,20 +332,6 @@ def test_a_file_that_cannot_be_read_is_an_error(profiles, content):
     path = profiles.project_folder / "hpcdist.yaml"
     path.mkdir() if content is None else path.write_bytes(content)
     assert error_of().message.startswith("hpcdist.yaml ")
-
-
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ("{subscription: mine}", 'azure.subscription is "mine", must be an id'),
-        ("{compute: 'a b'}", 'azure.compute is "a b", must be the name'),
-        ("{environment: torch}", 'azure.environment is "torch"'),
-        ("{work_space: a}", "azure.work_space"),
-    ],
-)
-def test_a_mistake_in_the_section_azure_is_named(profiles, section, message):
-    profiles.project(of_one(f"{{scheduler: azure, azure: {section}}}"))
-    assert message in error_of().message
 
 
 def test_who_can_change_the_image_is_told(profiles):

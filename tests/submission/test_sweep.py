@@ -7,7 +7,6 @@ from hpcdist.base.errors import JobError, RunNotFoundError, UserError
 from hpcdist.monitor.states import exit_code_of_all
 from hpcdist.runs.run import Run, Sweep, find_runs
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.slurm.slurm import parse_books
 from hpcdist.submission.dependencies import find_after
 from hpcdist.submission.plan import group_points
 from hpcdist.submission.points import (
@@ -135,12 +134,6 @@ def test_runs_of_one_shape_share_arrays_no_longer_than_the_site_allows(scripts, 
     assert jobs == groups
 
 
-@pytest.mark.parametrize("text", ["oks:last", "notok:last", "any:"])
-def test_another_kind_of_after_is_refused(tmp_path, text):
-    with pytest.raises(UserError, match="KIND one of ok, any"):
-        find_after(tmp_path, text)
-
-
 def ended(code):
     return Verdict(kind="done", state="done", message="", exit_code_of_run=code)
 
@@ -152,18 +145,6 @@ def ended(code):
 def test_the_exit_code_of_a_sweep_is_that_of_its_worst_run(codes, expected):
     verdicts = [None if code is None else ended(code) for code in codes]
     assert exit_code_of_all(verdicts) == expected
-
-
-def test_what_slurm_removed_for_its_dependency_differs_from_what_a_user_cancelled():
-    rest = "0:0|Unknown|Unknown|Unknown|Unknown|0|n1|"
-    ends = ("7|CANCELLED|Dependency", "8|CANCELLED by 0|Dependency", "9|COMPLETED|None")
-    text = "".join(
-        f"{end}|{rest}|{name}\n" for end, name in zip(ends, ("a", "b", "c|d"), strict=True)
-    )
-    removed, cancelled, done = parse_books(text)
-    assert "did not end as --after requires" in removed.reason
-    assert cancelled.reason == "Slurm says CANCELLED"
-    assert (done.name, done.state) == ("c|d", "done")
 
 
 @pytest.fixture
@@ -198,6 +179,9 @@ def test_the_name_of_a_sweep_stands_for_its_runs_in_their_order(runs, name):
 
 @pytest.mark.parametrize("text", ["ddp-1", "ok:ddp-1", "any:ddp-1"])
 def test_after_is_a_kind_and_a_run(runs, text):
+    for other in ("oks:last", "notok:last", "any:"):
+        with pytest.raises(UserError, match="KIND one of ok, any"):
+            find_after(runs, other)
     kind, name, (run,) = find_after(runs, text)
     assert (kind, name, run.id) == (text.partition(":")[0] if ":" in text else "ok", *["ddp-1"] * 2)
 
