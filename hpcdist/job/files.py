@@ -254,6 +254,6 @@ def find_program(name: str, shown: str, folder: str = "") -> str:
         hint = "check the path of the program"
         raise JobError(f"{shown}: there is no such file", hint=hint)
     if not os.access(path, os.X_OK):
-        hint = f"chmod +x {shown}; a Python script needs no --no-python"
+        hint = f"chmod +x {name}; a Python script needs no --no-python"
         raise JobError(f"{shown} is not executable", hint=hint)
     return path

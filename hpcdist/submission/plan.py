@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from hpcdist.base.errors import JobError, UserError
 from hpcdist.base.secrets import Stars
 from hpcdist.cluster.channels import parse_channel, read_address
 from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
+from hpcdist.job.files import find_program
 from hpcdist.job.load import LoadedJob, locate
 from hpcdist.job.spec import TrainingJob, job_to_dict
 from hpcdist.machine.containers import InContainer
@@ -263,7 +265,12 @@ def plan_run(
 
 def _check_channels(notify: Sequence[str], scheduler: Scheduler) -> None:
     """Raise UserError for a channel that could not tell anything, as far as that is known here."""
-    for reference in [rest for kind, rest in map(parse_channel, notify) if kind == "apprise"]:
+    for kind, reference in map(parse_channel, notify):
+        if kind == "command" and scheduler.runs_here:
+            program = shlex.split(reference)[0]
+            find_program(program, f"notify: {program}")
+        if kind != "apprise":
+            continue
         if not scheduler.shares_files:
             raise UserError(
                 f"notify: apprise needs a variable, and the nodes of {scheduler.title} have none",
