@@ -343,38 +343,33 @@ class Job(Struct, frozen=True, kw_only=True):
         return replace(self.target, dependencies=[*self.target.dependencies, before])
 
 
-def group_points(scripts: Sequence[str], *, max_array_size: int) -> list[list[int]]:
-    """Put points of one script into arrays of at most `max_array_size`, in the points' order."""
-    by_script: dict[str, list[int]] = {}
-    for index, script in enumerate(scripts):
-        by_script.setdefault(script, []).append(index)
-    size = max(1, max_array_size)
-    return [
-        points[start : start + size]
-        for points in by_script.values()
-        for start in range(0, len(points), size)
-    ]
-
-
 def lay_out(planned: PlannedSubmission, dependencies: Sequence[Dependency] = ()) -> list[Job]:
     """Return the jobs of a submission that has its folder: runs whose scripts are the same go into
-    one array. With a limit on the runs at one time, the arrays run one after the other.
+    arrays, as long as the scheduler takes them. With a limit on the runs at one time, the arrays
+    run one after the other.
 
     Raises UserError where a job would have to wait for others, and its scheduler cannot.
     """
     scheduler, path = planned.scheduler, planned.path
     most = planned.max_parallel or len(planned.points)
     is_limited = scheduler.has_queue and most < len(planned.points)
-    groups = [[index] for index in range(len(planned.points))]
-    if planned.is_sweep and scheduler.has_queue:
-        scripts = [one.script(one.target(Run(path))) for one in planned.plans]
-        groups = group_points(scripts, max_array_size=scheduler.max_array_size)
     if scheduler.has_queue and not scheduler.jobs_can_wait and (is_limited or dependencies):
         option, instead = "--after", "submit it when the other run has ended"
         if is_limited:
             option, instead = "--max-parallel", "leave it out: the nodes of the compute are a limit"
         problem = f"{option}: a job of {scheduler.title} cannot wait for others"
         raise UserError(problem, hint=instead)
+    longest = max(1, scheduler.max_array_size)
+    by_script: dict[str, list[int]] = {}
+    for index, one in enumerate(planned.plans):
+        is_alone = longest == 1 or not planned.is_sweep
+        script = str(index) if is_alone else one.script(one.target(Run(path)))
+        by_script.setdefault(script, []).append(index)
+    groups = [
+        points[start : start + longest]
+        for points in by_script.values()
+        for start in range(0, len(points), longest)
+    ]
     arrays = [points for points in groups if len(points) > 1]
     jobs: list[Job] = []
     for points in groups:

@@ -19,7 +19,7 @@ from hpcdist.job.load import Flag, LoadedJob, load_job
 from hpcdist.job.spec import job_to_dict
 from hpcdist.runs.run import Run
 from hpcdist.runs.snapshot import plan_snapshot
-from hpcdist.schedulers import local
+from hpcdist.schedulers import load_scheduler, local
 from hpcdist.submission import plan
 from hpcdist.submission import submit as submission
 from hpcdist.submission.plan import (
@@ -130,6 +130,29 @@ def test_every_point_is_planned_by_itself(tmp_path, monkeypatch):
     azure = LoadedProfile(name="a", profile=ClusterProfile(azure=options), origins={})
     with pytest.raises(JobError, match="looks like a secret stands in args"):
         plans("azure", "train.py", "args", ["--n=3"], [f"--api-key={SECRET}"], cluster=azure)
+
+
+@pytest.mark.parametrize(
+    ("longest", "arrays"),
+    [
+        (1001, [[0, 2, 4], [1, 3, 5]]),
+        (3, [[0, 2, 4], [1, 3, 5]]),
+        (2, [[0, 2], [4], [1, 3], [5]]),
+        *((longest, [[index] for index in range(6)]) for longest in (0, 1)),
+    ],
+)
+def test_runs_of_one_script_share_arrays_no_longer_than_the_site_allows(
+    tmp_path, monkeypatch, longest, arrays
+):
+    monkeypatch.setattr(type(load_scheduler("slurm")), "max_array_size", longest)
+    points = make_points(axes_from_values({"train.lr": [0.1, 0.2, 0.3], "nodes": [1, 2]}))
+    planned = plan_points(
+        points, load=lambda point: load_job("ddp", flags=point.flags), scheduler="slurm"
+    )
+    jobs = lay_out(planned.at(tmp_path / "ddp-1"))
+    assert [job.points for job in jobs] == arrays
+    names = {job.target.name for job in jobs}
+    assert len(names) == len(jobs)
 
 
 def test_a_run_whose_private_values_are_lost_does_not_start_with_stars(loaded, tmp_path):

@@ -8,7 +8,6 @@ from hpcdist.monitor.states import exit_code_of_all
 from hpcdist.runs.run import Run, Sweep, find_runs
 from hpcdist.runs.verdict import Verdict
 from hpcdist.submission.dependencies import find_after
-from hpcdist.submission.plan import group_points
 from hpcdist.submission.points import (
     axes_from_values,
     check_given_once,
@@ -118,20 +117,6 @@ def test_values_from_python_are_axes_too():
         axes_from_values({"nodes": [1, 1]})
     with pytest.raises(JobError, match="is empty"):
         axes_from_values({"nodes": []})
-
-
-@pytest.mark.parametrize(
-    ("scripts", "most", "groups"),
-    [
-        ("abacba", 1001, [[0, 2, 5], [1, 4], [3]]),
-        ("aaa", 0, [[0], [1], [2]]),
-        ("aaaaa", 3, [[0, 1, 2], [3, 4]]),
-        ("aaaaa", 5, [[0, 1, 2, 3, 4]]),
-    ],
-)
-def test_runs_of_one_shape_share_arrays_no_longer_than_the_site_allows(scripts, most, groups):
-    jobs = group_points(list(scripts), max_array_size=most)
-    assert jobs == groups
 
 
 def ended(code):
