@@ -81,7 +81,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Key -> the value that all variants take by default."""
     variants: dict[str, Variant]
     """If the file sweeps a job: that job alone, under the empty name."""
-    axes: dict[str, list[Flag]] | None = None
+    axes: dict[str, list[Any]] | None = None
     """If the file sweeps a job: the values whose combinations are its variants."""
 
     def flags(self, variant: str, given: Mapping[str, Flag]) -> dict[str, Flag]:
@@ -121,15 +121,6 @@ def find_comparison(name: str | os.PathLike[str]) -> Comparison | None:
             f"{file.shown}: compare has {len(variants)} of the 2 or more variants that it needs",
             hint="name another: compare: {one: {job: ddp}, other: {job: ddp, set: {...}}}",
         )
-    axes = None
-    if isinstance(read, _Sweep):
-        axes = {
-            SHORT_NAMES.get(key, key): [
-                Flag(name=f"{file.shown}: sweep.{key}={show(value)}", value=value)
-                for value in values
-            ]
-            for key, values in read.sweep.items()
-        }
     return Comparison(
         name=file.path.stem,
         description=read.description,
@@ -140,7 +131,7 @@ def find_comparison(name: str | os.PathLike[str]) -> Comparison | None:
             for key, value in (sizes | read.set).items()
         },
         variants=variants,
-        axes=axes,
+        axes=read.sweep if isinstance(read, _Sweep) else None,
     )
 
 

@@ -88,7 +88,8 @@ def variant_points(
     meantime is not taken for a difference between them. Raises JobError.
     """
     if comparison.axes is not None:
-        points = make_points(_checked([*(comparison.axes | dict(axes)).items()]))
+        own = axes_from_values(comparison.axes, origin=f"{comparison.source}: sweep")
+        points = make_points([*(dict(own) | dict(axes)).items()])
         if len(points) < 2:
             raise JobError(
                 f"{comparison.source}: sweep has {len(points)} points, must be 2 or more",
@@ -123,13 +124,13 @@ def parse_sweeps(texts: Sequence[str]) -> list[Axis]:
     return _checked(axes)
 
 
-def axes_from_values(values: Mapping[str, Sequence[Any]]) -> list[Axis]:
-    """Return the axes of values that come from Python; raises JobError."""
+def axes_from_values(values: Mapping[str, Sequence[Any]], *, origin: str = "over") -> list[Axis]:
+    """Return the axes of values that come from Python, or from a file; raises JobError."""
     axes = []
     for name, listed in values.items():
         if not listed:
-            raise JobError(f"over[{name!r}] is empty", hint="give it one value or more")
-        flags = [Flag(name=f"over[{name!r}]={show(value)}", value=value) for value in listed]
+            raise JobError(f"{origin}[{name!r}] is empty", hint="give it one value or more")
+        flags = [Flag(name=f"{origin}[{name!r}]={show(value)}", value=value) for value in listed]
         axes.append((_key(name), flags))
     return _checked(axes)
 

@@ -88,7 +88,11 @@ def submit(
         for job in jobs:
             make_runs(planned, job, surroundings)
         for job in jobs:
-            accepted.append(_hand_over_job(planned, job, accepted))
+            own = [planned.run(index) for index in job.points]
+            target = job.target_behind([one.job_id for one in accepted])
+            messages = hand_over(job.planned, target, own)
+            job_id = array_of(str(own[0].read_job_id()))
+            accepted.append(replace(job, job_id=job_id, messages=messages))
     except BaseException as error:  # noqa: BLE001 - it is raised below
         unclear = jobs[len(accepted)] if isinstance(error, SubmissionUnclearError) else None
         theirs = {index for job in [*accepted, unclear] if job for index in job.points}
@@ -143,14 +147,6 @@ def make_runs(planned: PlannedSubmission, job: Job, surroundings: RunSpec) -> No
         )
         one = planned.plans[index] if job.points[1:] else job.planned
         write_spec(run, one, replace(surroundings, sweep=place))
-
-
-def _hand_over_job(planned: PlannedSubmission, job: Job, before: Sequence[Job]) -> Job:
-    """Give a job to the scheduler, which has those `before`; return it with its id."""
-    runs = [planned.run(index) for index in job.points]
-    target = job.target_behind([one.job_id for one in before])
-    messages = hand_over(job.planned, target, runs)
-    return replace(job, job_id=array_of(str(runs[0].read_job_id())), messages=messages)
 
 
 def _error_half_way(

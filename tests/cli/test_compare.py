@@ -171,7 +171,11 @@ def test_sweep_puts_other_values_in_the_place_of_the_files(swept):
         (SWEEP, ["--sweep", "gpus=2"], "jobs/scale.yaml: sweep has 1 points, must be 2"),
         ("job: ddp\nsweep: {}", [], "jobs/scale.yaml: sweep has 1 points"),
         ("job: ddp\nsweep: {gpus: 2}", [], "sweep.gpus is 2, must be a list"),
-        ("job: ddp\nsweep: {gpus: [1, 2, 1]}", [], "jobs/scale.yaml: sweep.gpus=1 is given twice"),
+        (
+            "job: ddp\nsweep: {gpus: [1, 2, 1]}",
+            [],
+            "jobs/scale.yaml: sweep['gpus']=1 is given twice",
+        ),
         ("job: ddp\nsweep: {gpus: [1, 0]}", [], "gpus=0: resources.gpus=0: resources.gpus is 0"),
         ("sweep: {gpus: [1, 2]}", [], "job is missing"),
         ("job: ddp\nsweep: {gpus: [1, 2]}\ncompare: {}", [], "job is not a known key"),
