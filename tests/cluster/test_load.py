@@ -7,7 +7,7 @@ import pytest
 from another_user import NOBODY, needs_root
 
 from hpcdist.base.errors import ProfileError
-from hpcdist.cluster.load import load_profile, with_channels
+from hpcdist.cluster.load import NO_PROFILE, choose_cluster, load_profile, with_channels
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.load import Flag
 
@@ -35,12 +35,6 @@ def test_without_a_file_the_profile_is_empty_and_all_is_by_default(profiles):
     assert loaded.profile == ClusterProfile()
     assert set(loaded.origins.values()) == {"default"}
     assert set(with_channels(loaded, ["none"]).origins.values()) == {"default"}
-
-
-def test_the_only_profile_is_the_default(profiles):
-    profiles.project(of_one("{partition: gpu}"))
-    loaded = load_profile()
-    assert (loaded.name, loaded.profile.partition) == ("jura", "gpu")
 
 
 def test_of_several_profiles_without_a_default_none_is_chosen(profiles):
@@ -183,13 +177,6 @@ def test_the_path_of_python_is_relative_to_the_file(
     assert load_profile().profile.python == expected
 
 
-def test_a_folder_is_no_interpreter(profiles):
-    profiles.project(of_one("{python: .}"))
-    with pytest.raises(ProfileError, match="which is a folder") as error:
-        load_profile()
-    assert "./bin/python" in error.value.hint
-
-
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
@@ -218,6 +205,7 @@ def test_a_folder_is_no_interpreter(profiles):
         ),
         ("default: 3\n", "default is 3, must be text", "in quotes"),
         ("default: jrua\n" + of_one("{}"), "default: there is no cluster called 'jrua'", "jura?"),
+        (of_one("{python: .}"), "which is a folder", "./bin/python"),
         ("- a\n", "the file holds a list, must be keys with values", "default and clusters"),
         ("a: [\n", "not valid YAML: line 2", "indentation"),
         ("clusters: {a: {}, a: {}}\n", "the key 'a' appears twice", ""),
@@ -337,3 +325,27 @@ def test_a_file_that_cannot_be_read_is_an_error(profiles, content):
 def test_who_can_change_the_image_is_told(profiles):
     profiles.project(of_one("{azure: {image: torch}}")).chmod(0o666)
     assert "azure.image" in error_of().message
+
+
+# Which scheduler a submission goes to.
+
+
+@pytest.mark.parametrize("written", ["auto", "slurm"])
+def test_the_scheduler_is_the_profiles_unless_the_user_names_one(profiles, written):
+    profiles.project(of_one(f"{{scheduler: {written}, partition: gpu}}"))
+    for asked, expected in ((None, written), ("auto", written), ("slurm", "slurm")):
+        scheduler, loaded = choose_cluster(asked, None, {})
+        assert (scheduler, loaded.name, loaded.profile.partition) == (expected, "jura", "gpu")
+
+
+def test_a_profile_for_another_scheduler_is_refused(profiles):
+    profiles.project(of_one("{scheduler: slurm}"))
+    with pytest.raises(ProfileError, match=r"hpcdist.yaml: cluster jura is for slurm, not lsf"):
+        choose_cluster("lsf", None, {})
+
+
+def test_this_machine_goes_by_no_profile_and_takes_no_option_about_a_cluster(profiles):
+    profiles.project(of_one("{qso: x}"))  # a broken one
+    assert choose_cluster("local", None, {}) == ("local", NO_PROFILE)
+    with pytest.raises(ProfileError, match="--qos high is for a cluster"):
+        choose_cluster("local", None, {"qos": Flag(name="--qos", value="high")})
