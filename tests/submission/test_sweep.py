@@ -152,12 +152,8 @@ def runs(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["ddp-2", "ddp-2-", "last", "{path}"])
+@pytest.mark.parametrize("name", ["ddp-2", "last", "{path}"])
 def test_the_name_of_a_sweep_stands_for_its_runs_in_their_order(runs, name):
-    if name == "ddp-2-":  # more than the sweep's id: the beginning of several runs
-        with pytest.raises(RunNotFoundError, match="3 runs"):
-            find_runs(runs, name)
-        return
     found = find_runs(runs, name.format(path=runs / "ddp-2"))
     assert [run.id for run in found] == ["ddp-2-000", "ddp-2-001", "ddp-2-002"]
 
@@ -174,17 +170,10 @@ def test_after_is_a_kind_and_a_run(runs, text):
 def test_the_beginning_of_a_name_must_be_one_sweeps_only(runs):
     assert [run.id for run in find_runs(runs, "ddp-1")] == ["ddp-1"]
     assert [run.id for run in find_runs(runs, "ddp-2-001")] == ["ddp-2-001"]
-    with pytest.raises(RunNotFoundError, match=r"4 runs in .* begin with 'ddp-'"):
-        find_runs(runs, "ddp-")
-    with pytest.raises(RunNotFoundError, match="begins with 'x'"):
-        find_runs(runs, "x")
-
-
-@pytest.mark.parametrize("name", ["trainn", "newest", "x"])
-def test_a_name_that_no_run_has_is_answered_with_the_command_that_lists_them(tmp_path, name):
-    for run_id in ("train-20260101-120000-aaaa", "train-20260102-120000-bbbb"):
-        (tmp_path / run_id).mkdir()
-        (tmp_path / run_id / "spec.json").write_text('{"created_s": 1.0, "job": {"name": "train"}}')
-    with pytest.raises(RunNotFoundError) as raised:
-        find_runs(tmp_path, name)
-    assert raised.value.hint == "list them with: hpcdist runs"
+    for name, number in (("ddp-", 4), ("ddp-2-", 3)):  # more than a sweep's id is no name of it
+        with pytest.raises(RunNotFoundError, match=rf"{number} runs in .* begin with '{name}'"):
+            find_runs(runs, name)
+    for name in ("x", "ddpp", "newest"):
+        with pytest.raises(RunNotFoundError, match=f"begins with '{name}'") as raised:
+            find_runs(runs, name)
+        assert raised.value.hint.endswith("list them with: hpcdist runs")
