@@ -28,6 +28,7 @@ from hpcdist.machine.containers import InContainer
 from hpcdist.runs.run import Run, Sweep
 from hpcdist.schedulers import detect_scheduler, load_scheduler
 from hpcdist.schedulers.base import Allocation, Dependency, Directive, Plan, Scheduler, Target
+from hpcdist.submission.leave_out import leave_out_nodes
 from hpcdist.submission.points import Point
 from hpcdist.submission.workspace import (
     PLACEHOLDER_ID,
@@ -225,20 +226,26 @@ def plan_run(
     runs: Path | None = None,
     allocation: Allocation | None = None,
     workspace: Workspace | None = None,
+    beside: PlannedRun | None = None,
 ) -> PlannedRun:
     """Check the job and plan how it would run on the cluster, or at once in an allocation.
 
     `snapshot` says whether the job runs from a snapshot; None: as its scheduler does by default.
     `runs` is the folder of the runs, None: the one by default. A step in an allocation cannot be
     requeued: one that is told to stop ends with what it has saved. `workspace` is where the job's
-    files are; None: where this process is, or in a new snapshot.
+    files are; None: where this process is, or in a new snapshot. `beside` is the plan of another
+    run of the submission, for the same cluster.
     Raises UserError or SchedulerError: nothing that can be known beforehand is left for later.
     """
     chosen = load_scheduler(detect_scheduler() if scheduler == "auto" else scheduler)
     if allocation is not None:
         launch = replace(loaded.job.launch, requeue=False)
         loaded = loaded.with_job(launch=launch)
-    _check_channels(cluster.profile.notify, chosen)
+    if beside is None:
+        _check_channels(cluster.profile.notify, chosen)
+        cluster = leave_out_nodes(chosen, cluster) if allocation is None else cluster
+    else:
+        cluster = beside.cluster
     with _located(loaded):
         load_workload(loaded.job).check()
         loaded = settle_container(loaded, cluster, chosen)
@@ -300,13 +307,14 @@ def plan_points(
     by_values: dict[tuple[str, ...], PlannedRun] = {}
     by_code: dict[str, Workspace] = {}
     plans: list[PlannedRun] = []
+    one: PlannedRun | None = None
     for point in points:
         values = (point.job or "", *(flag.name for flag in point.flags.values()))
         if values not in by_values:
             loaded = load(point)
             code = own_code(loaded.job)
-            by_values[values] = plan_run(loaded, workspace=by_code.get(code), **where)
-            by_code[code] = by_values[values].workspace
+            one = plan_run(loaded, workspace=by_code.get(code), beside=one, **where)
+            by_values[values], by_code[code] = one, one.workspace
         plans.append(by_values[values].with_seed_of(0 if same_seed else point.repeat))
     return PlannedSubmission(
         points=list(points),
