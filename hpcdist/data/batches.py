@@ -166,7 +166,7 @@ class LoadedBatches(BatchSource):
 
 def loader_options(data: Data, device: torch.device) -> dict[str, Any]:
     """Return the arguments of DataLoader for whole batches that the job's `data` section says."""
-    pins = device.type == "cuda"
+    pins = device.type == "cuda" if data.pin_memory == "auto" else data.pin_memory
     collate = FastImages.collate
     options = {"num_workers": data.workers, "collate_fn": collate, "pin_memory": pins}
     if data.workers:

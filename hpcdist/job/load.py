@@ -12,6 +12,7 @@ replaces the file's.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,10 @@ def load_job(
             f"{file.shown} compares several jobs, and is not one itself",
             hint=f"run all of them with: hpcdist submit {file.shown}",
         )
-    loaded = _checked(values, given, file.shown, FILE_JOB_TYPES, defaults or {})
+    try:
+        loaded = _checked(values, given, file.shown, FILE_JOB_TYPES, defaults or {})
+    except JobError as error:
+        raise _with_line(error, file) from None
     if isinstance(loaded.job, ScriptJob) and loaded.job.accelerate is not None:
         from hpcdist.job.yaml_text import MOST_BYTES
 
@@ -125,6 +129,17 @@ def load_job(
 def load_values(values: Mapping[str, Any], *, source: str, flags: Mapping[str, Flag]) -> LoadedJob:
     """Return the job of these keys, which are in no file; messages call them `source`."""
     return _checked(dict(values), _merge_flags(flags, []), source, JOB_TYPES, {})
+
+
+def _with_line(error: JobError, file: JobFile) -> JobError:
+    """Return an error with the line of a key that has no colon, which YAML takes for text."""
+    word = re.match(r"there is no colon after (\w+)", error.hint or "")
+    if word is None or file.kind != "yaml":
+        return error
+    lines = file.path.read_text("utf-8-sig", "replace").splitlines()
+    found = [number for number, line in enumerate(lines, 1) if line.split()[:1] == [word[1]]]
+    where = f"{file.shown}: line {found[0]}: " if found else f"{file.shown}: "
+    return JobError(error.message.replace(f"{file.shown}: ", where, 1), hint=error.hint)
 
 
 def locate(loaded: LoadedJob, error: JobError) -> JobError:

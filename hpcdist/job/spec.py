@@ -80,6 +80,8 @@ class Data(Section, frozen=True, kw_only=True):
     decoder: Literal["exact", "fast"] = "exact"
     """exact: the pixels of PIL, decoded faster if possible; fast: pixels that differ slightly where
     photographs are made smaller."""
+    pin_memory: Literal["auto"] | bool = "auto"
+    """Page-locked batches, for GPUs; auto: if the ranks have GPUs."""
     prefetch_factor: Count = 2
     """Batches that each worker prepares ahead of time."""
     multiprocessing_context: Literal["fork", "forkserver", "spawn"] = "fork"
