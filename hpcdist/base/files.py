@@ -155,20 +155,14 @@ def open_regular(path: str | Path, *, most_bytes: float, flags: int = 0) -> File
     """Open a file to read it; OSError for anything but a regular file, such as a pipe, which would
     block its reader, and for one that has more than `most_bytes`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | flags)
-    try:
-        _check_regular(path, os.fstat(descriptor), most_bytes)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return open(descriptor, "rb", buffering=0)
-
-
-def _check_regular(path: str | Path, status: os.stat_result, most_bytes: float) -> None:
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_size <= most_bytes:
+        return open(descriptor, "rb", buffering=0)
+    os.close(descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    if status.st_size > most_bytes:
-        sizes = f"{show_bytes(status.st_size)}, and no more than {show_bytes(most_bytes)} are read"
-        raise OSError(errno.EFBIG, f"it has {sizes}", str(path))
+    sizes = f"{show_bytes(status.st_size)}, and no more than {show_bytes(most_bytes)} are read"
+    raise OSError(errno.EFBIG, f"it has {sizes}", str(path))
 
 
 def read_bytes(path: str | Path, *, most_bytes: float) -> bytes:
@@ -203,31 +197,19 @@ def now_by(folder: Path) -> float:
     can be made, the time is this host's.
     """
     try:
-        descriptor, path = tempfile.mkstemp(prefix=".clock-", dir=folder)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return os.fstat(file.fileno()).st_mtime
     except OSError:
         return time.time()
-    try:
-        return os.fstat(descriptor).st_mtime
-    finally:
-        os.close(descriptor)
-        with contextlib.suppress(OSError):
-            os.unlink(path)
 
 
 def list_names(folder: str | Path) -> list[str]:
     """Return the names in a folder; OSError where it cannot be read, or has too many."""
     with os.scandir(folder) as entries:
-        return [entry.name for entry in first_entries(entries, folder)]
-
-
-def first_entries(
-    entries: Iterator[os.DirEntry[str]], folder: str | Path
-) -> list[os.DirEntry[str]]:
-    """Return the entries of a folder that is being listed; OSError where it has too many."""
-    listed = list(islice(entries, MOST_ENTRIES + 1))
-    if len(listed) > MOST_ENTRIES:
+        names = [entry.name for entry in islice(entries, MOST_ENTRIES + 1)]
+    if len(names) > MOST_ENTRIES:
         raise OSError(errno.EFBIG, f"it holds more than {MOST_ENTRIES:,} entries", str(folder))
-    return listed
+    return names
 
 
 _Kind = TypeVar("_Kind")
@@ -292,27 +274,14 @@ def read_as(path: Path, kind: type[_Kind]) -> _Kind | None:
 
 
 def why_unreadable(path: Path, kind: Any = dict[str, Any]) -> str | None:
-    """Return why a JSON file gives no value of this type, with the key and the value that are
-    wrong; None where it does."""
-    value: Any = None
+    """Return why a JSON file gives no value of this type, with the key that is wrong; None where it
+    does."""
     try:
-        value = load_json(path)
-        convert(value, kind)
+        convert(load_json(path), kind)
     except OSError as error:
         return error.strerror
-    except msgspec.ValidationError as error:
-        expected, _, place = str(error).partition(" - at `$")
-        if not isinstance(value, dict):
-            return "it contains no JSON object"
-        for part in re.findall(r"[^.\[\]`]+", place):
-            is_key = isinstance(value, dict) and part in value
-            is_place = isinstance(value, list) and part.isdecimal()
-            value = value[part] if is_key else value[int(part)] if is_place else ...
-        key = place.strip(".`")
-        shown = "" if not key else f"{key}: " if value is ... else f"{key} is {value!r:.40}: "
-        return f"{shown}{expected[0].lower()}{expected[1:]}"
     except ValueError as error:
-        return str(error)
+        return f"{str(error)[0].lower()}{str(error)[1:]}"
     return None
 
 
@@ -344,18 +313,15 @@ def shipped_folder(name: str) -> Path:
     return inside if inside.is_dir() else package.parent / name
 
 
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
-
-
 def open_private(path: Path, *, create: bool = False) -> BinaryIO:
-    """The file, to read, or to write where it may be created; PermissionError where others own it,
-    or could write or read it."""
+    """Open a file to read it, or to lock it where it may be created; PermissionError where others
+    own it, or could write or read it."""
     flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
-    flags |= os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe of others would block its reader
-    descriptor = os.open(path, flags, PRIVATE_FILE)
-    file = open(descriptor, "r+b" if create else "rb")  # noqa: SIM115 - it is returned
-    found = os.fstat(file.fileno())
-    if found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
+    # A pipe of others would block its reader.
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, PRIVATE_FILE)
+    file = open(descriptor, "rb")  # noqa: SIM115 - it is returned
+    found = os.fstat(descriptor)
+    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         file.close()
         raise PermissionError(f"{path} is not private to the user who reads it: it is not loaded")
     return file

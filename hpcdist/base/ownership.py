@@ -84,14 +84,11 @@ class Door(msgspec.Struct, frozen=True):
     path: Path
     """The path itself, or a folder above it, which they may write."""
     who: Who
-    name: str
-    """Name of the group or the owner."""
+    how: str
+    """In words, behind the path."""
 
     def __str__(self) -> str:
-        if self.who == "owner":
-            return f"{self.path} belongs to {self.name}"
-        writers = "everyone" if self.who == "everyone" else f"the group {self.name}"
-        return f"{self.path} can be written by {writers}"
+        return f"{self.path} {self.how}"
 
 
 def is_own(path: Path) -> bool:
@@ -135,28 +132,22 @@ def doors(path: Path) -> list[Door]:
 def _doors_at(place: Path) -> Iterator[Door]:
     status = os.lstat(place)
     if status.st_uid not in {0, os.geteuid()}:
-        yield Door(place, "owner", owner_name(status.st_uid))
+        yield Door(place, "owner", f"belongs to {owner_name(status.st_uid)}")
     if stat.S_ISLNK(status.st_mode) or status.st_mode & stat.S_ISVTX:
         return
     if status.st_mode & stat.S_IWOTH:
-        yield Door(place, "everyone", "")
-    elif status.st_mode & stat.S_IWGRP and not _is_alone_in(status.st_gid):
-        yield Door(place, "group", _group_name(status.st_gid))
+        yield Door(place, "everyone", "can be written by everyone")
+    elif status.st_mode & stat.S_IWGRP and (group := _others_in(status.st_gid)):
+        yield Door(place, "group", f"can be written by the group {group}")
 
 
-def _is_alone_in(gid: int) -> bool:
-    """Return whether a group is root's, or this user's private one, which many systems make for
-    each: then a umask of 002 opens nothing."""
+def _others_in(gid: int) -> str | None:
+    """Return the name of a group; None where it is root's, or this user's private one, and nobody
+    else is in it. Many systems make one for each user: then a umask of 002 opens nothing."""
     try:
         group, own = grp.getgrgid(gid), pwd.getpwuid(os.geteuid())
     except KeyError:
-        return False
-    is_private = gid == own.pw_gid and group.gr_name == own.pw_name
-    return (is_private or gid == 0) and set(group.gr_mem) <= {own.pw_name, "root"}
-
-
-def _group_name(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
         return str(gid)
+    is_private = gid == own.pw_gid and group.gr_name == own.pw_name
+    is_alone = (is_private or gid == 0) and set(group.gr_mem) <= {own.pw_name, "root"}
+    return None if is_alone else group.gr_name

@@ -279,8 +279,7 @@ def name_to_type(path: Path) -> str:
 def all_runs(runs: Path) -> list[Run]:
     """Return every run in the folder, oldest first; entries that are not runs are left out."""
     try:
-        with os.scandir(runs) as listed:
-            entries = files.first_entries(listed, runs)
+        names = files.list_names(runs)
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -288,10 +287,11 @@ def all_runs(runs: Path) -> list[Run]:
             f"{runs}: the runs cannot be read: {error.strerror}", hint=_ANOTHER
         ) from None
     found = []
-    for entry in filter(os.path.isdir, entries):
-        if entry.name.startswith("."):  # no run's name does, see `slug`
+    for name in names:
+        # No run's name begins with a dot, see `slug`.
+        if name.startswith(".") or not os.path.isdir(runs / name):
             continue
-        run = Run(Path(entry.path))
+        run = Run(runs / name)
         spec = run.spec
         if is_run(run.path, spec):
             run.recorded_id = spec.id  # its file is read just once
