@@ -29,7 +29,6 @@ from hpcdist.base.ownership import doors, is_own
 FOLDER = "carried"
 _SHIPPED = ("jobs", "templates")
 _BYTE_CODE = "__pycache__"
-_DIGEST_LENGTH = 32
 
 
 def carry(cache: Path | None = None) -> Path:
@@ -72,7 +71,7 @@ def carried_folder(cache: Path | None = None) -> Path:
     except (OSError, RuntimeError) as error:  # such as that there is no home
         raise _cannot(error) from None
     lines = [f"{place} {found.st_size} {found.st_mtime_ns}\n" for place, found in known]
-    return folder / hashlib.sha256("".join(lines).encode()).hexdigest()[:_DIGEST_LENGTH]
+    return folder / hashlib.blake2b("".join(lines).encode(), digest_size=16).hexdigest()
 
 
 def _cannot(error: Exception) -> UserError:

@@ -90,7 +90,6 @@ _NAMED = re.compile(
 `--a b`."""
 _MARKED = re.compile(r"\0(\"[^\"]*\"?|'[^']*'?|[^\s\"',;&}\])]+)")
 _SETTING = re.compile(r"[\w.+~@/-]+=")
-_LONGEST_KEY = 1000
 _LEAST_WORD = 6
 """Letters of a secret that is looked for in other texts; shorter ones stand in many words."""
 
@@ -116,16 +115,11 @@ def holds_secret(text: str) -> bool:
     return bool(_SECRET_VALUE.search(text) or _PASSWORD_IN_URL.search(text))
 
 
-def without_passwords(text: str) -> str:
-    """Return a text without the user and password of addresses in it."""
-    return _PASSWORD_IN_URL.sub(rf"\1{HIDDEN}@", text)
-
-
 def redact(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables worth keeping; those that may hold a secret are left out altogether,
     but for addresses, which lose their passwords."""
     kept = {
-        name: without_passwords(value)
+        name: _PASSWORD_IN_URL.sub(rf"\1{HIDDEN}@", value)
         for name, value in sorted(environment.items())
         if _KEPT.fullmatch(name) and not _PERHAPS_SECRET.search(name)
     }
@@ -167,8 +161,8 @@ class Stars:
     def args(self, args: Sequence[str]) -> list[str]:
         """Return the arguments of a program with their secrets starred out: both `--token=x` and
         `--token x`."""
-        starred, before = [], ""
-        for arg in args:
+        starred = []
+        for before, arg in zip(["", *args], args, strict=False):
             name, _, value = arg.partition("=")
             is_option = before.startswith("-") and "=" not in before
             if _SETTING.match(arg) and _is_named_secret(name, value):
@@ -177,7 +171,6 @@ class Stars:
                 starred.append(self._hidden(arg))
             else:
                 starred.append(self.text(arg))
-            before = arg
         return starred
 
     def text(self, text: str) -> str:
@@ -191,7 +184,7 @@ class Stars:
     def again(self, text: str) -> str:
         """Return a text without the secrets found so far, and without what looks like one by its
         value; what only has a secret's name stays, since the text may be of a program."""
-        text = _SECRET_VALUE.sub(HIDDEN, without_passwords(text))
+        text = _SECRET_VALUE.sub(HIDDEN, _PASSWORD_IN_URL.sub(rf"\1{HIDDEN}@", text))
         words = sorted(map(re.escape, self._words), key=len, reverse=True)
         return re.sub(rf"(?<!\w)(?:{'|'.join(words)})(?!\w)", HIDDEN, text) if words else text
 
@@ -214,5 +207,5 @@ def _is_named_secret(name: str, value: str) -> bool:
     if _HARMLESS.fullmatch(value):
         return False
     name = "_".join(_WORD.findall(name)).lower()
-    is_likely = _LIKELY_NAME.search(name) and _RANDOM.search(value[:_LONGEST_KEY])
+    is_likely = _LIKELY_NAME.search(name) and _RANDOM.search(value[:1000])
     return bool(_SECRET_NAME.search(name) or is_likely)

@@ -37,10 +37,18 @@ from hpcdist.base.errors import (
     RunFailedError,
     RunNotFoundError,
 )
-from hpcdist.base.ownership import Door, doors, is_own, owner_id, owner_of, read_own
-from hpcdist.base.served import is_served
+from hpcdist.base.ownership import (
+    Door,
+    doors,
+    empty_tree,
+    is_own,
+    measure_tree,
+    owner_id,
+    owner_name,
+    read_own,
+)
 from hpcdist.base.text import nearest
-from hpcdist.base.trees import empty_tree, measure_tree
+from hpcdist.base.version import is_served
 from hpcdist.job.spec import JobSpec, job_from_dict
 from hpcdist.runs.paths import RunPaths
 from hpcdist.runs.spec import LaunchPlan, RunSpec, Submission, SweepPlace
@@ -402,8 +410,9 @@ def find_named(runs: Path, name: str) -> Run | Sweep:
 def check_own(path: Path, verb: str) -> None:
     """Raise RunDirectoryError for the directory of a run, or a sweep, of somebody else's."""
     if not is_own(path):
+        owner = owner_name(owner_id(path))
         raise RunDirectoryError(
-            f"{path} belongs to {owner_of(path)}, and hpcdist {verb} is for its owner alone",
+            f"{path} belongs to {owner}, and hpcdist {verb} is for its owner alone",
             hint="list the runs with: hpcdist runs",
         )
 

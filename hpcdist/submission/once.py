@@ -6,8 +6,9 @@ import fcntl
 import os
 from pathlib import Path
 
-from hpcdist.base import files, served
+from hpcdist.base import files
 from hpcdist.base.errors import SchedulerError
+from hpcdist.base.version import is_served
 from hpcdist.runs.run import Run, all_runs, make_runs_folder
 
 SUBMISSION_VARIABLE = "HPCDIST_SUBMISSION"
@@ -21,7 +22,7 @@ def submitted_before(runs: Path) -> list[Run] | None:
     From now on this process alone submits by that name, until it ends.
     """
     name = os.environ.get(SUBMISSION_VARIABLE)
-    if not name or not served.is_served():  # a job that submits has its submission's environment
+    if not name or not is_served():  # a job that submits has its submission's environment
         return None
     make_runs_folder(runs)
     folder = runs / ".submissions"

@@ -6,11 +6,12 @@ import re
 import pytest
 from tqdm import tqdm
 
-from hpcdist.base.terminal_lines import TerminalLines, last_lines, terminal_lines
+from hpcdist.base.terminal_lines import TerminalLines, last_lines
 
 
 def lines_of(text, **options):
-    return terminal_lines(text if isinstance(text, bytes) else text.encode(), **options)
+    data = text if isinstance(text, bytes) else text.encode()
+    return TerminalLines(**options).feed(data, is_last=True)
 
 
 @pytest.mark.parametrize(

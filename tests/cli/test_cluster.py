@@ -46,7 +46,7 @@ def test_what_detect_writes_is_what_show_reads(hpcdist, slurm):
 
 
 def test_detect_prints_where_no_file_is_asked_for_and_leaves_a_file_that_is_there(hpcdist, slurm):
-    assert "partition: gpu" in hpcdist("cluster", "detect").stdout
+    assert 'partition: "gpu"' in hpcdist("cluster", "detect").stdout
     assert not (hpcdist.folder / "hpcdist.yaml").exists()
     mine = hpcdist.write("hpcdist.yaml", "# mine\n")
     assert hpcdist("cluster", "detect", "--write").returncode == 2
