@@ -5,23 +5,18 @@ import pytest
 from hpcdist.base.secrets import Stars, holds_secret, is_secret_file, looks_secret, redact
 
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\n"
+TOKENS = """\
+ghp_16C7e42F292c6912E7710c838347Ae178B4a github_pat_11ABCDEFG0abcdefghij_klmn
+glpat-abcdefghij0123456789 hf_abcdefghijklmnopqrstuvwxyzABCDEFGH AKIAIOSFODNN7EXAMPLE
+sk-proj-abcdefghij0123456789abcd hf_abcDEF1hiJKLm2oPQR3tuVWX4zABCD5fghij
+gsk_abcdefghij0123456789abcdefghij0123456789 nvapi-abcdefghij0123456789abcdefghij0123456789
+hvs.CAESIabcdefghijklmnop0123456789 xoxb-123456789012-abcdefghij
+eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl postgres://ann:hunter2@db/runs"""
 VALUES = [
-    "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
-    "github_pat_11ABCDEFG0abcdefghij_klmn",
-    "glpat-abcdefghij0123456789",
-    "hf_abcdefghijklmnopqrstuvwxyzABCDEFGH",
-    "sk-proj-abcdefghij0123456789abcd",
-    "hf_abcDEF1hiJKLm2oPQR3tuVWX4zABCD5fghij",
-    "gsk_" + "abcdefghij0123456789" * 2,
-    "nvapi-" + "abcdefghij0123456789" * 2,
-    "hvs.CAESIabcdefghijklmnop0123456789",
-    "xoxb-123456789012-abcdefghij",
-    "AKIAIOSFODNN7EXAMPLE",
+    *TOKENS.split(),
     "AIza" + "Sy0123456789abcdefghijklmnopqrstuvw",
-    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
     "Authorization: Bearer abc.def-123",
     "Basic YW5uOmh1bnRlcjI=",
-    "postgres://ann:hunter2@db/runs",
     KEY,
 ]
 LEFT_OUT = (
@@ -40,18 +35,18 @@ def test_variables_are_kept_that_results_depend_on_and_that_are_no_secrets():
     assert redact(environment) == dict.fromkeys(sorted(KEPT.split()), "value")
 
 
-@pytest.mark.parametrize(
-    ("value", "kept"),
-    [
-        ("https://ann:pass@host/x", "https://***@host/x"),
-        ("https://ann:p@ss:w@host/x", "https://***@host/x"),
-        ("https://token@host/x", "https://***@host/x"),
-        ("a:https://u:p@h/1:ftp://v:q@i/2", "a:https://***@h/1:ftp://***@i/2"),
-        ("https://host/a@b", "https://host/a@b"),
-        ("/usr/bin:/home/ann@site/bin", "/usr/bin:/home/ann@site/bin"),
-    ],
-)
-def test_passwords_in_urls_are_left_out(value, kept):
+ADDRESSES = """\
+https://ann:pass@host/x -> https://***@host/x
+https://ann:p@ss:w@host/x -> https://***@host/x
+https://token@host/x -> https://***@host/x
+a:https://u:p@h/1:ftp://v:q@i/2 -> a:https://***@h/1:ftp://***@i/2
+https://host/a@b -> https://host/a@b
+/usr/bin:/home/ann@site/bin -> /usr/bin:/home/ann@site/bin"""
+
+
+@pytest.mark.parametrize("line", ADDRESSES.splitlines())
+def test_passwords_in_urls_are_left_out(line):
+    value, kept = line.split(" -> ")
     assert redact({"TORCH_HOME": value}) == {"TORCH_HOME": kept}
 
 
@@ -87,46 +82,43 @@ def test_a_value_looks_secret_whatever_its_name(value):
         assert redact({name: value}) in ({}, {name: "postgres://***@db/runs"})
 
 
-@pytest.mark.parametrize(
-    ("args", "starred"),
-    [
-        ("--api-key=abc", "--api-key=***"),
-        ("--api-key abc --n 3", "--api-key *** --n 3"),
-        ("--apiKey=abc", "--apiKey=***"),
-        ("--hf_token abc --api_key_2 abc", "--hf_token *** --api_key_2 ***"),
-        ("logger.api_key=abc +auth.password=abc", "logger.api_key=*** +auth.password=***"),
-        ("--db https://ann:pw@h/x", "--db https://***@h/x"),
-        ("--db https://h/x?token=abc&n=3", "--db https://h/x?token=***&n=3"),
-        ("--wandb-key 0123456789abcdef01234567", "--wandb-key ***"),
-        ("--api-key-prod 0123456789abcdef01234567", "--api-key-prod ***"),
-        ('{"password":"abc","n":3}', '{"password":"***","n":3}'),
-        ("--wandb_key abc --apiKey abc", "--wandb_key *** --apiKey ***"),
-        ("--password 123456 --db-pass abc --pw abc", "--password *** --db-pass *** --pw ***"),
-        ("password:abc {api_key:abc}", "password:*** {api_key:***}"),
-        (r"{\"api_key\":\"abc\"}", r'{\"api_key\":\"***"}'),
-        (
-            "https://hooks.slack.com/services/T0/B0/abcdefghijklmnop",
-            "https://hooks.slack.com/services/***",
-        ),
-        ("--signature 8f3d2c1b-9a7e-6f5d-4c3b-2a1908f7e6d5", "--signature ***"),
-    ],
-)
-def test_secrets_in_arguments_are_starred_out(args, starred):
+ARGUMENTS = r"""
+--api-key=abc -> --api-key=***
+--api-key abc --n 3 -> --api-key *** --n 3
+--apiKey=abc -> --apiKey=***
+--hf_token abc --api_key_2 abc -> --hf_token *** --api_key_2 ***
+logger.api_key=abc +auth.password=abc -> logger.api_key=*** +auth.password=***
+--db https://ann:pw@h/x -> --db https://***@h/x
+--db https://h/x?token=abc&n=3 -> --db https://h/x?token=***&n=3
+--wandb-key 0123456789abcdef01234567 -> --wandb-key ***
+--api-key-prod 0123456789abcdef01234567 -> --api-key-prod ***
+{"password":"abc","n":3} -> {"password":"***","n":3}
+--wandb_key abc --apiKey abc -> --wandb_key *** --apiKey ***
+--password 123456 --db-pass abc --pw abc -> --password *** --db-pass *** --pw ***
+password:abc {api_key:abc} -> password:*** {api_key:***}
+{\"api_key\":\"abc\"} -> {\"api_key\":\"***"}
+https://hooks.slack.com/services/T0/B0/abcdefghijklmnop -> https://hooks.slack.com/services/***
+--signature 8f3d2c1b-9a7e-6f5d-4c3b-2a1908f7e6d5 -> --signature ***"""
+
+
+@pytest.mark.parametrize("line", ARGUMENTS.strip().splitlines())
+def test_secrets_in_arguments_are_starred_out(line):
+    args, starred = line.split(" -> ")
     assert Stars().args(args.split()) == starred.split()
 
 
-@pytest.mark.parametrize(
-    ("header", "starred"),
-    [
-        ("Authorization: Basic dXNlcjpwYXNz", "Authorization: Basic ***"),
-        ("Authorization: token abcdef", "Authorization: token ***"),
-        ("X-Api-Key: abc", "X-Api-Key: ***"),
-        ("PRIVATE-TOKEN: abc", "PRIVATE-TOKEN: ***"),
-        ("Cookie: session=0123456789abcdef01234567", "Cookie: ***"),
-        ("Content-Type: text/plain", "Content-Type: text/plain"),
-    ],
-)
-def test_secrets_in_headers_are_starred_out(header, starred):
+HEADERS = """\
+Authorization: Basic dXNlcjpwYXNz -> Authorization: Basic ***
+Authorization: token abcdef -> Authorization: token ***
+X-Api-Key: abc -> X-Api-Key: ***
+PRIVATE-TOKEN: abc -> PRIVATE-TOKEN: ***
+Cookie: session=0123456789abcdef01234567 -> Cookie: ***
+Content-Type: text/plain -> Content-Type: text/plain"""
+
+
+@pytest.mark.parametrize("line", HEADERS.splitlines())
+def test_secrets_in_headers_are_starred_out(line):
+    header, starred = line.split(" -> ")
     assert Stars().args(["--header", header]) == ["--header", starred]
 
 
