@@ -53,7 +53,7 @@ def single_runs(correlation: float) -> Alarms:
                 deviation = correlation * deviation + fresh
                 rates.append((1 / slower * (1 + _SPREAD * deviation), 1.0))
             blocks = [rate for rate, _ in statistics.in_blocks(rates)]
-            num, sd = len(blocks), statistics.standard_deviation(blocks)
+            num, sd = len(blocks), statistics.measure(blocks).sd
             own = statistics.count_independent(blocks)
             sides.append(
                 statistics.spread_measure(

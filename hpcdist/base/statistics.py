@@ -113,12 +113,6 @@ def spread_measure(
     return Measure(mean=mean, sd=sd, count=count, interval=interval, over=over)
 
 
-def ratio(measure: Measure, baseline: Measure) -> Ratio:
-    """Divide two measures, whose means are above 0, as the only comparison."""
-    (only,) = ratios([(measure, baseline)])
-    return only
-
-
 def ratios(pairs: Sequence[tuple[Measure, Measure]]) -> list[Ratio]:
     """Divide the first measure of each pair by the second; means are above 0. All of them are
     judged as one family.
@@ -138,17 +132,15 @@ def ratios(pairs: Sequence[tuple[Measure, Measure]]) -> list[Ratio]:
         is_equal = float(distance == 0)
         p = two_sided(distance / known.error, known.freedom) if known.error else is_equal
         values.append(p)
-    for (index, known), judged in zip(errors.items(), holm(values), strict=True):
-        times, half = found[index].mean, 0.0
-        if known.error:
-            half = quantile(judged.confidence, known.freedom) * known.error
-            half = min(LARGEST_EXPONENT, half)
+    for (index, known), (p, confidence) in zip(errors.items(), holm(values), strict=True):
+        times = found[index].mean
+        half = min(LARGEST_EXPONENT, quantile(confidence, known.freedom) * known.error)
         found[index] = Ratio(
             mean=times,
             sd=times * known.variation,
             interval=Interval(low=times * math.exp(-half), high=times * math.exp(half)),
             over=known.over,
-            p=judged.p,
+            p=p,
         )
     return found
 
@@ -158,26 +150,21 @@ def differs(ratio: Ratio) -> bool | None:
     return None if ratio.p is None else ratio.p < 1 - CONFIDENCE
 
 
-class Judged(NamedTuple):
-    """One comparison of a family."""
+def holm(values: Sequence[float]) -> list[tuple[float, float]]:
+    """Judge the p values of one family of comparisons, in their order.
 
-    p: float
-    """Adjusted: below 5 % where the two differ."""
-    confidence: float
-    """Confidence of the interval that leaves out "no difference" exactly where the two differ."""
-
-
-def holm(values: Sequence[float]) -> list[Judged]:
-    """Judge the p values of one family of comparisons, in their order."""
+    Returns for each the adjusted p, below 5 % where the two differ, and the confidence of the
+    interval that leaves out "no difference" exactly there.
+    """
     order = sorted(range(len(values)), key=values.__getitem__)
-    judged: dict[int, Judged] = {}
+    judged: dict[int, tuple[float, float]] = {}
     adjusted, confidence = 0.0, CONFIDENCE
     for place, index in enumerate(order):
         left = len(values) - place
         if adjusted < 1 - CONFIDENCE:  # else this one has the limit at which the procedure ended
             confidence = 1 - (1 - CONFIDENCE) / left
         adjusted = max(adjusted, min(1.0, left * values[index]))
-        judged[index] = Judged(adjusted, confidence)
+        judged[index] = adjusted, confidence
     return [judged[index] for index in range(len(values))]
 
 

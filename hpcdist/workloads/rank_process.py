@@ -29,7 +29,6 @@ from hpcdist import workloads
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED, HpcdistError
 from hpcdist.base.secrets import Stars
-from hpcdist.base.text import as_utf8
 from hpcdist.job.spec import FunctionJob, JobSpec, OwnCodeJob, job_to_dict
 from hpcdist.machine.memory import KernelKills, kernel_kills
 from hpcdist.machine.process import RANK_VARIABLE, WARNING_SIGNALS, die_with_parent
@@ -266,7 +265,8 @@ def clean(text: str, most_letters: int) -> str:
     if len(text) > most_letters:
         half = most_letters // 2
         text = f"{text[:half]}\n[... {len(text) - 2 * half} letters left out ...]\n{text[-half:]}"
-    return as_utf8(text)
+    # Bytes of file names that are not UTF-8 are escaped.
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _show(error: BaseException, *, is_of_user: bool) -> int:

@@ -181,18 +181,17 @@ def test_a_verdict_is_written_whatever_takes_the_room_that_others_free(small_dis
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({"created_s": "now"}, "created_s is 'now': expected `float | null`, got `str`"),
+        ({"created_s": "now"}, "expected `float | null`, got `str` - at `$.created_s`"),
         (
             {"plan": {"device": "cpu", "backend": "gloo", "nodes": [{"gpus": [1]}]}},
-            "plan.nodes[0].gpus[0] is 1: expected `str`, got `int`",
+            "expected `str`, got `int` - at `$.plan.nodes[0].gpus[0]`",
         ),
-        ({"versions": {"a": 2}}, "versions[...] is {'a': 2}: expected `str | null`, got `int`"),
-        ({"plan": {}}, "plan is {}: object missing required field `nodes`"),
-        ([], "it contains no JSON object"),
+        ({"plan": {}}, "object missing required field `nodes` - at `$.plan`"),
+        ([], "expected `object`, got `array`"),
     ],
-    ids=["top", "nested", "of a mapping", "missing", "list"],
+    ids=["top", "nested", "missing", "list"],
 )
-def test_a_damaged_file_is_named_with_its_key_and_value(tmp_path, content, said):
+def test_a_damaged_file_is_named_with_its_key(tmp_path, content, said):
     run = Run.create(tmp_path, "x")
     files.write_json(run.spec_file, content)
     assert run.read_spec() is None

@@ -110,7 +110,7 @@ def test_an_event_file_that_cannot_be_read_is_told(stepped_run):
     [
         pytest.param("", "it is torn, or not JSON: Expecting value", id="empty"),
         pytest.param('{"job": {"na', "it is torn, or not JSON: Unterminated string", id="torn"),
-        pytest.param("[1, 2]", "it contains no JSON object", id="a list"),
+        pytest.param("[1, 2]", "expected `object`, got `array`", id="a list"),
         pytest.param("[" * 9999, "it is nested more than 64 levels deep", id="deep"),
         pytest.param("[" * 70 + "]" * 70, "it is nested more than 64 levels deep", id="70 levels"),
         pytest.param(" " * 16_000_001, "it has 16 MB, and no more than 16 MB are read", id="large"),

@@ -137,13 +137,13 @@ exposed comm.: the time that ranks wait for communication that no computing
 hides
 
 Time of one step, mean and sd of all steps and ranks; what was learned; memory
-   step time    sd  median   p95            test  accuracy  peak mem.     re-
-#       (ms)  (ms)    (ms)  (ms)  epochs    loss       (%)      (MiB)  starts
-1       5.00  0.00    5.00  5.00      20  0.0812     97.78        300       0
-2       5.56  0.00    5.56  5.56      20  0.0812     97.78        300       0
-3       6.25  0.00    6.25  6.25      20  0.0812     97.78        300       0
-4       6.67  0.00    6.67  6.67      20  0.0812     97.78        300       0
-5       6.67  0.00    6.67  6.67      20  0.0812     97.78        300       0
+   step time    sd  median   p95            test  accuracy  peak mem.
+#       (ms)  (ms)    (ms)  (ms)  epochs    loss       (%)      (MiB)  restarts
+1       5.00  0.00    5.00  5.00      20  0.0812     97.78        300         0
+2       5.56  0.00    5.56  5.56      20  0.0812     97.78        300         0
+3       6.25  0.00    6.25  6.25      20  0.0812     97.78        300         0
+4       6.67  0.00    6.67  6.67      20  0.0812     97.78        300         0
+5       6.67  0.00    6.67  6.67      20  0.0812     97.78        300         0
 
   #5: rank 1 (node 0, host a) was killed by SIGKILL after step 40 (log:
   logs/rank-00001.log)

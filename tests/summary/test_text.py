@@ -25,14 +25,6 @@ def test_a_column_shows_three_digits_of_its_smallest_and_four_of_its_largest(val
 
 
 @pytest.mark.parametrize(
-    ("values", "decimals"),
-    [([], 2), ([219.0, 93.0], 1), ([1_067.0, 33.0], 0), ([60.0, 0.0102], 3), ([0.0], 2)],
-)
-def test_a_column_of_large_and_small_shows_two_digits_of_its_smallest(values, decimals):
-    assert text.column_decimals(values) == decimals
-
-
-@pytest.mark.parametrize(
     ("time_s", "unit"), [(90.0, "s"), (1.0, "s"), (0.2, "ms"), (5e-5, "µs"), (1e-9, "µs")]
 )
 def test_times_are_shown_in_the_largest_unit_that_they_fill(time_s, unit):

@@ -4,12 +4,12 @@ import io
 import re
 
 import pytest
+from matplotlib import rc_context
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgba
 from msgspec import structs
 
 from hpcdist.base import files
-from hpcdist.base.plotting import drawing
 from hpcdist.summary import print_summary, summarize
 from hpcdist.summary.figures.shares import SHARES as PARTS
 from hpcdist.summary.report.pictures.speed import draw_bars
@@ -258,8 +258,7 @@ def test_the_picture_of_a_comparison_draws_what_its_table_says_and_gains_left_of
     two = variant(found, "two")
     assert two.lost["computing"] < -0.5
     assert two.lost["communication"] > 0.5
-    with drawing():
-        _, step = drawn(found).axes
+    _, step = drawn(found).axes
     bars = {}
     for container in step.containers:
         for bar in container.patches:
@@ -296,7 +295,7 @@ def test_tables_and_pictures_of_a_comparison_show_the_same_interval(add_run):
     runs += [add_run("two", *[ALONE] * 2), add_run("two", *[ALONE | {"optimizer": 0.02}] * 2)]
     comparison = compared(*runs)
     ends = comparison.cells[1].speedup.interval
-    with drawing(ink="#eeeeee"):  # a dark page
+    with rc_context({"text.color": "#eeeeee"}):  # a dark page
         speedups, _ = drawn(comparison).axes
     (bar,) = (each for each in speedups.collections if isinstance(each, LineCollection))
     assert {tuple(colour) for colour in bar.get_colors()} == {to_rgba("#eeeeee")}
