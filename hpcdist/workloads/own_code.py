@@ -10,7 +10,7 @@ import runpy
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader, all_suffixes
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from typing import Any
 from hpcdist.base.errors import JobError
 from hpcdist.base.files import read_bytes
 from hpcdist.job.files import MOST_SOURCE_BYTES
-from hpcdist.job.function import load_call
-from hpcdist.job.preload import heavy_imports
+from hpcdist.job.function import load_call, read_function
+from hpcdist.job.preload import read_program
 from hpcdist.job.spec import FunctionJob, ModuleJob, ProgramJob, ScriptJob
 from hpcdist.rank import own_loop
 from hpcdist.rank.context import RankContext, Workload
@@ -44,6 +44,9 @@ _KNOWS_LAUNCHERS = re.compile(
     rb"""["'](LOCAL_RANK|RANK|WORLD_SIZE)["'](?!\]\s*=[^=])|is_torchelastic_launched"""
 )
 """Text by which a program reads what launchers set, or asks for one."""
+
+_read_once = functools.cache(read_program)
+"""The forkserver reads, and the ranks that it forks know."""
 
 
 class ScriptWorkload(Workload[ScriptJob]):
@@ -70,7 +73,14 @@ class ScriptWorkload(Workload[ScriptJob]):
 
     def preload(self) -> list[str]:
         """Return the heavy modules that the script imports."""
-        return heavy_imports(Path(self.job.script))
+        return _read_once(Path(self.job.script), self.imports_from()).heavy
+
+    def own_files(self) -> Sequence[Path]:
+        return _read_once(Path(self.job.script), self.imports_from()).files
+
+    def imports_from(self) -> Path | None:
+        """Return the folder that imports look into first; None for the script's own."""
+        return None
 
     def run(self, context: RankContext) -> None:  # noqa: ARG002
         """Run the script as `__main__`, with sys.argv and sys.path as python would give them."""
@@ -90,8 +100,8 @@ class ModuleWorkload(ScriptWorkload):
 
     job: ModuleJob
 
-    def preload(self) -> list[str]:
-        return heavy_imports(Path(self.job.script), Path.cwd())
+    def imports_from(self) -> Path | None:
+        return Path.cwd()
 
     def run(self, context: RankContext) -> None:  # noqa: ARG002
         """Run the module as `__main__`; its packages are imported before."""
@@ -107,6 +117,9 @@ class ProgramWorkload(Workload[ProgramJob]):
 
     Nothing is preloaded: no import outlives the rank's process image.
     """
+
+    def own_files(self) -> Sequence[Path]:
+        return [Path(self.job.script)]
 
     def run(self, context: RankContext) -> None:
         """Become the program; its exit code, or the signal that ends it, says how the rank ended.
@@ -142,6 +155,10 @@ class FunctionWorkload(Workload[FunctionJob]):
 
     def preload(self) -> list[str]:
         return self.job.modules
+
+    def own_files(self) -> Sequence[Path]:
+        source = self.job.source
+        return read_function(self.job.function, source).files if source else []
 
     def run(self, context: RankContext) -> None:
         """Call the function, and keep what it returns or raises."""
