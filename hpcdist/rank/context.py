@@ -140,8 +140,7 @@ class Workload(Generic[JobT]):
     def own_files(self) -> Sequence[Path]:
         """Return the files of the user's own code that the ranks run."""
         model, data = (getattr(self.job, section, None) for section in ("model", "data"))
-        names = getattr(model, "name", None), getattr(data, "dataset", None)
-        return [file for name in names for file in files_of(name)]
+        return files_of(getattr(model, "name", None)) + files_of(getattr(data, "dataset", None))
 
     def run(self, context: RankContext) -> None:
         """Run in this rank; `context.job` is the workload's own job."""

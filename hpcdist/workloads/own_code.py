@@ -19,7 +19,7 @@ from hpcdist.base.errors import JobError
 from hpcdist.base.files import read_bytes
 from hpcdist.job.files import MOST_SOURCE_BYTES
 from hpcdist.job.function import load_call, read_function
-from hpcdist.job.preload import read_program
+from hpcdist.job.preload import Program, read_program
 from hpcdist.job.spec import FunctionJob, ModuleJob, ProgramJob, ScriptJob
 from hpcdist.rank import own_loop
 from hpcdist.rank.context import RankContext, Workload
@@ -73,14 +73,14 @@ class ScriptWorkload(Workload[ScriptJob]):
 
     def preload(self) -> list[str]:
         """Return the heavy modules that the script imports."""
-        return _read_once(Path(self.job.script), self.imports_from()).heavy
+        return self._read().heavy
 
     def own_files(self) -> Sequence[Path]:
-        return _read_once(Path(self.job.script), self.imports_from()).files
+        return self._read().files
 
-    def imports_from(self) -> Path | None:
-        """Return the folder that imports look into first; None for the script's own."""
-        return None
+    def _read(self) -> Program:
+        root = Path.cwd() if isinstance(self.job, ModuleJob) else None  # as `python -m` has it
+        return _read_once(Path(self.job.script), root)
 
     def run(self, context: RankContext) -> None:  # noqa: ARG002
         """Run the script as `__main__`, with sys.argv and sys.path as python would give them."""
@@ -99,9 +99,6 @@ class ModuleWorkload(ScriptWorkload):
     """A module, run as `python -m package.module args` would run it."""
 
     job: ModuleJob
-
-    def imports_from(self) -> Path | None:
-        return Path.cwd()
 
     def run(self, context: RankContext) -> None:  # noqa: ARG002
         """Run the module as `__main__`; its packages are imported before."""

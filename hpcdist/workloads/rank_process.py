@@ -183,13 +183,11 @@ def set_main(**names: Any) -> types.ModuleType:
 def _digest_of_code(job: JobSpec) -> str | None:
     """Return a digest of the user's files that are run, which may be edited while the job waits:
     the script and what it imports of its own; None where there are none."""
-    digest = hashlib.blake2b(digest_size=8)
     with contextlib.suppress(Exception):  # what is wrong with them, the program itself will say
-        files_of_user = workloads.load_workload(job).own_files()
-        for path in files_of_user:
-            content = files.read_bytes(path, most_bytes=_MOST_CODE_BYTES)
-            digest.update(hashlib.blake2b(content).digest())
-        return digest.hexdigest() if files_of_user else None
+        paths = workloads.load_workload(job).own_files()
+        texts = [files.read_bytes(path, most_bytes=_MOST_CODE_BYTES) for path in paths]
+        digests = b"".join(hashlib.blake2b(text).digest() for text in texts)
+        return hashlib.blake2b(digests, digest_size=8).hexdigest() if digests else None
     return None
 
 
