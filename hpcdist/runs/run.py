@@ -317,8 +317,9 @@ def is_run(path: str | Path, spec: RunSpec | None = None) -> bool:
     name, too; by a folder where that is damaged."""
     run = Run(Path(path))
     spec = spec or run.spec
-    is_damaged_one = os.path.lexists(run.spec_file) and os.path.isdir(run.attempts_folder)
-    return bool(spec.job and spec.created_s) or is_damaged_one
+    if spec.job and spec.created_s:
+        return True
+    return os.path.lexists(run.spec_file) and os.path.isdir(run.attempts_folder)
 
 
 def find_run(runs: Path, name: str) -> Run:

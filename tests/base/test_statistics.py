@@ -200,7 +200,17 @@ def test_every_two_of_several_are_one_comparison():
     compared = ratios_of_all(measures)
     assert compared.keys() == set(itertools.permutations(range(3), 2))
     assert [differs(compared[pair]) for pair in ((0, 1), (0, 2), (2, 1))] == [False, True, True]
-    assert compared[0, 2].p == pytest.approx(3 * ratio(measures[0], measures[2]).p)
+    # Their variances, nearly equal, are one of 2 + 2 + 2 degrees of freedom.
+    t = math.log(1.1) / math.sqrt(sum(0.01**2 / mean**2 for mean in (1, 1.01, 1.1)) / 3 * 2 / 3)
+    assert compared[0, 2].p == pytest.approx(3 * two_sided(t, 6.0), rel=0.1)
+
+
+def test_a_side_of_another_kind_is_not_pooled_with_the_others():
+    wild, *calm = over_runs(80.0, 100.0, 120.0), over_runs(99, 100, 101), over_runs(109, 110, 111)
+    calm.append(over_runs(119, 120, 121))
+    compared = ratios_of_all([wild, *calm])
+    assert compared[1, 3].p == pytest.approx(6 * ratio(calm[0], calm[2]).p)
+    assert differs(compared[0, 3]) is False
 
 
 def test_measurements_in_a_row_are_joined_to_blocks():

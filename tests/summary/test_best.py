@@ -50,6 +50,8 @@ def test_the_best_value_is_named_first_and_stands_first_in_the_table(add_tested)
     text = printed(runs)
     assert text.startswith("ddp: lr=0.01 (97.00 ± 1.24 %) has the best test accuracy; the next is")
     assert "the next is lr=0.001 (90.00 ± 2.48 %)." in text
+    wide = {0.4: [0.97, 0.975, 0.965], 0.2: [0.1, 0.14, 0.1]}
+    assert "the next is lr=0.2 (11.33 ± 5.74 %)." in printed(sweep(add_tested, wide))
     table = text[text.index("Values by what they came to") :]
     assert table.index("0.01 3 97.00 ± 1.24") < table.index("0.001 3 90.00") < table.index("0.1 3")
 
