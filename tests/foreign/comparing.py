@@ -23,8 +23,6 @@ def differences(row, torchrun, hpcdist):
         )
     if torchrun.exception not in {None, hpcdist.exception}:
         found.append(f"exception: torchrun {torchrun.exception}, hpcdist {hpcdist.exception}")
-    if row.not_blamed and hpcdist.exception == row.not_blamed:
-        found.append(f"exception: hpcdist blames {hpcdist.exception}")
     found += _of_files(row, torchrun, hpcdist)
     if "output" in row.compares:
         found += _of_output(row, torchrun, hpcdist)

@@ -16,8 +16,7 @@ if dist.get_rank() == 0:
         "lr": run.config["lr"],
         "program": os.path.basename(run.settings.program or ""),
     }
-    if "--finish" in os.sys.argv:
-        run.finish()
+    run.finish()
     folder = os.path.realpath("wandb/latest-run")
     facts["kept"] = sorted(name for name in os.listdir(folder) if not name.endswith(".wandb"))
     with open("facts-0.json", "w") as file:
