@@ -3,11 +3,13 @@
 import json
 import os
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from unittest import mock
 
-import msgspec
 import pytest
 from full_disks import fill
+from msgspec.structs import replace
 
 from hpcdist.agent.outcome import lives
 from hpcdist.agent.outcome.lives import note_lost_attempt
@@ -30,53 +32,31 @@ STOPPED = Verdict(
     signal="SIGTERM",
     step=5,
 )
-
-WARNED = msgspec.structs.replace(STOPPED, kind="time_limit", signal="SIGUSR2")
-LOST = Verdict(
-    kind="agent_lost", state="failed", message="node 0 was lost", exit_code_of_run=1, node=0
-)
-OVERDUE = Verdict(
-    kind="time_limit",
-    state="failed",
-    message="ended by SIGTERM",
-    exit_code_of_run=1,
-    signal="SIGTERM",
-)
-ENDED = msgspec.structs.replace(STOPPED, exit_code=None, message="ended by SIGTERM")
-FAILED = Verdict(kind="exception", state="failed", message="no", exit_code_of_run=1)
+WARNED = replace(STOPPED, kind="time_limit", signal="SIGUSR2")
+ENDED = replace(STOPPED, exit_code=None, message="ended by SIGTERM")
+OVERDUE = replace(ENDED, kind="time_limit", state="failed", exit_code_of_run=1, step=None)
+LOST = Verdict(kind="agent_lost", message="node 0 was lost", node=0)
+FAILED = Verdict(kind="exception", message="no")
 UNREACHED = Verdict(kind="launch", message="no route", host="n2", try_elsewhere=True, time_s=1.0)
-UNSTARTED = Verdict(
-    kind="launch", state="failed", message="no agent", exit_code_of_run=1, try_elsewhere=True
-)
+UNSTARTED = Verdict(kind="launch", message="no agent", try_elsewhere=True)
 
 
+@dataclass
 class Scheduler:
     """A scheduler that answers as it is told to; before, it is silent `silent` times, and `deaf`
     times it says nothing although it has heard."""
 
-    def __init__(
-        self,
-        decision="requeue",
-        error=None,
-        life=0,
-        *,
-        cause="nothing",
-        silent=0,
-        deaf=0,
-        difference=None,
-        patience_s=100.0,
-    ):
-        self.difference = difference
-        self.decision = decision
-        self.error = error
-        self.number = life
-        self.cause = cause
-        self.silent = silent
-        self.deaf = deaf
-        self.requeued = 0
-        self.on_decide = lambda: None
-        self.kill_wait_s = 30.0
-        self.patience_s = patience_s
+    decision: str | None = "requeue"
+    error: Exception | None = None
+    number: int = 0
+    cause: str = "nothing"
+    silent: int = 0
+    deaf: int = 0
+    difference: str | None = None
+    patience_s: float = 100.0
+    kill_wait_s: float = 30.0
+    requeued: int = 0
+    on_decide: Callable[[], object] = bool
 
     def life(self):
         return self.number
@@ -118,7 +98,7 @@ class Clock:
 
 
 def begin_attempt(run, job, *, life):
-    return lives.Attempts(run, job, Scheduler(life=life)).claim()
+    return lives.Attempts(run, job, Scheduler(number=life)).claim()
 
 
 def conclude(run, job, verdict, scheduler, *, has_begun=True):
@@ -147,17 +127,10 @@ def live(run, job, life, *, steps=(), verdict=STOPPED):
     conclude(
         run,
         job,
-        msgspec.structs.replace(verdict, attempt=attempt),
-        scheduler := Scheduler(life=life),
+        replace(verdict, attempt=attempt),
+        scheduler := Scheduler(number=life),
     )
     return scheduler.requeued == 1
-
-
-def test_a_stopped_run_leaves_the_verdict_to_its_last_life(run):
-    assert live(run, TRAINING, 0, steps=[5])
-    assert run.read_verdict() is None
-    stopped = run.read_attempt_verdict(0)
-    assert (stopped.kind, stopped.message) == ("preempted", STOPPED.message)
 
 
 PREEMPTED, WARNING = ("preempted", "preempted", 75), ("time_limit", "preempted", 75)
@@ -239,11 +212,6 @@ def test_the_end_of_a_life_is_the_end_of_the_run_or_not(run, name):
         assert run.claim_end_of_life(0)
 
 
-def test_without_a_scheduler_the_stop_is_the_final_verdict(run):
-    conclude(run, TRAINING, STOPPED, None)
-    assert run.read_verdict() == STOPPED
-
-
 @pytest.mark.parametrize("answers", [{"decision": None}, {"error": SchedulerError("no")}])
 @pytest.mark.parametrize(
     ("verdict", "patience_s", "waited_s"),
@@ -270,16 +238,16 @@ def test_a_life_that_ends_on_a_full_disk_is_not_requeued_and_has_a_verdict(small
 def test_of_several_agents_one_requeues(run):
     begin_attempt(run, TRAINING, life=0)
     agents = [Scheduler(), Scheduler()]
-    lost = Verdict(kind="agent_lost", state="failed", message="lost", exit_code_of_run=1)
     for scheduler in agents:
-        conclude(run, TRAINING, lost, scheduler)
+        conclude(run, TRAINING, LOST, scheduler)
     assert [scheduler.requeued for scheduler in agents] == [1, 0]
     assert run.read_verdict() is None
+    conclude(run, TRAINING, STOPPED, None)  # without a scheduler
+    assert run.read_verdict() == STOPPED
 
 
 def test_a_life_that_ended_before_its_first_attempt_counts_as_one(run):
-    scheduler = Scheduler(life=3)
-    conclude(run, TRAINING, STOPPED, scheduler, has_begun=False)
+    conclude(run, TRAINING, STOPPED, scheduler := Scheduler(number=3), has_begun=False)
     assert scheduler.requeued
     assert run.read_beginnings()[0].life == 3
     assert run.read_attempt_verdict(0) is not None
@@ -305,23 +273,17 @@ def test_a_life_that_gets_further_begins_the_count_anew(run):
 
 
 def test_a_job_that_its_scheduler_starts_again_in_vain_does_not_begin(run):
-    """No verdict of ours is left where the nodes went down."""
-    for life in range(3):
+    """No verdict of ours is left where the nodes went down; restarts in a life are no lives."""
+    for life in (0, 0, 0, 1, 2):
         assert lives.verdict_if_stalled(run, TRAINING) is None
         begin_attempt(run, TRAINING, life=life)
     assert lives.verdict_if_stalled(run, TRAINING).kind == "no_progress"
 
 
-def test_restarts_within_a_life_are_no_lives(run):
-    for _ in range(5):
-        begin_attempt(run, TRAINING, life=0)
-    assert lives.verdict_if_stalled(run, TRAINING) is None
-
-
 def test_a_script_gets_further_where_it_stops_in_good_order_or_records_steps(run):
     for life in range(4):
         assert live(run, SCRIPT, life)
-    killed = msgspec.structs.replace(STOPPED, exit_code=None)
+    killed = replace(STOPPED, exit_code=None)
     assert live(run, SCRIPT, 4, verdict=killed)
     attempt = begin_attempt(run, SCRIPT, life=5)
     events = EventWriter(run.event_file(0, attempt))
@@ -336,7 +298,7 @@ def test_a_script_gets_further_where_it_stops_in_good_order_or_records_steps(run
 
 def test_a_script_of_which_nothing_is_known_is_started_ten_times(run):
     """It may save, and go on from there, without a word to anybody."""
-    killed = msgspec.structs.replace(WARNED, exit_code=None)
+    killed = replace(WARNED, exit_code=None)
     for life in range(9):
         assert live(run, SCRIPT, life, verdict=killed)
         assert lives.verdict_if_stalled(run, SCRIPT) is None
@@ -346,7 +308,7 @@ def test_a_script_of_which_nothing_is_known_is_started_ten_times(run):
     assert "10 starts: those of attempts 0-9 ended" in verdict.message
 
 
-EARLY = msgspec.structs.replace(STOPPED, exit_code=None, step=None)
+EARLY = replace(STOPPED, exit_code=None, step=None)
 
 
 @pytest.mark.parametrize("job", [TRAINING, SCRIPT], ids=["training", "script"])
@@ -354,18 +316,11 @@ def test_lives_that_are_preempted_before_their_first_step_do_not_count(run, job)
     for life in range(20):
         assert lives.verdict_if_stalled(run, job) is None
         assert live(run, job, life, verdict=EARLY)
-    stopped = msgspec.structs.replace(STOPPED, exit_code=None)
+    stopped = replace(STOPPED, exit_code=None)
     assert live(run, TRAINING, 20, verdict=stopped)
     assert live(run, TRAINING, 21, verdict=stopped)
     assert not live(run, TRAINING, 22, verdict=stopped)
     assert "3 starts: those of attempts 20, 21 and 22 ended" in run.read_verdict().message
-
-
-def test_lives_that_lose_a_node_may_be_the_jobs_own_doing(run):
-    for life in range(2):
-        assert live(run, TRAINING, life, verdict=LOST)
-    assert not live(run, TRAINING, 2, verdict=LOST)
-    assert "3 starts: those of attempts 0, 1 and 2" in run.read_verdict().message
 
 
 @pytest.mark.parametrize("saves", [True, False], ids=["saves", "only records"])
@@ -434,19 +389,15 @@ def test_the_next_life_tells_of_an_attempt_that_was_lost_with_its_node(run, host
     assert verdict.kind == "agent_lost"
     assert words in verdict.message
     assert verdict.message.endswith("lost with a node")
-
-
-def test_an_attempt_that_told_its_end_is_not_lost(run):
-    assert live(run, TRAINING, 0, steps=[5])
-    note_lost_attempt(run, life=1)
-    assert run.read_attempt_verdict(0).kind == "preempted"
+    assert live(run, TRAINING, 1, steps=[5])
+    note_lost_attempt(run, life=2)
+    assert run.read_attempt_verdict(1).kind == "preempted"  # it had told its end
 
 
 def test_a_job_in_which_no_agent_could_be_started_is_started_again_as_often_as_any(run):
     def begin_in_vain(life):
-        scheduler = Scheduler(life=life)
-        conclude(run, TRAINING, UNSTARTED, scheduler, has_begun=False)
-        return scheduler.requeued == 1
+        conclude(run, TRAINING, UNSTARTED, s := Scheduler(number=life), has_begun=False)
+        return s.requeued == 1
 
     begin_attempt(run, TRAINING, life=0)
     assert begin_in_vain(1)
