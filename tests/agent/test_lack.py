@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from full_disks import fill
 
-from hpcdist.agent.outcome.failure import decide
 from hpcdist.rank.exit import full_disk
-from hpcdist.runs.verdict import ErrorReport, RankEnd
 
 FILL = """
 import os
@@ -93,30 +91,6 @@ def test_a_disk_without_room_or_inodes_is_named_whatever_was_raised(small_disk):
     assert full_disk(ValueError("x"), [disk]) is None
     (disk / "file").touch()
     assert full_disk(ValueError("x"), [Path("/proc"), disk]) == f"the disk is full: {disk}"
-
-
-OF_NCCL = (
-    "NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error\nLast error:\n"
-    "Failed to CUDA calloc 4096 bytes: Cuda failure 2 'out of memory'"
-)
-
-
-@pytest.mark.parametrize(
-    ("exception", "message", "is_lack"),
-    [
-        ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB.", True),
-        ("numpy._core._exceptions._ArrayMemoryError", "Unable to allocate 7.28 TiB", True),
-        ("torch.AcceleratorError", "CUDA error: out of memory", True),
-        ("torch.distributed.DistBackendError", OF_NCCL, True),
-        ("RuntimeError", "DefaultCPUAllocator: can't allocate memory: you tried to", True),
-        ("torch.AcceleratorError", "CUDA error: device-side assert", False),
-        ("ValueError", "out of memory", False),
-    ],
-)
-def test_exceptions_about_memory_are_known_by_type_and_words(exception, message, is_lack):
-    report = ErrorReport(exception=exception, text=message, traceback=None, time_s=1.0)
-    end = RankEnd(rank=0, local_rank=0, node=0, host="n", time_s=1.0, exit_code=1, report=report)
-    assert decide([end]).kind == ("out_of_memory" if is_lack else "exception")
 
 
 HUNGRY_WORKER = """

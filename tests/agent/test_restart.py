@@ -56,25 +56,12 @@ def test_a_run_that_fails_again_and_again_gives_up(launch, write_script):
     assert verdict.log == "logs/rank-00001.attempt-1.log"
 
 
-@pytest.mark.parametrize(("ending", "restarts"), [("", 0), ("sys.exit(3)", 1)])
-def test_an_older_attempt_has_no_say_once_a_newer_one_has_begun(
-    launch, write_script, tmp_path, ending, restarts
-):
-    script = write_script(
-        "import os, sys, time\nprint('up', flush=True)\n"
-        "while not os.path.exists(sys.argv[1]): time.sleep(0.01)\n" + ending
-    )
-    launched = launch(script, tmp_path / "go", max_restarts=restarts)
-    launched.wait(lambda: "up" in launched.log(0))
-    launched.run.claim_attempt()
-    (tmp_path / "go").touch()
-    launched.wait(lambda: not launched.agents_alive())
-    assert launched.run.read_verdict() is None
-    assert launched.run.newest_attempt() == 1
-    assert "attempt 1 has begun elsewhere" in launched.run.agent_log_file(0).read_text()
-
-
-UP = "import time\nprint('up', flush=True)\ntime.sleep(600)"
+UP = """
+import os, sys, time
+print("up", flush=True)
+while not os.path.exists(sys.argv[1]): time.sleep(0.01)
+sys.exit(int(sys.argv[2]))
+"""
 
 
 def has_no_say(launched):
@@ -84,35 +71,44 @@ def has_no_say(launched):
     return "has no say any more" in "".join(log.read_text() for log in logs)
 
 
-def test_who_lost_the_leader_of_an_older_attempt_has_no_say(launch, write_script):
-    launched = launch(write_script(UP), nodes=2)
-    launched.wait(lambda: all("up" in launched.log(rank) for rank in (0, 1)))
-    launched.run.claim_attempt()
-    os.kill(launched.agent_pid(0), signal.SIGKILL)
-    assert has_no_say(launched)
-
-
-@pytest.mark.parametrize("end", ["cancelled", "without a leader"])
-def test_an_agent_that_never_began_has_no_say_once_an_attempt_has_begun(launch, write_script, end):
-    patience_s = {"cancelled": 300, "without a leader": 3}[end]
-    launched = launch(write_script(UP), nodes=2, agents=[1], join_timeout_s=patience_s)
-    agent = launched.agent_pid(1)
-    launched.run.claim_attempt()
-    if end == "cancelled":
-        os.kill(agent, signal.SIGTERM)
-    assert has_no_say(launched)
-
-
-@pytest.mark.parametrize(("node", "end"), [(0, "cancelled"), (1, "launch")])
-def test_attempts_of_before_do_not_silence_an_agent_that_never_began(
-    launch, write_script, node, end
+@pytest.mark.parametrize("end", ["well", "failed", "without a leader"])
+def test_an_older_attempt_has_no_say_once_a_newer_one_has_begun(
+    launch, write_script, up, tmp_path, end
 ):
-    patience_s = {"cancelled": 300, "launch": 0.5}[end]
-    launched = launch(write_script(UP), nodes=2, agents=[], join_timeout_s=patience_s)
-    for _ in range(2):
+    code = int(end == "failed")
+    launched = launch(write_script(UP), tmp_path / "go", code, nodes=2, max_restarts=code)
+    up(launched, 2)
+    launched.run.claim_attempt()
+    if end == "without a leader":
+        os.kill(launched.agent_pid(0), signal.SIGKILL)
+        assert has_no_say(launched)
+        return
+    (tmp_path / "go").touch()
+    launched.wait(lambda: not launched.agents_alive())
+    assert launched.run.read_verdict() is None
+    assert launched.run.newest_attempt() == 1
+    assert "attempt 1 has begun elsewhere" in launched.run.agent_log_file(0).read_text()
+
+
+@pytest.mark.parametrize(
+    ("node", "end", "begins_after"),
+    [(1, "cancelled", False), (1, "launch", False), (0, "cancelled", True), (1, "launch", True)],
+)
+def test_an_agent_that_never_began_has_a_say_unless_an_attempt_has_begun_since(  # noqa: PLR0917
+    launch, write_script, tmp_path, node, end, begins_after
+):
+    patience_s = {"cancelled": 300, "launch": 0.5 if begins_after else 3}[end]
+    script = write_script(UP)
+    launched = launch(script, tmp_path / "go", 0, nodes=2, agents=[], join_timeout_s=patience_s)
+    if begins_after:
         launched.run.claim_attempt()
     launched.start_agent(node)
     agent = launched.agent_pid(node)
+    if not begins_after:
+        launched.run.claim_attempt()
     if end == "cancelled":
         os.kill(agent, signal.SIGTERM)
-    assert launched.verdict().kind == end
+    if begins_after:
+        assert launched.verdict().kind == end
+    else:
+        assert has_no_say(launched)

@@ -112,11 +112,10 @@ def test_strangers_that_say_nothing_are_turned_away_in_time(host, monkeypatch):
 def hold_connections(address, number, are_held, may_go):
     """In the attacker's process."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (number + 100, number + 100))
-    held = []
-    for _ in range(number):
-        held.append(socket.socket())
-        held[-1].setblocking(False)
-        held[-1].connect_ex(address)
+    held = [socket.socket() for _ in range(number)]
+    for one in held:
+        one.setblocking(False)
+        one.connect_ex(address)
     are_held.set()
     may_go.wait(LIMIT_S)
 
@@ -179,33 +178,25 @@ def test_where_no_descriptor_is_left_for_the_run_that_is_its_end_with_the_limit_
 # To a follower.
 
 
-def impostor(listener, answer, heard):
-    """Take one connection at the place of a meeting that is over."""
-    connection, _ = listener.accept()
-    with connection:
-        answer(connection, heard)
+def say_nothing(connection):
+    return connection.recv(4096)
 
 
-def say_nothing(connection, heard):
-    heard.append(connection.recv(4096))
+def close(_connection):
+    return b""
 
 
-def close(connection, heard):
-    heard.append(b"")
-
-
-def send_garbage(connection, heard):
+def send_garbage(connection):
     connection.sendall(b"x" * 10_000)
-    heard.append(connection.recv(4096))
+    return connection.recv(4096)
 
 
-def send_back(connection, heard):
+def send_back(connection):
     """The follower's own proof, and its own challenge before."""
     connection.sendall(bytes(CHALLENGE_BYTES))
     said = connection.recv(GREETING_BYTES)
-    heard.append(said)
     connection.sendall(said[CHALLENGE_BYTES:])
-    heard.append(connection.recv(4096))
+    return said + connection.recv(4096)
 
 
 @pytest.mark.parametrize("answer", [say_nothing, close, send_garbage, send_back])
@@ -216,19 +207,23 @@ def test_whoever_listens_at_an_old_place_learns_nothing_and_is_no_leader(
     run = Run.create(tmp_path, "x")
     secret = secrets.token_bytes(32)
     heard = []
+
+    def impostor():
+        connection, _ = listener.accept()
+        with connection:
+            heard.append(answer(connection))
+
     with socket.create_server(("127.0.0.1", 0)) as listener:
         write_place(run, listener.getsockname()[1], secret.hex())
-        attacker = threading.Thread(target=impostor, args=(listener, answer, heard))
+        attacker = threading.Thread(target=impostor)
         attacker.start()
-        with pytest.raises(
-            CannotLaunchError, match="could not reach the agent of node 0"
-        ) as caught:
+        refused = pytest.raises(CannotLaunchError, match="could not reach the agent of node 0")
+        with refused as caught:
             join_in_time(run, timeout_s=0)
         attacker.join()
     assert "127.0.0.1 port" in str(caught.value)
-    assert secret not in b"".join(heard)
-    assert secret.hex().encode() not in b"".join(heard)
-    assert b"hello" not in b"".join(heard)
+    for word in (secret, secret.hex().encode(), b"hello"):
+        assert word not in heard[0]
 
 
 def test_nobody_between_two_agents_can_pass_their_proofs_on(host):
@@ -256,10 +251,6 @@ def test_nobody_between_two_agents_can_pass_their_proofs_on(host):
     assert "does not know the secret" in host.logged[0]
 
 
-def readable_by_others(path):
-    path.chmod(0o644)
-
-
 def owned_by_nobody(path):
     os.chown(path, NOBODY, NOBODY)
 
@@ -271,7 +262,11 @@ def a_pipe_of_nobody(path):
 
 
 @needs_root
-@pytest.mark.parametrize("forge", [readable_by_others, owned_by_nobody, a_pipe_of_nobody])
+@pytest.mark.parametrize(
+    "forge",
+    [lambda path: path.chmod(0o644), owned_by_nobody, a_pipe_of_nobody],
+    ids=["readable by others", "owned by nobody", "a pipe of nobody"],
+)
 def test_a_place_that_another_user_could_have_written_is_not_gone_to(host, forge):
     forge(host.run.meeting_file)
     with pytest.raises(CannotLaunchError, match=r"meeting\.json is not private"):
