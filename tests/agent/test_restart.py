@@ -7,7 +7,7 @@ import signal
 import pytest
 
 SCRIPT = """
-import json, os, signal, sys, time
+import json, os, random, signal, sys, time
 import torch, torch.distributed as dist
 
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -15,7 +15,8 @@ dist.init_process_group("gloo")
 total = torch.tensor([float(dist.get_rank())])
 dist.all_reduce(total)
 print(json.dumps({"attempt": attempt, "total": total.item(), "port": os.environ["MASTER_PORT"],
-                  "max": os.environ["TORCHELASTIC_MAX_RESTARTS"]}), flush=True)
+                  "max": os.environ["TORCHELASTIC_MAX_RESTARTS"],
+                  "drawn": [torch.rand(2).tolist(), random.random()]}), flush=True)
 if attempt < int(sys.argv[1]):
     if dist.get_rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL) if attempt % 2 == 0 else sys.exit(5)
@@ -29,15 +30,18 @@ def test_ranks_that_failed_start_again_and_finish(launch, write_script):
     verdict = launched.verdict()
     assert (verdict.kind, verdict.restarts, verdict.attempt) == ("done", 2, 2)
     assert verdict.message == "every rank ended well after 2 restarts"
+    drawn = set()
     for attempt in range(3):
         told = [json.loads(launched.log(rank, attempt).splitlines()[0]) for rank in range(4)]
         assert {line["attempt"] for line in told} == {attempt}
         assert {line["total"] for line in told} == {6.0}
         assert {line["max"] for line in told} == {"3"}
+        drawn |= {number for line in told for number in map(str, line["drawn"])}
         for rank in range(4):
             events = launched.events(rank, attempt)
             assert events[0]["attempt"] == events[0]["restart_count"] == attempt
             assert events[-1]["event"] == "end"
+    assert len(drawn) == 24  # each rank of each attempt has numbers of its own
     assert len(launched.run.event_files()) == len(launched.run.log_files()) == 12
     failed = [launched.run.read_attempt_verdict(attempt) for attempt in range(3)]
     assert [(v.kind, v.first.rank, v.attempt) for v in failed[:2]] == [

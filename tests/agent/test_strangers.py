@@ -29,9 +29,7 @@ from hpcdist.runs.run import Run
 GARBAGE = {
     "deep-json": b'{"a":' + b"[" * 1_001 + b"\n",
     "a-line-without-an-end": b"x" * (1 << 20),
-    "a-message": messages.encode(messages.Failed(sentence="x" * 64)),
     "http": b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: curl/8.5.0\r\nAccept: */*\r\n\r\n",
-    "zeros": bytes(GREETING_BYTES),
     "a-part-of-a-proof": b"x" * (GREETING_BYTES - 1),
     "nothing": b"",
 }
@@ -156,19 +154,18 @@ def test_1500_idle_connections_leave_room_for_the_run_and_for_its_verdict(
     assert len(host.logged) == meeting._MOST_LOGGED  # a disk is soon full of all
 
 
-@pytest.mark.parametrize("num_left", [0, 5])
 def test_where_no_descriptor_is_left_for_the_run_that_is_its_end_with_the_limit_named(
-    host, descriptors, num_left
+    host, descriptors
 ):
     attacker = socket.socket()
     none_left = next_descriptor()
-    descriptors(none_left + num_left)
+    descriptors(none_left)
     attacker.connect(host.address)
     host.turn_until(lambda: host.heard)
     ((node, failed), *_) = host.heard
     assert node == 0
     assert failed.sentence.startswith("its agent has no open file left")
-    assert f"it may have {none_left + num_left} (raise the limit" in failed.sentence
+    assert f"it may have {none_left} (raise the limit" in failed.sentence
     descriptors(none_left + 100)
     attacker.close()
     with host.serving():
@@ -280,10 +277,9 @@ def test_a_place_that_another_user_could_have_written_is_not_gone_to(host, forge
 def test_a_run_under_attack_starts_and_ends_as_ever(launch, write_script):
     launched = launch(write_script("print('well')"), nodes=2, agents=[0])
     launched.wait(launched.run.meeting_file.exists)
-    port = json.loads(launched.run.meeting_file.read_text())["port"]
-    place = ("127.0.0.1", port)
-    attackers = [socket.create_connection(place) for _ in range(200)]
-    for attacker, garbage in zip(attackers, list(GARBAGE.values()) * 20, strict=False):
+    place = ("127.0.0.1", json.loads(launched.run.meeting_file.read_text())["port"])
+    attackers = [socket.create_connection(place) for _ in range(50)]
+    for attacker, garbage in zip(attackers, [*GARBAGE.values()] * 10, strict=True):
         say(attacker, garbage)
     launched.start_agent(1)
     launched.wait(launched.run.log_files)

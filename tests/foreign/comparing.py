@@ -54,7 +54,7 @@ def _files(row, outcome):
             and "__pycache__" not in name
             and name not in outcome.given
         ):
-            found[re.sub(row.unnamed, "", name) if row.unnamed else name] = path
+            found[name] = path
     return found
 
 

@@ -6,7 +6,6 @@ program wrote are compared for all of them: `facts-*.json` key by key, what was 
 """
 
 import shutil
-import sqlite3
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -44,8 +43,6 @@ class Row:
     """By pattern of a name: what is compared of files whose bytes are never the same."""
     ignores: tuple[str, ...] = ()
     """Patterns of files that differ from run to run."""
-    unnamed: str = ""
-    """A pattern of the part of a file's name that differs from run to run."""
     differs: Mapping[str, str] = field(default_factory=dict)
     """By pattern of a key of facts-*.json: why it may differ."""
     lines_differ: Mapping[str, str] = field(default_factory=dict)
@@ -135,36 +132,12 @@ def _link(folder):
     (folder / "link.py").symlink_to(folder / "below" / "place.py")
 
 
-def _board(path):
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-
-    events = EventFileLoader(str(path)).Load()
-    return [
-        (event.step, value.tag, value.tensor.float_val[:])
-        for event in events
-        for value in event.summary.value
-    ]
-
-
-def _mlflow(path):
-    with sqlite3.connect(path) as connection:
-        metrics = connection.execute("select key, value, step from metrics order by step")
-        runs = connection.execute("select name, status from runs")
-        return [metrics.fetchall(), runs.fetchall()]
-
-
-def _size(path):
-    return path.stat().st_size
-
-
 def _state(path):
     """Tensors and numbers of a file of torch.save, as text."""
     import torch
 
     return repr(torch.load(path, map_location="cpu", weights_only=False))
 
-
-_CHECKPOINT = {"*.ckpt": _state, "*.distcp": _size, "*.metadata": _size}
 
 _OWN_VARIABLES = (
     "hpcdist, submitit and the schedulers add variables; the store has an address of its own"
@@ -277,7 +250,6 @@ _PLAIN = [
     _ended("SIGHUP", is_slow=True),
     _ended("SIGHUP", "knows SIGTERM alone", differs=_CHILD | _HANGUP, is_slow=True),
     _script("output.py", compares=("output",)),
-    _script("introspection.py"),
     _script("portrait.py", differs=_PORTRAIT),
 ]
 
@@ -288,7 +260,6 @@ _OF_PACKAGES = [
         arguments=("random_numbers.py",),
         files=("random_numbers.py",),
     ),
-    _script("fsdp_checkpoint.py", readers=_CHECKPOINT, is_slow=True),
     *(
         Row(
             name=f"accelerate: {name}",
@@ -306,15 +277,7 @@ _OF_PACKAGES = [
         ignores=("trained/*/training_args.bin", "trained/*/trainer_state.json", "trained/*.bin"),
         is_slow=True,
     ),
-    _script("lightning_trainer.py", readers=_CHECKPOINT, is_slow=True),
-    _script("wandb_offline.py", packages=("wandb",), ignores=("wandb/*",), is_slow=True),
-    _script(
-        "trackers.py",
-        packages=("mlflow", "tensorboard", "sqlalchemy"),
-        readers={"mlflow.db": _mlflow, "board-*": _board},
-        unnamed=r"tfevents\..*",
-        is_slow=True,
-    ),
+    _script("lightning_trainer.py", readers={"*.ckpt": _state}, is_slow=True),
 ]
 
 ROWS = [*_FORMS, *_ENDS, *_PLAIN, *_OF_PACKAGES]

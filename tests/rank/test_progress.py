@@ -8,23 +8,6 @@ import pytest
 from hpcdist.rank.board import ProgressBoard
 
 
-def test_a_forked_rank_is_seen_by_its_parent():
-    board = ProgressBoard(3)
-    assert board.read(1).alive_ns == 0
-    begin_s = time.monotonic()
-    if (pid := os.fork()) == 0:
-        slot = board.slot(1)
-        slot.alive()
-        slot.step(41)
-        slot.alive()
-        os._exit(0)
-    os.waitpid(pid, 0)
-    seen = board.read(1)
-    assert begin_s <= seen.alive_ns / 1e9 <= time.monotonic()
-    assert (seen.step, seen.finished) == (41, False)
-    assert [board.read(rank).step for rank in (0, 2)] == [None, None]
-
-
 def rank_that_stops(board, rank, step_s, says):
     """Fork a rank whose steps take `step_s`; it says when it has begun, and in the end the boundary
     at which it stopped."""

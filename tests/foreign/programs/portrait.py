@@ -1,6 +1,6 @@
 """What a program can see of the process that it runs in, as facts-RANK.json.
 
-introspection.py has what it sees of its own source, and torch_portrait.py what of torch.
+torch_portrait.py has what it sees of torch.
 """
 
 import asyncio
