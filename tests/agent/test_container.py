@@ -227,9 +227,8 @@ def test_a_function_runs_in_the_image_where_its_python_is_the_one_that_pickled_i
     image,  # noqa: F811
 ):
     monkeypatch.chdir(tmp_path)
-    keys = {word.partition("=")[0]: word.partition("=")[2] for word in container(image)[1::2]}
+    keys = dict(word.split("=", 1) for word in container(image)[1::2])
     keys["container.mounts"] = keys["container.mounts"].strip("[]").split(",")
-
     (image / str(Path(__file__).parent).lstrip("/")).mkdir(parents=True, exist_ok=True)
 
     def look():
@@ -237,11 +236,10 @@ def test_a_function_runs_in_the_image_where_its_python_is_the_one_that_pickled_i
 
     def submit():
         run = hpcdist.submit(look, scheduler="local", set=keys, runs=tmp_path / "runs")
-        return LaunchedRun(Run(run.path)), run
+        return run, LaunchedRun(Run(run.path)).verdict()
 
-    launched, run = submit()
-    assert launched.verdict().state == "done", launched.verdict().message
+    run, verdict = submit()
+    assert verdict.state == "done", verdict.message
     assert run.result() == sorted(os.listdir(image))
     monkeypatch.setattr("hpcdist.submission.submit.versions", lambda: {"python": "3.9.1"})
-    launched, _ = submit()
-    assert "the function was pickled by Python 3.9" in launched.verdict().message
+    assert "the function was pickled by Python 3.9" in submit()[1].message

@@ -119,17 +119,21 @@ def save_checkpoint(run, step):
     (run.checkpoints_folder / f"step-{step:08d}.dcp").mkdir()
 
 
-def live(run, job, life, *, steps=(), verdict=STOPPED):
-    """One life, with a checkpoint at each of `steps`."""
+def record(run, attempt, **event):
+    events = EventWriter(run.event_file(0, attempt))
+    events.write(event)
+    events.close()
+
+
+def live(run, job, life, *, step=None, verdict=STOPPED):
+    """One life, which saves or records a step."""
     attempt = begin_attempt(run, job, life=life)
-    for step in steps:
+    if step is not None and job is TRAINING:
         save_checkpoint(run, step)
-    conclude(
-        run,
-        job,
-        replace(verdict, attempt=attempt),
-        scheduler := Scheduler(number=life),
-    )
+    elif step is not None:
+        record(run, attempt, event="end", step=step)
+    scheduler = Scheduler(number=life)
+    conclude(run, job, replace(verdict, attempt=attempt), scheduler)
     return scheduler.requeued == 1
 
 
@@ -253,25 +257,6 @@ def test_a_life_that_ended_before_its_first_attempt_counts_as_one(run):
     assert run.read_attempt_verdict(0) is not None
 
 
-def test_three_lives_without_a_newer_checkpoint_are_the_last(run):
-    assert live(run, TRAINING, 0, steps=[40])
-    assert live(run, TRAINING, 1)
-    assert live(run, TRAINING, 2)
-    assert not live(run, TRAINING, 3)
-    verdict = run.read_verdict()
-    assert (verdict.kind, verdict.state, verdict.exit_code_of_run) == ("no_progress", "failed", 1)
-    assert "attempts 1, 2 and 3 ended without a checkpoint newer than step 40" in verdict.message
-    assert "(the last: stopped at step 5 by SIGTERM)" in verdict.message
-
-
-def test_a_life_that_gets_further_begins_the_count_anew(run):
-    assert live(run, TRAINING, 0, steps=[40])
-    assert live(run, TRAINING, 1)
-    assert live(run, TRAINING, 2, steps=[50])
-    assert live(run, TRAINING, 3)
-    assert lives.verdict_if_stalled(run, TRAINING) is None
-
-
 def test_a_job_that_its_scheduler_starts_again_in_vain_does_not_begin(run):
     """No verdict of ours is left where the nodes went down; restarts in a life are no lives."""
     for life in (0, 0, 0, 1, 2):
@@ -280,47 +265,45 @@ def test_a_job_that_its_scheduler_starts_again_in_vain_does_not_begin(run):
     assert lives.verdict_if_stalled(run, TRAINING).kind == "no_progress"
 
 
-def test_a_script_gets_further_where_it_stops_in_good_order_or_records_steps(run):
-    for life in range(4):
-        assert live(run, SCRIPT, life)
-    killed = replace(STOPPED, exit_code=None)
-    assert live(run, SCRIPT, 4, verdict=killed)
-    attempt = begin_attempt(run, SCRIPT, life=5)
-    events = EventWriter(run.event_file(0, attempt))
-    events.write({"event": "end", "step": 9})
-    events.close()
-    assert live(run, SCRIPT, 6, verdict=killed)
-    assert live(run, SCRIPT, 7, verdict=killed)
-    assert not live(run, SCRIPT, 8, verdict=killed)
-    message = run.read_verdict().message
-    assert "attempts 6, 7 and 8 ended without a newly recorded step or a stop" in message
+KILLED = replace(STOPPED, exit_code=None)
+EARLY = replace(KILLED, step=None)
+UNKNOWN = replace(WARNED, exit_code=None)
+NO_PROGRESS = {
+    # what happens: (job, how its lives end, and the step that was saved or recorded; the message)
+    "no newer checkpoint": (
+        TRAINING,
+        [(STOPPED, 40), STOPPED, STOPPED, STOPPED],
+        "attempts 1, 2 and 3 ended without a checkpoint newer than step 40",
+    ),
+    "a life gets further": (TRAINING, [(STOPPED, 40), STOPPED, (STOPPED, 50), STOPPED], None),
+    "a script stops in good order or records steps": (
+        SCRIPT,
+        [*[STOPPED] * 4, KILLED, (KILLED, 9), *[KILLED] * 3],
+        "attempts 6, 7 and 8 ended without a newly recorded step or a stop",
+    ),
+    # It may save, and go on from there, without a word to anybody.
+    "nothing is known": (SCRIPT, [UNKNOWN] * 10, "10 starts: those of attempts 0-9 ended"),
+    "preempted before the first step": (SCRIPT, [EARLY] * 20, None),
+    "... which does not count": (
+        *(TRAINING, [*[EARLY] * 20, *[KILLED] * 3]),
+        "3 starts: those of attempts 20, 21 and 22 ended",
+    ),
+}
 
 
-def test_a_script_of_which_nothing_is_known_is_started_ten_times(run):
-    """It may save, and go on from there, without a word to anybody."""
-    killed = replace(WARNED, exit_code=None)
-    for life in range(9):
-        assert live(run, SCRIPT, life, verdict=killed)
-        assert lives.verdict_if_stalled(run, SCRIPT) is None
-    assert not live(run, SCRIPT, 9, verdict=killed)
-    verdict = run.read_verdict()
-    assert (verdict.kind, verdict.step) == ("no_progress", None)
-    assert "10 starts: those of attempts 0-9 ended" in verdict.message
-
-
-EARLY = replace(STOPPED, exit_code=None, step=None)
-
-
-@pytest.mark.parametrize("job", [TRAINING, SCRIPT], ids=["training", "script"])
-def test_lives_that_are_preempted_before_their_first_step_do_not_count(run, job):
-    for life in range(20):
+@pytest.mark.parametrize("name", NO_PROGRESS)
+def test_a_run_whose_lives_get_no_further_ends(run, name):
+    job, ends, words = NO_PROGRESS[name]
+    for life, end in enumerate(ends):
+        verdict, step = end if isinstance(end, tuple) else (end, None)
         assert lives.verdict_if_stalled(run, job) is None
-        assert live(run, job, life, verdict=EARLY)
-    stopped = replace(STOPPED, exit_code=None)
-    assert live(run, TRAINING, 20, verdict=stopped)
-    assert live(run, TRAINING, 21, verdict=stopped)
-    assert not live(run, TRAINING, 22, verdict=stopped)
-    assert "3 starts: those of attempts 20, 21 and 22 ended" in run.read_verdict().message
+        goes_on = live(run, job, life, step=step, verdict=verdict)
+        assert goes_on == (words is None or life < len(ends) - 1)
+    if words is not None:
+        last = run.read_verdict()
+        assert (last.kind, last.state, last.exit_code_of_run) == ("no_progress", "failed", 1)
+        assert words in last.message
+        assert f"(the last: {ends[-1].message})" in last.message
 
 
 @pytest.mark.parametrize("saves", [True, False], ids=["saves", "only records"])
@@ -333,9 +316,7 @@ def test_at_the_limit_a_script_goes_on_where_it_has_recorded_steps_and_saved_in_
     attempt = begin_attempt(run, SCRIPT, life=0)
     os.utime(run.path / "former.pt", ns=(0, begin.stat().st_mtime_ns - 1))
     if records:
-        events = EventWriter(run.event_file(0, attempt))
-        events.write({"event": "steps", "step": 9})
-        events.close()
+        record(run, attempt, event="steps", step=9)
     if saves:
         (run.path / "own").mkdir()
         (run.path / "own" / "model.ckpt").touch()
@@ -389,7 +370,7 @@ def test_the_next_life_tells_of_an_attempt_that_was_lost_with_its_node(run, host
     assert verdict.kind == "agent_lost"
     assert words in verdict.message
     assert verdict.message.endswith("lost with a node")
-    assert live(run, TRAINING, 1, steps=[5])
+    assert live(run, TRAINING, 1, step=5)
     note_lost_attempt(run, life=2)
     assert run.read_attempt_verdict(1).kind == "preempted"  # it had told its end
 

@@ -96,12 +96,7 @@ def _furnish(folder, row):
     """Copy what the row needs; returns the names of all files."""
     folder.mkdir(parents=True)
     for name in row.files:
-        source = PROGRAMS / name
-        if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, folder / name)
+        shutil.copy(PROGRAMS / name, folder / name)
     if row.prepare:
         row.prepare(folder)
     return frozenset(str(path.relative_to(folder)) for path in folder.rglob("*"))
@@ -113,28 +108,24 @@ def _environment(row):
         for name, value in os.environ.items()
         if not name.startswith(("PYTEST_", "COV_"))
     }
-    bin_folder = str(Path(sys.executable).parent)
-    found = inherited | {
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "PATH": f"{bin_folder}{os.pathsep}{inherited['PATH']}",
-    }
-    found |= row.environment
-    return {name: value for name, value in found.items() if value is not None}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{inherited['PATH']}"
+    of_all = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PATH": path}
+    return inherited | of_all | row.environment
+
+
+_HOW = {"script": [], "module": ["-m"], "command": ["--no-python"]}
 
 
 def _torchrun_arguments(row, place):
     options = ["--standalone", "--nproc-per-node", str(row.num_ranks)]
     options += ["--redirects", "3", "--log-dir", str(place / "logs")]
-    how = {"script": [], "module": ["-m"], "command": ["--no-python"]}[row.how]
-    return [*options, *how, row.program, *row.arguments]
+    return [*options, *_HOW[row.how], row.program, *row.arguments]
 
 
 def _hpcdist_arguments(row, place):
-    how = {"script": [], "module": ["-m"], "command": ["--no-python"]}[row.how]
     options = ["--gpus", str(row.num_ranks), "--local", "--runs", str(place / "runs")]
     options += ["--no-requeue", "--set", "launch.device=cpu"]
-    return ["submit", *how, row.program, *options, "--", *row.arguments]
+    return ["submit", *_HOW[row.how], row.program, *options, "--", *row.arguments]
 
 
 def _torchrun_outcome(row, *, exit_code, folder, given):

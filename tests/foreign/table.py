@@ -31,8 +31,7 @@ class Row:
     """Of the folder of programs: what it needs where it runs."""
     prepare: Callable[[Path], None] | None = None
     """Makes what else it needs, in the folder where it runs."""
-    environment: Mapping[str, str | None] = field(default_factory=dict)
-    """None: not set."""
+    environment: Mapping[str, str] = field(default_factory=dict)
     signal: str = ""
     """Sent to both commands once each rank has written the file waits-RANK."""
     exit_code: int = 0

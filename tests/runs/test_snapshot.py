@@ -227,9 +227,9 @@ def test_files_that_did_not_change_are_links_to_the_copy_before(tree, runs):
 
 def test_a_file_that_was_changed_just_before_the_last_copy_is_no_link_to_it(tree, runs):
     first = copied(tree, runs) / "train.py"
-    now_ns = (tree / "train.py").stat().st_mtime_ns
+    stat = (tree / "train.py").stat()
     write(tree / "train.py", "print('exchanged')")
-    os.utime(tree / "train.py", ns=(now_ns, now_ns))
+    os.utime(tree / "train.py", ns=(stat.st_mtime_ns, stat.st_mtime_ns))
     second = copied(tree, runs) / "train.py"
     assert (first.read_text(), second.read_text()) == ("print('committed')", "print('exchanged')")
 
