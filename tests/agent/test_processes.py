@@ -96,14 +96,6 @@ def test_a_stopped_forkserver_is_told_from_ranks_that_hang(launch, write_script,
     assert "the process that forks the ranks, which would say how, is silent" in verdict.message
 
 
-def test_a_signal_to_all_processes_of_the_run_cancels_it(launch, write_script, up):
-    launched = up(launch(write_script(WAIT), gpus=3, max_restarts=2), 3)
-    agent = launched.agent_pid(0)
-    for pid in [*(launched.pid(rank) for rank in range(3)), *children(agent), agent]:
-        os.kill(pid, signal.SIGTERM)
-    assert launched.verdict().state == "cancelled"
-
-
 def test_an_agent_that_cannot_read_its_plan_says_so_and_the_others_do_not_wait(
     launch, write_script
 ):

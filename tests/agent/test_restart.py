@@ -52,14 +52,6 @@ def test_ranks_that_failed_start_again_and_finish(launch, write_script):
     assert launched.run.newest_attempt() == 2
 
 
-def test_a_run_that_fails_again_and_again_gives_up(launch, write_script):
-    launched = launch(write_script(SCRIPT), 9, gpus=2, max_restarts=1)
-    verdict = launched.verdict()
-    assert (verdict.state, verdict.restarts, verdict.attempt) == ("failed", 1, 1)
-    assert (verdict.kind, verdict.first.rank, verdict.first.exit_code) == ("exit", 1, 5)
-    assert verdict.log == "logs/rank-00001.attempt-1.log"
-
-
 UP = """
 import os, sys, time
 print("up", flush=True)
