@@ -15,13 +15,6 @@ def differences(row, torchrun, hpcdist):
     found = []
     if torchrun.exit_code != hpcdist.exit_code and not row.exit_code_differs:
         found.append(f"exit code: torchrun {torchrun.exit_code}, hpcdist {hpcdist.exit_code}")
-    if torchrun.first_failure != hpcdist.first_failure and not row.failure_differs:
-        found.append(
-            f"first failure (rank, exit code): torchrun {torchrun.first_failure}, "
-            f"hpcdist {hpcdist.first_failure}"
-        )
-    if torchrun.exception not in {None, hpcdist.exception}:
-        found.append(f"exception: torchrun {torchrun.exception}, hpcdist {hpcdist.exception}")
     found += _of_files(row, torchrun, hpcdist)
     if "output" in row.compares:
         found += _of_output(row, torchrun, hpcdist)

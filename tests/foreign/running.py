@@ -1,7 +1,6 @@
 """Runs a program of the table under torchrun and under hpcdist, and keeps what each run left."""
 
 import os
-import re
 import shutil
 import signal
 import sys
@@ -15,11 +14,6 @@ PROGRAMS = Path(__file__).parent / "programs"
 LIMIT_S = 120.0
 _END_S = 20.0
 _POLL_S = 0.05
-_ROOT_CAUSE = re.compile(
-    r"Root Cause \(first observed failure\):.*?rank +: (\d+) .*?exitcode +: (-?\d+)"
-    r".*?traceback : (.*?)\s*=====",
-    re.DOTALL,
-)
 
 
 @dataclass(frozen=True)
@@ -35,11 +29,6 @@ class Outcome:
     output: list[str]
     """What each rank wrote to stdout and stderr; torchrun keeps them apart, and so the order of
     lines says nothing."""
-    first_failure: tuple[int, int] | None
-    """The rank that is said to have failed first, and its exit code; that of a signal is
-    negative."""
-    exception: str | None
-    """The exception that is named as its reason; torchrun knows of none without @record."""
     told: str
     """What the command itself said."""
 
@@ -128,47 +117,21 @@ def _hpcdist_arguments(row, place):
     return ["submit", *_HOW[row.how], row.program, *options, "--", *row.arguments]
 
 
-def _torchrun_outcome(row, *, exit_code, folder, given):
-    told = (folder.parent / "told").read_text(errors="replace")
-    cause = _ROOT_CAUSE.search(told)
+def _torchrun_outcome(row, **fields):
+    place = fields["folder"].parent
     ranks = [
-        sorted((folder.parent / "logs").glob(f"*/attempt_0/{rank}/std*.log"))
+        sorted((place / "logs").glob(f"*/attempt_0/{rank}/std*.log"))
         for rank in range(row.num_ranks)
     ]
-    return Outcome(
-        exit_code=exit_code,
-        folder=folder,
-        given=given,
-        output=["".join(file.read_text(errors="replace") for file in files) for files in ranks],
-        first_failure=(int(cause[1]), int(cause[2])) if cause else None,
-        exception=_last_line(cause[3]) if cause else None,
-        told=told,
-    )
+    output = ["".join(file.read_text(errors="replace") for file in files) for files in ranks]
+    return Outcome(**fields, output=output, told=(place / "told").read_text(errors="replace"))
 
 
-def _hpcdist_outcome(row, *, exit_code, folder, given):
-    paths = sorted((folder.parent / "runs").glob("*/spec.json"))
-    run = Run(paths[0].parent) if paths else None
-    logs = [run.log_file(rank, 0) for rank in range(row.num_ranks)] if run else []
-    verdict = run.read_verdict() if run and run.verdict_file.exists() else None
-    failure = exception = None
-    if verdict and (first := verdict.first):
-        number = -int(signal.Signals[first.signal]) if first.signal else first.exit_code
-        failure = (first.rank, number)
-        if name := first.report.exception:
-            _, found, said = (first.report.traceback or "").rpartition(f"{name}:")
-            exception = f"{name}: {said.strip() if found else ''}"
-    return Outcome(
-        exit_code=exit_code,
-        folder=folder,
-        given=given,
-        output=[file.read_text(errors="replace") if file.exists() else "" for file in logs],
-        first_failure=failure,
-        exception=exception,
-        told=(folder.parent / "told").read_text(errors="replace"),
-    )
-
-
-def _last_line(text):
-    """Of a traceback; None where there is none."""
-    return text.splitlines()[-1].strip() if text.startswith("Traceback") else None
+def _hpcdist_outcome(row, **fields):
+    place = fields["folder"].parent
+    (spec,) = sorted((place / "runs").glob("*/spec.json")) or [
+        place / "runs" / "none" / "spec.json"
+    ]
+    logs = [Run(spec.parent).log_file(rank, 0) for rank in range(row.num_ranks)]
+    output = [file.read_text(errors="replace") if file.exists() else "" for file in logs]
+    return Outcome(**fields, output=output, told=(place / "told").read_text(errors="replace"))

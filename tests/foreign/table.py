@@ -1,8 +1,8 @@
 """The programs: what is run, and what of it is compared.
 
-Exit code, the rank that is said to have failed first and its exit code, and every file that the
-program wrote are compared for all of them: `facts-*.json` key by key, what was drawn at random
-(`random-*.json`) among the ranks of a run, and all others byte for byte.
+The exit code and every file that the program wrote are compared for all of them: `facts-*.json`
+key by key, what was drawn at random (`random-*.json`) among the ranks of a run, and all others byte
+for byte.
 """
 
 import shutil
@@ -46,8 +46,6 @@ class Row:
     """By pattern of a key of facts-*.json: why it may differ."""
     lines_differ: Mapping[str, str] = field(default_factory=dict)
     """By pattern of a line of output: why only one of both may show it."""
-    failure_differs: str = ""
-    """Why the first failure's exit code is another."""
     exit_code_differs: str = ""
     """Why the command's exit code is another."""
     packages: tuple[str, ...] = ()
@@ -194,7 +192,6 @@ _ENDS_WELL = (
     *("no stdout", "stdout is None", "stderr is None", "no streams", "stdout deleted"),
     *("descriptors closed", "descriptors taken", "stdout is devnull"),
 )
-_INTERRUPT = "the verdict names KeyboardInterrupt; python ends itself by SIGINT"
 _FRAMES_OF_EXIT = dict.fromkeys(
     (
         "Traceback (most recent call last):",
@@ -219,12 +216,11 @@ _ENDS = [
     ),
     _end("raise", is_slow=False),
     _end("hook exits", is_slow=False),
-    *(_end(way, failure_differs=_INTERRUPT) for way in ("interrupt", "SIGINT")),
     *map(
         _end,
         (
             *("sys.exit(text)", "sys.exit(True)", "sys.exit(-1)", "sys.exit(75)", "os._exit(9)"),
-            *("SIGKILL", "SIGTERM", "SIGUSR1", "hook", "group", "syntax"),
+            *("interrupt", "SIGINT", "SIGKILL", "SIGTERM", "SIGUSR1", "hook", "group", "syntax"),
         ),
     ),
     *(_end(way, compares=()) for way in ("abort", "segfault", "recursion")),
