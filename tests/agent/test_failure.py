@@ -197,27 +197,30 @@ def write_program(write_script):
     return write
 
 
-@pytest.mark.parametrize(
-    ("command", "kind", "code", "signal_name", "status"),
-    [
-        ("exit 0", "done", 0, None, "done"),
-        ("exit 3", "exit", 3, None, "failed"),
-        ("kill -SEGV $$", "signal", None, "SIGSEGV", "killed"),
-    ],
-    ids=["done", "exit", "signal"],
-)
-def test_the_exit_code_or_the_signal_of_a_program_is_the_ranks(  # noqa: PLR0917
-    launch, write_program, command, kind, code, signal_name, status
-):
-    launched = launch(write_program(f"#!/bin/sh\necho said\n{command}\n"), no_python=True)
-    verdict = launched.verdict()
-    how = verdict.first or verdict
-    assert (verdict.kind, how.exit_code, how.signal) == (kind, code, signal_name)
-    assert launched.log(0) == "said\n"
+PROGRAM = """#!/bin/sh
+echo said
+case $TORCHELASTIC_RESTART_COUNT in 0) exit 3;; 1) kill -SEGV $$;; esac
+"""
+
+
+def test_the_exit_code_or_the_signal_of_a_program_is_the_ranks(launch, write_program):
+    launched = launch(write_program(PROGRAM), no_python=True, max_restarts=2)
+    last = launched.verdict()
     assert launched.run.log_file(0).stat().st_mode & 0o777 == 0o600
-    start, *_, end = launched.events(0)
-    assert (start["event"], end["event"], end["status"]) == ("start", "end", status)
-    assert (end.get("exit_code"), end.get("signal"), end["by"]) == (code, signal_name, "agent")
+    for attempt, (kind, code, signal_name, status) in enumerate(
+        [
+            ("exit", 3, None, "failed"),
+            ("signal", None, "SIGSEGV", "killed"),
+            ("done", 0, None, "done"),
+        ]
+    ):
+        verdict = launched.run.read_attempt_verdict(attempt) or last
+        how = verdict.first or verdict
+        assert (verdict.kind, how.exit_code, how.signal) == (kind, code, signal_name)
+        assert launched.log(0, attempt) == "said\n"
+        start, *_, end = launched.events(0, attempt)
+        assert (start["event"], end["event"], end["status"]) == ("start", "end", status)
+        assert (end.get("exit_code"), end.get("signal"), end["by"]) == (code, signal_name, "agent")
 
 
 def test_a_program_has_what_record_wrote_and_its_failure_to_start_in_the_verdict(

@@ -273,7 +273,7 @@ while True:
 
 def test_a_script_that_seems_to_hang_is_told_of_and_goes_on(launch, write_script, capsys):
     script = write_script(PAUSES, "pauses.py")
-    launched = launch(script, nodes=2, hang_notice_s=2)
+    launched = launch(script, nodes=2, hang_notice_s=1)
     run = launched.run
     hang = launched.wait(lambda: run.read_hang(0))
     assert hang.rank == 0
@@ -291,7 +291,7 @@ def test_a_script_that_seems_to_hang_is_told_of_and_goes_on(launch, write_script
 
 
 def test_a_program_without_a_process_group_that_seems_to_hang_is_told_of(launch, write_script):
-    launched = launch(write_script("import time; time.sleep(1000)", "sleeps.py"), hang_notice_s=2)
+    launched = launch(write_script("import time; time.sleep(1000)", "sleeps.py"), hang_notice_s=1)
     # Its ranks do not answer: a second question must not begin the wait for them again.
     hang = launched.wait(lambda: launched.run.read_hang(0))
     assert "seems to hang, in sleeps.py:1" in hang.message

@@ -9,6 +9,7 @@ import resource
 import secrets
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from another_user import NOBODY, needs_root
@@ -228,23 +229,19 @@ def test_nobody_between_two_agents_can_pass_their_proofs_on(host):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         follower = socket.create_connection(listener.getsockname(), timeout=LIMIT_S)
         to_follower, _ = listener.accept()
-    refusals = []
-
-    def follow():
-        try:
-            prove_to_leader(follower, host.secret, 1)
-        except StrangerError as error:
-            refusals.append(error)
-
-    with follower, to_follower, host.connect() as to_leader, host.serving():
-        thread = threading.Thread(target=follow)
-        thread.start()
+    with (
+        follower,
+        to_follower,
+        host.connect() as to_leader,
+        host.serving(),
+        ThreadPoolExecutor() as pool,
+    ):
+        proving = pool.submit(prove_to_leader, follower, host.secret, 1)
         to_follower.sendall(to_leader.recv(CHALLENGE_BYTES))
         to_leader.sendall(to_follower.recv(GREETING_BYTES))
         assert read_to_end(to_leader) == b""
         to_follower.sendall(bytes(PROOF_BYTES + 8))
-        thread.join()
-    assert refusals
+        assert isinstance(proving.exception(), StrangerError)
     assert "does not know the secret" in host.logged[0]
 
 

@@ -238,7 +238,6 @@ _PLAIN = [
     # Not the output: in a log, a traceback follows a line without an end.
     _script("open_files.py", arguments=("raises",), exit_code=1),
     _script("children.py", compares=("output",)),
-    _script("signals.py"),
     _script("saves.py", arguments=("peer fails",), exit_code=1, differs=_CHILD),
     _script("saves.py", arguments=("peer fails, deaf",), exit_code=1, differs=_DEAF, is_slow=True),
     _ended("SIGINT"),

@@ -221,22 +221,18 @@ def test_nothing_is_written_for_the_hosts_of_a_job_where_the_folder_is_somebody_
 def test_no_program_is_started_in_a_copy_that_somebody_else_has_put_there(
     reachable, write_script, how
 ):
-    snapshot = reachable / "code"
+    copy = str(reachable / "code")
     if how == "foreign":
-        snapshot.mkdir()
-        os.chown(snapshot, NOBODY, NOBODY)
+        os.mkdir(copy)
+        os.chown(copy, NOBODY, NOBODY)
     else:
-        snapshot.symlink_to(reachable)
+        os.symlink(reachable, copy)
     job = load_job(write_script("")).job
-    target = Target(
-        name="job", folder=reachable / "job", cwd=str(snapshot), own_folders=[str(snapshot)]
-    )
+    target = Target(name="job", folder=reachable / "job", cwd=copy, own_folders=[copy])
     script = local.render(job, target, local.plan(job, ClusterProfile()))
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        f"hpcdist: {snapshot} is a link, or belongs to somebody else: nothing of it was run\n"
-    )
+    said = f"hpcdist: {copy} is a link, or belongs to somebody else: nothing of it was run\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
 
 
 def test_sbatch_gets_the_script_and_not_its_path(tmp_path, monkeypatch):
