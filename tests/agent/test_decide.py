@@ -112,13 +112,16 @@ def raised(exception, message=""):
         (raised("RuntimeError", OF_SPAWN + TRACEBACK), "exception", "error: OSError: cut"),
         (raised("RuntimeError", TRACEBACK), "exception", "RuntimeError: OSError: cut"),
         # Exceptions about memory are known by type and words.
-        (raised("torch.OutOfMemoryError", "CUDA out of memory."), "out_of_memory", ""),
+        (
+            raised("torch.OutOfMemoryError", "CUDA out of memory."),
+            *("out_of_memory", "failed first: out of memory: torch.OutOfMemoryError: CUDA"),
+        ),
         (raised("numpy._core._exceptions._ArrayMemoryError", "7.28 TiB"), "out_of_memory", ""),
         (raised("torch.AcceleratorError", "CUDA error: out of memory"), "out_of_memory", ""),
         (raised("torch.distributed.DistBackendError", OF_NCCL), "out_of_memory", ""),
         (raised("RuntimeError", "DefaultCPUAllocator: can't allocate memory"), "out_of_memory", ""),
         (raised("torch.AcceleratorError", "CUDA error: device-side assert"), "exception", ""),
-        (raised("ValueError", "out of memory"), "exception", ""),
+        (raised("ValueError", "out of memory"), "exception", "failed first: ValueError: out of"),
     ],
 )
 def test_kinds_and_sentences(fields, kind, sentence):

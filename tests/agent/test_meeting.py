@@ -39,8 +39,9 @@ def test_an_agent_waits_past_the_place_of_one_that_is_gone(tmp_path):
 
 def test_a_node_that_comes_again_takes_the_place_of_its_former_connection(host):
     with host.serving():
-        first = join_in_time(host.run).channel
-        second = join_in_time(host.run).channel
+        joined = join_in_time(host.run)
+        first, second = joined.channel, join_in_time(host.run).channel
+    assert abs(joined.clock_offset_s) < 60  # one clock
     second.send(messages.Failed(sentence="no"))
     host.turn_until(lambda: host.heard)
     assert (host.heard, host.lost) == ([(1, messages.Failed(sentence="no"))], [])
