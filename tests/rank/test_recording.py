@@ -64,14 +64,14 @@ def test_a_full_disk_ends_recording_and_nothing_else(capfd):
 
 
 def test_what_comes_after_the_last_step_is_no_part_of_its_window(tmp_path):
-    now_s = 0.0
+    now_s = 100.0
     events = EventWriter(tmp_path / "events.jsonl")
     recorder = StepRecorder(events, window_s=math.inf, clock=lambda: now_s)
-    now_s = 0.5
+    now_s = 100.5
     recorder.step(samples=1)
-    now_s = 60.5
+    now_s = 160.5
     recorder.mark("data_wait")  # of a step that is never finished
-    now_s = 600.5
+    now_s = 700.5
     recorder.finish()
     events.close()
     [window] = read_events(tmp_path / "events.jsonl")
