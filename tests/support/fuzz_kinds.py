@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import socket
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from hpcdist.agent.node import RankMeeting
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, JobError, ProfileError
 from hpcdist.base.text import one_line
-from hpcdist.job.spec import Data, Resources, TrainJob, job_to_dict
+from hpcdist.job.spec import Resources, TrainJob, job_to_dict
 from hpcdist.runs.requests import (
     Answer,
     Collectives,
@@ -162,21 +161,6 @@ def _describe(run: Run) -> dict[str, Any]:
     return described
 
 
-def launch(folder: Path) -> list[Sample]:
-    """What agents start their ranks by."""
-    run = _make_run(folder, "run")
-
-    def read(content: bytes) -> bool:
-        run.spec_file.write_bytes(content)
-        try:
-            job, _, _ = run.read_launch()
-        except msgspec.ValidationError:
-            return False
-        return job.resources.nodes >= 1
-
-    return [Sample(run.spec_file.read_bytes(), read)]
-
-
 # What the user writes.
 
 _JOB = b"""\
@@ -189,14 +173,6 @@ train:
   lr: 1e-3
   precision: bf16-mixed
 launch: {port_range: [20000, 20100], hang_timeout_s: 60}
-"""
-_COMPARISON = b"""\
-allreduce: {sizes: [1024, 4096], check: true}
-workload: allreduce
-resources:
-  nodes: 1
-  time_limit_min: 5.5
-record: {enabled: yes please}
 """
 _PROFILE = b"""\
 default: jura
@@ -233,8 +209,7 @@ def job_file(folder: Path) -> list[Sample]:
             return _is_refused(error)
         return True
 
-    allreduce = _COMPARISON.replace(b"record: {enabled: yes please}\n", b"")
-    return [Sample(_JOB, read), Sample(allreduce, read)]
+    return [Sample(_JOB, read)]
 
 
 def profile(folder: Path) -> list[Sample]:
@@ -323,38 +298,6 @@ def image(_folder: Path) -> list[Sample]:
 
     forms = ("JPEG", "JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
     return [Sample(encoded(form), read) for form in forms] + [Sample(encoded("PNG", "P"), read)]
-
-
-def idx(folder: Path) -> list[Sample]:
-    from hpcdist.data.catalog import check_data, load_data
-
-    raw = folder / "MNIST" / "raw"
-    raw.mkdir(parents=True)
-    contents = {}
-    for part, number in (("train", 6), ("t10k", 4)):
-        pixels = bytes(index % 256 for index in range(number * 16))
-        contents[f"{part}-images-idx3-ubyte"] = struct.pack(">4I", 0x803, number, 4, 4) + pixels
-        labels = bytes(index % 10 for index in range(number))
-        contents[f"{part}-labels-idx1-ubyte"] = struct.pack(">2I", 0x801, number) + labels
-    data = Data(name="mnist", root=str(folder))
-
-    def look(name: str) -> Callable[[bytes], bool]:
-        def read(content: bytes) -> bool:
-            for other, right in contents.items():
-                (raw / other).write_bytes(right)
-            (raw / name).write_bytes(content)
-            try:
-                sizes = check_data(data)
-                loaded = load_data(data)
-            except JobError:
-                return False
-            assert (len(loaded.train), len(loaded.test)) == (sizes.train, sizes.test)
-            assert int(loaded.train.labels.max()) < loaded.num_classes
-            return True
-
-        return read
-
-    return [Sample(content, look(name)) for name, content in contents.items()]
 
 
 # Messages.
@@ -462,12 +405,10 @@ def request(folder: Path) -> list[Sample]:
 
 KINDS: dict[str, Callable[[Path], list[Sample]]] = {
     "run directory": run_directory,
-    "launch": launch,
     "job file": job_file,
     "profile": profile,
     "checkpoint": checkpoint,
     "image": image,
-    "idx": idx,
     "message": message,
     "request": request,
 }
