@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import io
-
 import pytest
 
 from hpcdist.base import text
-from hpcdist.summary.report.text import make_console, say, say_each
 
 
 @pytest.mark.parametrize(
@@ -39,10 +36,6 @@ def test_times_are_shown_in_the_largest_unit_that_they_fill(time_s, unit):
     assert text.time_unit(time_s)[1] == unit
 
 
-def test_numbers_of_runs_are_shown_as_ranges():
-    assert text.format_ranges([1, 2, 3, 7, 9, 10]) == "1-3, 7, 9-10"
-
-
 @pytest.mark.parametrize(
     ("shares", "percents"),
     [
@@ -58,14 +51,3 @@ def test_whole_percents_add_up_to_their_sum(shares, percents):
     named = {str(place): share for place, share in enumerate(shares)}
     assert list(text.whole_percents(named).values()) == percents
     assert sum(percents) == round(100 * sum(shares))
-
-
-def test_long_sentences_are_wrapped_without_blanks_at_the_ends_of_lines():
-    file = io.StringIO()
-    sentence = " ".join(["where the time goes"] * 20)
-    say(make_console(file), sentence)
-    say_each(make_console(file), [sentence])
-    lines = file.getvalue().splitlines()
-    assert len(lines) > 4
-    assert all(line == line.rstrip() and len(line) <= 120 for line in lines)
-    assert " ".join(file.getvalue().split()) == f"{sentence} {sentence}"
