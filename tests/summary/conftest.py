@@ -22,6 +22,7 @@ from hpcdist.summary.report.report import make_report
 
 DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
 
+_SECTIONS = {"train": Train, "data": Data, "checkpoint": Checkpoint, "record": Record}
 MakeRun = Callable[..., Run]
 
 
@@ -47,11 +48,8 @@ def run_maker(parent: Path) -> MakeRun:
         verdict: Verdict | None = DONE,
         scheduler: str | None = "local",
         torch: str = "2.15.0",
-        train: dict[str, Any] | None = None,
-        data: dict[str, Any] | None = None,
-        checkpoint: dict[str, Any] | None = None,
-        record: dict[str, Any] | None = None,
         strategy: str = "ddp",
+        **sections: dict[str, Any],
     ) -> Run:
         run = Run(parent / "runs" / name)
         for folder in (run.events_folder, run.attempts_folder, run.logs_folder):
@@ -60,10 +58,7 @@ def run_maker(parent: Path) -> MakeRun:
             name=job,
             strategy=strategy,
             resources=Resources(nodes=nodes, gpus=gpus),
-            train=Train(**(train or {})),
-            data=Data(**(data or {})),
-            checkpoint=Checkpoint(**(checkpoint or {})),
-            record=Record(**(record or {})),
+            **{key: _SECTIONS[key](**values) for key, values in sections.items()},
         )
         files.write_json(
             run.spec_file,
@@ -124,20 +119,16 @@ class Events:
             "steps": len(times),
             "samples": samples,
             "wall_s": sum(times),
-            "step_time_s": Events.totals(times),
+            "step_time_s": {
+                "sum": sum(times),
+                "sumsq": sum(time * time for time in times),
+                "min": min(times),
+                "max": max(times),
+            },
             "phases_s": {phase: sum(own) for phase, own in (phases_s or {}).items()},
             "histogram": {str(bucket): [buckets.count(bucket)] for bucket in buckets},
             "loss": 1.0,
             **fields,
-        }
-
-    @staticmethod
-    def totals(times: list[float]) -> dict[str, float]:
-        return {
-            "sum": sum(times),
-            "sumsq": sum(time * time for time in times),
-            "min": min(times),
-            "max": max(times),
         }
 
     @staticmethod

@@ -59,6 +59,7 @@ _ORDER = {
     "tests/cli/test_stop.py": "",
     "tests/slurm": "",
     "tests/training": "",
+    "tests/data": "data",  # all that import torchvision
     "tests/lsf": "",
     "tests/cli": "",
     "tests/conformance": "",
