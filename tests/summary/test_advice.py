@@ -2,6 +2,7 @@
 
 import pytest
 
+from hpcdist.base.text import whole_percents
 from hpcdist.summary.compare.advice import Case, advise
 from hpcdist.summary.figures.shares import SHARES as PARTS
 from hpcdist.summary.values import Cell, RunSummary, Straggler
@@ -116,3 +117,20 @@ def test_the_two_most_worthwhile_are_told_and_rounded_as_among_what_was_lost():
     assert second.startswith("data wait is 20 %")
     (text, _) = advice(communication=0.1146, fixed=0.1049, lost={"fixed": 0.024})
     assert "communication is 12 % of the time" in text
+
+
+@pytest.mark.parametrize(
+    ("shares", "percents"),
+    [
+        ([0.576, 0.145, 0.016], [58, 14, 2]),
+        ([0.405, 0.155, 0.145], [41, 15, 14]),
+        ([0.5, -0.2, 0.104], [50, -20, 10]),
+        ([-0.006, -0.006, 0.004], [0, -1, 0]),
+        ([0.0, 0.0], [0, 0]),
+        ([], []),
+    ],
+)
+def test_whole_percents_add_up_to_their_sum(shares, percents):
+    named = {str(place): share for place, share in enumerate(shares)}
+    assert list(whole_percents(named).values()) == percents
+    assert sum(percents) == round(100 * sum(shares))

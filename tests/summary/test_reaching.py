@@ -3,7 +3,7 @@
 import pytest
 from summary_text import in_words, printed
 
-from hpcdist.job.goal import Goal, parse_goal
+from hpcdist.job.goal import Goal
 from hpcdist.summary import summarize
 
 
@@ -74,17 +74,3 @@ def test_the_job_may_name_the_goal_and_an_option_comes_before_it(make_run, add_e
     jobs.append(make_run("three", record={"goal": "loss=0.5"}))
     add_epochs(jobs[-1], [0.25, 0.75])  # goals that differ are none
     assert [run.time_to_accuracy for run in summarize(jobs, {}).runs] == [None] * 3
-
-
-@pytest.mark.parametrize(
-    ("text", "goal"),
-    [
-        ("accuracy=97%", Goal("accuracy", 0.97)),
-        ("accuracy = 97", Goal("accuracy", 0.97)),
-        ("accuracy=0.5", Goal("accuracy", 0.5)),
-        ("loss=-1e3", Goal("loss", -1000.0)),
-        ("train_loss=0.5", Goal("train_loss", 0.5)),
-    ],
-)
-def test_a_goal_is_read_from_text(text, goal):
-    assert parse_goal(text) == goal
