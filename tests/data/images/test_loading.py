@@ -1,6 +1,7 @@
 import os
 import pickle
 import signal
+from contextlib import suppress
 
 import pytest
 import torch
@@ -171,7 +172,8 @@ def test_a_worker_that_is_killed_is_said_to_be(files):
     lost = "a worker that loads data was lost|is killed by signal"
     with pytest.raises((HpcdistError, RuntimeError), match=lost):
         kill_and_go_on()
-    batches.close()
+    with suppress(RuntimeError):  # where the signal comes as late as this
+        batches.close()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
