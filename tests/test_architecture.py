@@ -111,9 +111,7 @@ OF_ONE_SCHEDULER = re.compile(
     re.IGNORECASE,
 )
 NAMES_SCHEDULERS = {
-    "agent.agent": "srun's words in the job's log say which node it missed",
-    "agent.beside": "drops variables of the job's step, as for a step beside it",
-    "agent.launcher_end": "is called by Slurm's script, after srun",
+    "agent.launcher_end": "reads srun's words, which end agents that it had started",
     "base.secrets": "names of variables that are no secrets, and of keys that are",
     "cli.main": "says in its help what there is",
     "cli.options": "says in its help what there is",
@@ -122,7 +120,6 @@ NAMES_SCHEDULERS = {
     "cluster.schedulers": "the table",
     "job.spec": "the key container.runtime",
     "machine.containers": "pyxis, a runtime that is a plugin of srun's",
-    "runs.paths": "the reports of LSF and PBS are logs of the run only where it has no other",
     "schedulers.notes": "srun writes no notes: its words in the job's log are read",
 }
 """Module -> why it names one all the same."""
