@@ -166,13 +166,13 @@ class LoadedBatches(BatchSource):
 
 def loader_options(data: Data, device: torch.device) -> dict[str, Any]:
     """Return the arguments of DataLoader for whole batches that the job's `data` section says."""
-    pins = device.type == "cuda" if data.pin_memory == "auto" else data.pin_memory
+    pins = device.type == "cuda"
     collate = FastImages.collate
     options = {"num_workers": data.workers, "collate_fn": collate, "pin_memory": pins}
     if data.workers:
         options |= {
             "prefetch_factor": data.prefetch_factor,
-            "persistent_workers": data.persistent_workers,
+            "persistent_workers": True,
             "multiprocessing_context": data.multiprocessing_context,
             "worker_init_fn": partial(_start_worker, os.getpid()),
         }

@@ -12,7 +12,6 @@ replaces the file's.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,6 @@ from hpcdist.job.files import (
     read_bytes,
     read_job_file,
 )
-from hpcdist.job.goal import parse_goal
 from hpcdist.job.spec import (
     FILE_JOB_TYPES,
     JOB_TYPES,
@@ -112,11 +110,7 @@ def load_job(
             f"{file.shown} compares several jobs, and is not one itself",
             hint=f"run all of them with: hpcdist submit {file.shown}",
         )
-    defaults = defaults or {}
-    try:
-        loaded = _checked(values, given, file.shown, FILE_JOB_TYPES, defaults)
-    except JobError as error:
-        raise _with_line(error, file) from None
+    loaded = _checked(values, given, file.shown, FILE_JOB_TYPES, defaults or {})
     if isinstance(loaded.job, ScriptJob) and loaded.job.accelerate is not None:
         from hpcdist.job.yaml_text import MOST_BYTES
 
@@ -131,17 +125,6 @@ def load_job(
 def load_values(values: Mapping[str, Any], *, source: str, flags: Mapping[str, Flag]) -> LoadedJob:
     """Return the job of these keys, which are in no file; messages call them `source`."""
     return _checked(dict(values), _merge_flags(flags, []), source, JOB_TYPES, {})
-
-
-def _with_line(error: JobError, file: JobFile) -> JobError:
-    """Return an error with the line of a key that has no colon, which YAML takes for text."""
-    word = re.match(r"there is no colon after (\w+)", error.hint or "")
-    if word is None or file.kind != "yaml":
-        return error
-    lines = file.path.read_text("utf-8-sig", "replace").splitlines()
-    found = [number for number, line in enumerate(lines, 1) if line.split()[:1] == [word[1]]]
-    where = f"{file.shown}: line {found[0]}: " if found else f"{file.shown}: "
-    return JobError(error.message.replace(f"{file.shown}: ", where, 1), hint=error.hint)
 
 
 def locate(loaded: LoadedJob, error: JobError) -> JobError:
@@ -243,14 +226,8 @@ def _checked(
 
 
 def _finish(loaded: LoadedJob, file: JobFile, script_args: list[str]) -> JobSpec:
-    """Settle what a struct cannot know: paths are absolute, script arguments have a script, and a
-    goal names a figure."""
+    """Settle what a struct cannot know: paths are absolute, and script arguments have a script."""
     job = loaded.job
-    try:
-        parse_goal(job.record.goal or "loss=0")
-    except ValueError as error:
-        said = f"record.goal is {show(job.record.goal)}, {error}"
-        raise JobError(f"{loaded.place_of('record.goal')}: {said}") from None
     if isinstance(job, ScriptJob):
         script = _find_code(job, file, loaded)
         return msgspec.structs.replace(job, script=script, args=[*job.args, *script_args])

@@ -40,6 +40,12 @@ def assert_refused(done, exit_code, message, hint=""):
         (["submit", "ddp", "--local", "--nodes", "0"], 2, "--nodes: resources.nodes is 0", ""),
         (["submit", "ddp", "--local", "--scheduler", "slurm"], 2, "contradict each other", ""),
         (["submit", "python", "t.py"], 2, "python is no job", "hpcdist submit t.py"),
+        (
+            ["submit", "ddp", "--local", "--notify", "command:gone"],
+            2,
+            "notify: gone: there is",
+            "PATH",
+        ),
         (["submit", "a.ipynb"], 2, "not have the name of", "nbconvert --to script a.ipynb"),
         (["submit", "t.py", "--detach", "--wait"], 2, "--detach and --wait contradict", ""),
         (["submit", "t.py", "--local", "--set", "launch.device=cuda"], 2, "shows no GPU", "cpu"),
