@@ -266,7 +266,7 @@ def sweep(
     """
     from hpcdist.job.load import load_job
     from hpcdist.submission.plan import plan_points
-    from hpcdist.submission.points import axes_from_values, check_given_once, make_points
+    from hpcdist.submission.points import check_given_once, make_axes, make_points
 
     if callable(job):
         raise JobError(
@@ -275,7 +275,7 @@ def sweep(
         )
     folder = runs_folder(runs)
     kind = _kind(is_module=is_module, is_program=is_program)
-    axes = axes_from_values(over)
+    axes = make_axes(over.items(), origin="over")
     flags = _flags({}, set or {})
     check_given_once(axes, {key: flag.name for key, flag in flags.items()})
     of_profile = {"partition": partition, "account": account, "qos": qos}

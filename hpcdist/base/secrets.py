@@ -1,5 +1,4 @@
-"""Find secrets by the names and the values of settings, star them out of texts, and keep only those
-environment variables that results depend on.
+"""Find secrets by the names and the values of settings, and star them out of texts.
 
 Passwords, tokens and keys must reach neither a script, nor spec.json, nor what is shown of a run.
 """
@@ -13,17 +12,6 @@ from functools import cache
 from typing import Any
 
 HIDDEN = "***"
-
-_KEPT = re.compile(
-    r"(?:OMP|MKL|OPENBLAS|KMP|GOMP|CUDA|NCCL|GLOO|TORCH|TORCHELASTIC|PYTORCH|SLURM|LSB|LSF|LS|PBS"
-    r"|CONDA|HPCDIST)_\w+|PATH|LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHASHSEED|VIRTUAL_ENV"
-    r"|HOSTNAME|LANG|LC_ALL|TZ|LOADEDMODULES|MODULEPATH"
-)
-_PERHAPS_SECRET = re.compile(
-    r"auth|cookie|credential|jwt|key|pass|(?:^|_)pat$|private|pwd|secret|session|signature|token",
-    re.IGNORECASE,
-)
-"""Names of variables that are not worth the risk of keeping them."""
 
 # Names are judged by their words: apiKey, api_key and --api-key are api_key.
 
@@ -113,17 +101,6 @@ def looks_secret(name: str, value: str) -> bool:
 def holds_secret(text: str) -> bool:
     """Return True if a part of a text looks like a secret by itself, whatever it is called."""
     return bool(_SECRET_VALUE.search(text) or _PASSWORD_IN_URL.search(text))
-
-
-def redact(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables worth keeping; those that may hold a secret are left out altogether,
-    but for addresses, which lose their passwords."""
-    kept = {
-        name: _PASSWORD_IN_URL.sub(rf"\1{HIDDEN}@", value)
-        for name, value in sorted(environment.items())
-        if _KEPT.fullmatch(name) and not _PERHAPS_SECRET.search(name)
-    }
-    return {name: value for name, value in kept.items() if not looks_secret(name, value)}
 
 
 def is_secret_file(path: str) -> bool:

@@ -8,11 +8,6 @@
       one: {job: ddp, set: {strategy: single, resources.gpus: 1}}
       ddp: {job: ddp}
 
-or, in the place of `compare`, one job with all combinations of some values:
-
-    job: ddp
-    sweep: {gpus: [1, 2, 4]}
-
 `resources` and `set` hold for all variants; flags and --set come before them; what a variant sets
 itself is what makes it that variant, and comes first. The others are compared with the first.
 """
@@ -52,21 +47,13 @@ class Variant(Section, frozen=True, kw_only=True):
     """Values of keys, with dots, that make it this variant."""
 
 
-class _Shared(Section, frozen=True, kw_only=True):
+class _Keys(Section, frozen=True, kw_only=True):
     description: str = ""
     repeat: Count = 3
     """Number of runs of each variant; --repeat comes before it."""
     resources: Resources = Resources()
     set: dict[str, Any] = msgspec.field(default_factory=dict)
-
-
-class _Compare(_Shared, frozen=True, kw_only=True):
     compare: dict[str, Variant]
-
-
-class _Sweep(_Shared, frozen=True, kw_only=True):
-    job: str
-    sweep: dict[str, list[Any]]
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,24 +67,21 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     shared: dict[str, Flag]
     """Key -> the value that all variants take by default."""
     variants: dict[str, Variant]
-    """If the file sweeps a job: that job alone, under the empty name."""
-    axes: dict[str, list[Any]] | None = None
-    """If the file sweeps a job: the values whose combinations are its variants."""
 
     def flags(self, variant: str, given: Mapping[str, Flag]) -> dict[str, Flag]:
         """The values of one variant, where the user gave `given` for all; raises JobError."""
         own = {}
         for key, value in self.variants[variant].set.items():
-            place = f"sweep at {variant}: " if self.axes is not None else f"compare.{variant}.set."
-            own[key] = Flag(name=f"{self.source}: {place}{key}={show(value)}", value=value)
+            name = f"{self.source}: compare.{variant}.set.{key}={show(value)}"
+            own[key] = Flag(name=name, value=value)
             typed = given.get(key)
             # A variant of its own size has it beside --gpus, which is for the others.
-            is_size = key.startswith("resources.") and self.axes is None
+            is_size = key.startswith("resources.")
             if typed is not None and typed.value != value and not is_size:
                 raise JobError(
                     f"{typed.name} contradicts {self.source}: {key} is {show(value)} in the "
                     f"variant {variant!r}, and makes it that variant",
-                    hint=f"leave {typed.name} out, or give its values by --sweep",
+                    hint=f"leave {typed.name} out",
                 )
         return {**self.shared, **given, **own}
 
@@ -108,15 +92,14 @@ def find_comparison(name: str | os.PathLike[str]) -> Comparison | None:
     values = read_job_file(file) if file.kind == "yaml" else {}
     if not compares(values):
         return None
-    kind: type[_Compare | _Sweep] = _Compare if "compare" in values else _Sweep
-    read = convert_values(values, kind, file.shown, whole="a comparison")
+    read = convert_values(values, _Keys, file.shown, whole="a comparison")
     sizes = {f"resources.{key}": value for key, value in (values.get("resources") or {}).items()}
-    variants = read.compare if isinstance(read, _Compare) else {"": Variant(job=read.job)}
+    variants = read.compare
     for key, variant in variants.items():
         if "/" in variant.job or variant.job.endswith((".py", ".yaml", ".yml")):
             path = os.path.join(file.path.parent, os.path.expanduser(variant.job))
             variants[key] = msgspec.structs.replace(variant, job=path)
-    if isinstance(read, _Compare) and len(variants) < 2:
+    if len(variants) < 2:
         raise JobError(
             f"{file.shown}: compare has {len(variants)} of the 2 or more variants that it needs",
             hint="name another: compare: {one: {job: ddp}, other: {job: ddp, set: {...}}}",
@@ -131,7 +114,6 @@ def find_comparison(name: str | os.PathLike[str]) -> Comparison | None:
             for key, value in (sizes | read.set).items()
         },
         variants=variants,
-        axes=read.sweep if isinstance(read, _Sweep) else None,
     )
 
 

@@ -123,7 +123,7 @@ def read_job_file(file: JobFile) -> dict[str, Any]:
 
 def compares(values: Mapping[str, Any]) -> bool:
     """Return True if the keys of a job file are those of one that compares jobs."""
-    return "workload" not in values and ("compare" in values or "sweep" in values)
+    return "workload" not in values and "compare" in values
 
 
 def read_bytes(path: str, shown: str, *, most_bytes: int) -> bytes:

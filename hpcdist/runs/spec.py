@@ -151,8 +151,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The git commit that `cwd` is at; None: not in a git work tree."""
     has_changes: bool | None = None
     """Some tracked file has changes that are not committed."""
-    environment: dict[str, str] = {}
-    """Environment of the submission, without secrets."""
+    submission: str | None = None
+    """Name that a laptop gave the submission, so that it is made once; None: made here."""
     sweep: SweepPlace | None = None
     """None: the run is by itself."""
     job_name: str | None = None

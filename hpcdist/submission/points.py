@@ -7,9 +7,11 @@ varies slowest, and the repeats of a point follow each other.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import msgspec
@@ -17,14 +19,14 @@ import msgspec
 from hpcdist.base.errors import JobError
 from hpcdist.base.secrets import Stars
 from hpcdist.job.check import show
-from hpcdist.job.comparison import MAX_POINTS, SHORT_NAMES, SHORT_OF, Comparison, Variant
-from hpcdist.job.load import Flag, parse_flag
+from hpcdist.job.comparison import MAX_POINTS, SHORT_NAMES, SHORT_OF, Comparison
+from hpcdist.job.load import Flag
 
 Axis: TypeAlias = "tuple[str, list[Flag]]"
 """A key of the job, and its values."""
-_EXAMPLE = 'for example --sweep "nodes=1,2 train.lr=0.1,0.01"'
-_PIECES = re.compile(r"""(?<![^=,[{:\s])(?:"[^"]*"|'[^']*')|.""", re.DOTALL)
-"""A text in quotes, or a letter; a quote after a letter is an apostrophe."""
+_EXAMPLE = 'for example --sweep "nodes=1,2 train.lr=0.1,0.01", with brackets and quotes as in YAML'
+_BETWEEN_AXES = re.compile(r"\s+(?=[\w.:-]+=)(?![^\[{]*[\]}])")
+"""Spaces before a key, in no brackets."""
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,25 +81,13 @@ def make_points(axes: Sequence[Axis], *, num_repeats: int = 1) -> list[Point]:
 
 
 def variant_points(
-    comparison: Comparison, given: Mapping[str, Flag], axes: Sequence[Axis], *, num_repeats: int
+    comparison: Comparison, given: Mapping[str, Flag], *, num_repeats: int
 ) -> list[Point]:
-    """Return the points of a comparison, where the user gave `given` for all of its variants, and
-    `axes` in the place of those in its file.
+    """Return the points of a comparison, where the user gave `given` for all of its variants.
 
     All variants are run once before any is run again, so that what changes on a machine in the
     meantime is not taken for a difference between them. Raises JobError.
     """
-    if comparison.axes is not None:
-        own = axes_from_values(comparison.axes, origin=f"{comparison.source}: sweep")
-        points = make_points([*(dict(own) | dict(axes)).items()])
-        if len(points) < 2:
-            raise JobError(
-                f"{comparison.source}: sweep has {len(points)} points, must be 2 or more",
-                hint="the first point is what the others are compared with",
-            )
-        job = comparison.variants[""].job
-        variants = {point.label: Variant(job=job, set=point.values) for point in points}
-        comparison = msgspec.structs.replace(comparison, variants=variants)
     flags = {name: comparison.flags(name, given) for name in comparison.variants}
     repeated = itertools.product(range(num_repeats), comparison.variants.items())
     return [
@@ -114,45 +104,56 @@ def variant_points(
 
 
 def parse_sweeps(texts: Sequence[str]) -> list[Axis]:
-    """Return the axes of all --sweep options. Raises JobError, which names the option."""
-    axes = []
+    """Return the axes of all --sweep options, with values as in a list of YAML. Raises JobError,
+    which names the option."""
+    from hpcdist.job.yaml_text import YamlError, parse_yaml
+
+    values = []
     for text in texts:
-        words = [word for word in _split(text, " \t\n", text) if word]
-        if not words:
-            raise JobError("--sweep is empty: must be key=value,value", hint=_EXAMPLE)
-        axes += [_parse_axis(word, text) for word in words]
-    return _checked(axes)
+        for word in _BETWEEN_AXES.split(text.strip()):
+            name, _, listed = word.partition("=")
+            with suppress(YamlError):
+                if (
+                    all(name.split("."))
+                    and ":" not in name
+                    and (found := parse_yaml(f"[{listed}]"))
+                ):
+                    values.append((name, found))
+                    continue
+            raise JobError(f"--sweep {text}: {word!r} must be key=value,value", hint=_EXAMPLE)
+    return make_axes(values, origin="--sweep")
 
 
-def axes_from_values(values: Mapping[str, Sequence[Any]], *, origin: str = "over") -> list[Axis]:
-    """Return the axes of values that come from Python, or from a file; raises JobError."""
-    axes = []
-    for name, listed in values.items():
+def make_axes(values: Iterable[tuple[str, Sequence[Any]]], *, origin: str) -> list[Axis]:
+    """Return the axes of keys with their values; JobError for a key, or a value of a key, that is
+    given twice."""
+    axes: list[Axis] = []
+    for name, listed in values:
+        key = SHORT_NAMES.get(name.replace("-", "_"), name)
         if not listed:
-            raise JobError(f"{origin}[{name!r}] is empty", hint="give it one value or more")
-        flags = [Flag(name=f"{origin}[{name!r}]={show(value)}", value=value) for value in listed]
-        axes.append((_key(name), flags))
-    return _checked(axes)
-
-
-def _key(name: str) -> str:
-    return SHORT_NAMES.get(name.replace("-", "_"), name)
-
-
-def _checked(axes: list[Axis]) -> list[Axis]:
-    """Return the axes; JobError for a key, or a value of a key, that is given twice."""
-    keys = [key for key, _ in axes]
-    for key, flags in axes:
-        if keys.count(key) > 1:
-            name = SHORT_OF.get(key, key)
-            hint = f"give all of its values at once: --sweep {name}=...,..."
-            raise JobError(f"--sweep {name}: {key} is swept twice", hint=hint)
-        # By the names, which have the text: 1, 1.0 and True are equal in Python, but not in a job.
-        names = [flag.name for flag in flags]
-        if again := next((name for name in names if names.count(name) > 1), None):
+            raise JobError(f"{origin} {name} is empty", hint="give it one value or more")
+        if key in dict(axes):
+            hint = f"give all of its values at once: {name}=...,..."
+            raise JobError(f"{origin} {name}: {key} is swept twice", hint=hint)
+        # By their texts: 1, 1.0 and True are equal in Python, but not in a job.
+        by_text = {_text(value): value for value in listed}
+        if len(by_text) < len(listed):
+            texts = [_text(value) for value in listed]
+            again = next(text for text in texts if texts.count(text) > 1)
             hint = "give each value once; --repeat runs every point several times"
-            raise JobError(f"{again} is given twice", hint=hint)
+            raise JobError(f"{origin} {name}={again} is given twice", hint=hint)
+        flags = [
+            Flag(name=f"{origin} {name}={text}", value=value, text=text)
+            for text, value in by_text.items()
+        ]
+        axes.append((key, flags))
     return axes
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, default=str, separators=(",", ":")).replace('"', "")
 
 
 def check_given_once(axes: Sequence[Axis], given: Mapping[str, str]) -> None:
@@ -163,31 +164,3 @@ def check_given_once(axes: Sequence[Axis], given: Mapping[str, str]) -> None:
             f"{key}",
             hint="give one of them",
         )
-
-
-def _parse_axis(word: str, text: str) -> Axis:
-    name, equals, listed = word.partition("=")
-    if not equals or not all(name.split(".")) or ":" in name:
-        raise JobError(f"--sweep {text}: {word!r} must be key=value,value", hint=_EXAMPLE)
-    values = [value.strip() for value in _split(listed, ",", text)]
-    if not all(values):
-        raise JobError(
-            f"--sweep {word}: value {values.index('') + 1} of {len(values)} is empty",
-            hint='leave out the comma, or write "" for an empty text',
-        )
-    return _key(name), [parse_flag(f"--sweep {name}={value}", value) for value in values]
-
-
-def _split(text: str, separators: str, whole: str) -> list[str]:
-    """Split where no bracket or quote is open; JobError, which shows `whole`, where one stays."""
-    parts, depth = [""], 0
-    for piece in _PIECES.findall(text):
-        depth += (piece in "[{") - (piece in "]}")
-        if piece in separators and not depth:
-            parts.append("")
-        else:
-            parts[-1] += piece
-    if depth:
-        hint = "close every bracket and quote"
-        raise JobError(f"--sweep {whole}: a bracket is missing at its end", hint=hint)
-    return parts

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError
-from hpcdist.base.secrets import Stars, redact
+from hpcdist.base.secrets import Stars
 from hpcdist.base.version import is_served, versions
 from hpcdist.job.spec import job_to_dict
 from hpcdist.runs.run import (
@@ -62,7 +62,7 @@ def submitted_before(runs: Path) -> list[Run] | None:
     if not os.fstat(descriptor).st_size:  # nobody had it before
         os.write(descriptor, b"taken")
         return None
-    found = [run for run in all_runs(runs) if run.spec.environment.get(SUBMISSION_VARIABLE) == name]
+    found = [run for run in all_runs(runs) if run.spec.submission == name]
     return found or None
 
 
@@ -207,7 +207,7 @@ def surroundings_now() -> RunSpec:
         versions=versions(),
         commit=commit,
         has_changes=has_changes,
-        environment=redact(os.environ),
+        submission=os.environ.get(SUBMISSION_VARIABLE),
     )
 
 

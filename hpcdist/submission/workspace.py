@@ -50,7 +50,7 @@ SUBMIT_DIR_VARIABLE = "HPCDIST_SUBMIT_DIR"
 """Tells the ranks where the job was submitted."""
 SUBMISSION_VARIABLE = "HPCDIST_SUBMISSION"
 """Name of a submission that a laptop asks for, which is made once, however often the connection
-breaks; spec.json keeps it with the environment."""
+breaks; spec.json keeps it."""
 PLACEHOLDER_ID = "RUN"
 """Stands for the id of a run that is planned."""
 _NONE = "--set container.image=none runs without an image"

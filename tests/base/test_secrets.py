@@ -1,8 +1,8 @@
-"""What is a secret, what is none, and what is written down of the environment."""
+"""What is a secret, and what is none."""
 
 import pytest
 
-from hpcdist.base.secrets import Stars, holds_secret, is_secret_file, looks_secret, redact
+from hpcdist.base.secrets import Stars, holds_secret, is_secret_file, looks_secret
 
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\n"
 TOKENS = """\
@@ -19,22 +19,6 @@ VALUES = [
     "Basic YW5uOmh1bnRlcjI=",
     KEY,
 ]
-LEFT_OUT = (
-    "FAKE_API_TOKEN AWS_SECRET_ACCESS_KEY WANDB_API_KEY HF_TOKEN SSH_AUTH_SOCK HPCDIST_API_KEY "
-    "NCCL_SECRET TORCH_HUB_TOKEN SLURM_JWT CONDA_PASSWORD LSF_SESSION_COOKIE CUDA_PRIVATE "
-    "MY_VARIABLE HOME PS1 http_proxy"
-)
-KEPT = (
-    "OMP_NUM_THREADS NCCL_DEBUG CUDA_VISIBLE_DEVICES PATH LD_LIBRARY_PATH SLURM_JOB_ID LSB_HOSTS "
-    "TORCH_LOGS PYTHONPATH VIRTUAL_ENV"
-)
-
-
-def test_variables_are_kept_that_results_depend_on_and_that_are_no_secrets():
-    environment = dict.fromkeys([*LEFT_OUT.split(), *KEPT.split()], "value")
-    assert redact(environment) == dict.fromkeys(sorted(KEPT.split()), "value")
-
-
 ADDRESSES = """\
 https://ann:pass@host/x -> https://***@host/x
 https://ann:p@ss:w@host/x -> https://***@host/x
@@ -47,7 +31,7 @@ https://host/a@b -> https://host/a@b
 @pytest.mark.parametrize("line", ADDRESSES.splitlines())
 def test_passwords_in_urls_are_left_out(line):
     value, kept = line.split(" -> ")
-    assert redact({"TORCH_HOME": value}) == {"TORCH_HOME": kept}
+    assert Stars().text(value) == kept
 
 
 @pytest.mark.parametrize(
@@ -78,8 +62,6 @@ def test_a_value_looks_secret_whatever_its_name(value):
     (starred,) = Stars().args([value])
     assert "***" in starred
     assert not holds_secret(starred)
-    for name in ("NCCL_X", "CUDA_X", "SLURM_X", "PATH"):
-        assert redact({name: value}) in ({}, {name: "postgres://***@db/runs"})
 
 
 ARGUMENTS = r"""

@@ -29,7 +29,7 @@ from hpcdist.submission.plan import (
     plan_run,
     planned_scripts,
 )
-from hpcdist.submission.points import Point, axes_from_values, make_points
+from hpcdist.submission.points import Point, make_axes, make_points
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_the_spec_says_what_was_submitted_with_what_and_by_whom_but_no_secret(
         "HPCDIST_TOKEN": "s3cret-3",
         "TORCH_MIRROR": "https://ann:s3cret-4@host/path",
     }
-    for name, value in (secrets | {"NCCL_DEBUG": "INFO"}).items():
+    for name, value in secrets.items():
         monkeypatch.setenv(name, value)
     run = Run.create(tmp_path, "x")
     planned = plan_run(loaded, scheduler="local")
@@ -67,8 +67,6 @@ def test_the_spec_says_what_was_submitted_with_what_and_by_whom_but_no_secret(
     text = run.spec_file.read_text()
     assert "s3cret" not in text
     spec = json.loads(text)
-    assert spec["environment"]["NCCL_DEBUG"] == "INFO"
-    assert spec["environment"]["TORCH_MIRROR"] == "https://***@host/path"
     assert spec["id"] == run.id
     assert spec["job"]["script"] == loaded.job.script
     assert spec["plan"] == msgspec.to_builtins(planned.plan.launch)
@@ -113,7 +111,7 @@ def test_every_point_is_planned_by_itself(tmp_path, monkeypatch):
 
     def plans(scheduler, job, key, *values, cluster=NO_PROFILE, **sets):
         given = {name: Flag(name=name, value=value) for name, value in sets.items()}
-        points = make_points(axes_from_values({key: values}))
+        points = make_points(make_axes([(key, values)], origin="over"))
         return plan_points(
             points,
             load=lambda point: load_job(job, flags=given | point.flags),
@@ -145,7 +143,8 @@ def test_runs_of_one_script_share_arrays_no_longer_than_the_site_allows(
     tmp_path, monkeypatch, longest, arrays
 ):
     monkeypatch.setattr(type(load_scheduler("slurm")), "max_array_size", longest)
-    points = make_points(axes_from_values({"train.lr": [0.1, 0.2, 0.3], "nodes": [1, 2]}))
+    over = {"train.lr": [0.1, 0.2, 0.3], "nodes": [1, 2]}
+    points = make_points(make_axes(over.items(), origin="over"))
     planned = plan_points(
         points, load=lambda point: load_job("ddp", flags=point.flags), scheduler="slurm"
     )
