@@ -45,7 +45,7 @@ def doctor(*, options: JobOptions, no_job: bool, timeout_min: float, as_json: bo
     from hpcdist.schedulers import detect_scheduler
     from hpcdist.schedulers.base import Finding
 
-    loaded = options.load(defaults={"resources.nodes": 2})
+    loaded = options.load(nodes=2)
     # Who checks waits for it, and need not be told.
     scheduler, cluster = replace(options, notify=(NONE,)).choose_cluster()
     interrupts = Interrupts()

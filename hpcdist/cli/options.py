@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, wraps
 from itertools import chain
 from pathlib import Path
@@ -183,20 +183,19 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
         texts = {name: getattr(self, name) for name in names}
         return {name: text for name, text in texts.items() if text is not None}
 
-    def load(
-        self, point: Point | None = None, *, defaults: Mapping[str, Any] | None = None
-    ) -> LoadedJob:
-        """Load the job, at one point of its sweep; `defaults` as for `load_job`."""
-        from hpcdist.job.load import load_job
+    def load(self, point: Point | None = None, *, nodes: int | None = None) -> LoadedJob:
+        """Load the job, at one point of its sweep; on so many `nodes`, unless options differ."""
+        from hpcdist.job.load import Flag, load_job
 
         if point is not None and point.job is not None:  # its flags are all there is to say
             return load_job(point.job, flags=point.flags, script_args=self.script_args)
+        is_set = nodes is None or any(text.startswith("resources.nodes") for text in self.overrides)
+        default = {} if is_set else {"resources.nodes": Flag(name="--nodes", value=nodes)}
         return load_job(
             self.job_name,
-            flags=self.job_flags | (point.flags if point else {}),
+            flags=default | self.job_flags | (point.flags if point else {}),
             overrides=self.overrides,
             script_args=self.script_args,
-            defaults=defaults,
             kind=self.kind,
         )
 

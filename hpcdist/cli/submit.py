@@ -152,7 +152,7 @@ def _plan_in(options: JobOptions, within: str | None) -> PlannedSubmission:
     if options.scheduler not in {None, "auto", scheduler.name}:
         raise click.UsageError(f"{option} is in a job of {scheduler.title}")
     run = plan_run(
-        options.load(defaults={"resources.nodes": allocation.num_nodes}),
+        options.load(nodes=allocation.num_nodes),
         scheduler=scheduler.name,
         cluster=cluster,
         snapshot=options.snapshot,

@@ -24,15 +24,6 @@ Origin = Callable[[Path], str]
 
 _Section = TypeVar("_Section", bound=msgspec.Struct)
 
-_OTHER_WORDS = {
-    "gpu": "cuda",
-    "learning_rate": "lr",
-    "bs": "batch_size",
-    "num_workers": "workers",
-    "dataset": "data",
-    "walltime": "time_limit_min",
-}
-"""Words of other programs -> keys, or values, that mean the same."""
 _SHOWN_LENGTH = 60
 _ABOUT_FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`")
 _OUT_OF_BOUNDS = re.compile(r"Expected `\w+` (>=|>|<=|<) (\S+)")
@@ -110,7 +101,7 @@ def _unknown(
     near = nearest(key, known)
     suggestion = near and dotted((*section, near))
     like = nearest(key, [leaf[-1] for leaf in leaves]) if near is None else None
-    for name in (like, _OTHER_WORDS.get(key), key):  # the last one that is there counts
+    for name in (like, key):  # the last one that is there counts
         suggestion = next((dotted(leaf) for leaf in leaves if leaf[-1] == name), suggestion)
     listed = f"{dotted(tuple(section)) or whole} takes: "
     listed += ", ".join(nearest_first(key, known) if near else known)
@@ -125,8 +116,7 @@ def _hint(
 ) -> str:
     if isinstance(value, str):
         names = [name for name in literals(wanted) if isinstance(name, str)]
-        meant = _OTHER_WORDS.get(value)
-        if near := meant if meant in names else nearest(value, names):
+        if near := "cuda" if value == "gpu" and "cuda" in names else nearest(value, names):
             return f"did you mean {near}?"
     if quotes := _quotes_hint(wanted, value):
         return quotes
@@ -246,14 +236,10 @@ _NOUNS: dict[type[inspect.Type], str] = {
 }
 
 
-def check_each_once(
-    key: str, values: Sequence[Any], *, hint: str, show: Callable[[Any], str] = str
-) -> None:
-    """Raise JobError where a value of `key` is there more than once, as it would be shown."""
-    shown = [show(value) for value in values]
-    twice = next((text for text in shown if shown.count(text) > 1), None)
-    if twice is not None:
-        message = f"{key} has {twice} {shown.count(twice)} times"
+def check_each_once(key: str, values: Sequence[Any], *, hint: str) -> None:
+    """Raise JobError where a value of `key` is there more than once."""
+    if twice := [value for value in values if values.count(value) > 1]:
+        message = f"{key} has {show(twice[0])} {values.count(twice[0])} times"
         raise JobError(message, hint=f"list each once; {hint}")
 
 

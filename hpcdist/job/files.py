@@ -198,11 +198,7 @@ def find_module(name: str, shown: str) -> str:
             where = " or ".join(map(os.path.relpath, folders or ())) or (
                 "the working directory or where Python looks for packages"
             )
-            has_modules = not around or folders is not None
-            near = nearest(part, _modules_in(folders or ["."])) if has_modules else ""
-            hint = f"did you mean {f'{around}.{near}'.strip('.')}?"
-            if near is None:
-                hint = f"the working directory is {os.getcwd()}"
+            hint = f"the working directory is {os.getcwd()}"
             raise JobError(f"{shown}: there is no module {found} in {where}", hint=hint)
         folders = spec.submodule_search_locations
     if folders is not None and (spec := _ask_finders(f"{name}.{_MAIN}", folders)) is None:

@@ -88,9 +88,6 @@ def _python_path() -> list[str]:
 
 Call: TypeAlias = "tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]"
 
-MOST_BYTES = 64 * 1000 * 1000
-"""More than code and settings need: data belong into files that all nodes can read."""
-
 
 def pickle_call(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -106,9 +103,6 @@ def pickle_call(
     import cloudpickle
 
     name = function_name(function)
-    if not isinstance(args, list | tuple):
-        hint = "put a single argument as (argument,), with its comma"
-        raise JobError(f"args is {type(args).__qualname__}, must be a tuple or a list", hint=hint)
     with suppress(ValueError):  # of some that are written in C nothing is known
         signature = inspect.signature(function)
         try:
@@ -124,11 +118,6 @@ def pickle_call(
             f"ranks: {type(error).__name__}: {error}",
             hint="send what it is made from, such as a path, and make it in the function",
         ) from error
-    if len(call) > MOST_BYTES:
-        raise JobError(
-            f"the function with all its arguments takes more than {MOST_BYTES // 10**6} MB pickled",
-            hint="save large data to a file that all nodes can read, and send its path",
-        )
     return call
 
 

@@ -82,12 +82,11 @@ def keys_of(struct: type[msgspec.Struct]) -> list[DottedKey]:
 
 
 @functools.cache
-def job_keys(only: str | None = None) -> list[DottedKey]:
-    """Return every key of every kind of job, or of `only` one, with sections by their dotted names;
-    a key that means something else in another kind of job is there once for each meaning."""
+def job_keys() -> list[DottedKey]:
+    """Return every key of every kind of job, with sections by their dotted names; a key that means
+    something else in another kind of job is there once for each meaning."""
     found: dict[tuple[str, ...], DottedKey] = {}
-    kinds = FILE_JOB_TYPES if only is None else {only: FILE_JOB_TYPES[only]}
-    for workload, struct in kinds.items():
+    for workload, struct in FILE_JOB_TYPES.items():
         for key in keys_below(struct):
             same = found.setdefault((key.path, key.value, key.default, key.meaning), key)
             same.workloads.append(workload)

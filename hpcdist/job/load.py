@@ -87,13 +87,11 @@ def load_job(
     flags: Mapping[str, Flag] | None = None,
     overrides: Sequence[str] = (),
     script_args: Sequence[str] = (),
-    defaults: Mapping[str, Any] | None = None,
     kind: NameKind = "job",
 ) -> LoadedJob:
     """Find, read and check a job; every mistake in it is a JobError.
 
     `flags` maps dotted keys to flags; `overrides` are `key.path=value` with values as in YAML.
-    `defaults` maps dotted keys to values that count where neither the job file nor a flag has one.
     """
     file = find_named(os.fspath(name), kind)
     given = _merge_flags(flags or {}, [parse_override(text) for text in overrides])
@@ -112,7 +110,7 @@ def load_job(
             hint=f"run all of them with: hpcdist submit {file.shown}",
         )
     try:
-        loaded = _checked(values, given, file.shown, FILE_JOB_TYPES, defaults or {})
+        loaded = _checked(values, given, file.shown, FILE_JOB_TYPES)
     except JobError as error:
         raise _with_line(error, file) from None
     if isinstance(loaded.job, ScriptJob) and loaded.job.accelerate is not None:
@@ -128,7 +126,7 @@ def load_job(
 
 def load_values(values: Mapping[str, Any], *, source: str, flags: Mapping[str, Flag]) -> LoadedJob:
     """Return the job of these keys, which are in no file; messages call them `source`."""
-    return _checked(dict(values), _merge_flags(flags, []), source, JOB_TYPES, {})
+    return _checked(dict(values), _merge_flags(flags, []), source, JOB_TYPES)
 
 
 def _with_line(error: JobError, file: JobFile) -> JobError:
@@ -207,17 +205,11 @@ def _checked(
     given: Mapping[str, Flag],
     source: str,
     types: Mapping[str, type[JobSpec]],
-    defaults: Mapping[str, Any],
 ) -> LoadedJob:
     """The values as a job of one of the types; JobError for the first mistake in them."""
     names = {key: flag.name for key, flag in given.items()}
     for key, flag in given.items():
         _put(values, key, flag.value)
-    for key, value in defaults.items():
-        section, _, name = key.partition(".")
-        inner = values.get(section)
-        if inner is None or isinstance(inner, dict):  # what is no section is refused below
-            values[section] = {name: value} | (inner or {})
     workload = values.get("workload")
     struct = types.get(workload) if isinstance(workload, str) else None
     if struct is None:
@@ -247,11 +239,8 @@ def _finish(loaded: LoadedJob, file: JobFile, script_args: list[str]) -> JobSpec
         script = _find_code(job, file, loaded)
         return msgspec.structs.replace(job, script=script, args=[*job.args, *script_args])
     if script_args:
-        from hpcdist.base.secrets import Stars  # its patterns take most of the time to load this
-
         raise JobError(
-            f"{job.name} is a {job.workload} job and takes no script arguments: "
-            f"{' '.join(Stars().args(script_args))}",
+            f"{job.name} is a {job.workload} job and takes no script arguments",
             hint="change its keys with --set, for example --set train.lr=0.01",
         )
     # An absolute path means the same in all processes of the run.

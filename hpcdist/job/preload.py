@@ -1,9 +1,8 @@
 """Heavy packages that a user's program imports: imported once per node, before the fork.
 
 The program's own files are read, never run. Where one sets a variable of the environment that the
-packages may read as they are imported, each rank imports them itself, but for those at the top of a
-script, above all such lines and all imports of own modules. What installed packages set, or `exec`,
-or files in folders that are added to sys.path, is not seen.
+packages may read as they are imported, each rank imports them itself. What installed packages set,
+or `exec`, or files in folders that are added to sys.path, is not seen.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ def read_program(path: Path, root: Path | None = None) -> Program:
     what reading and parsing the file raises."""
     folders = [*dict.fromkeys((root or path.parent, Path.cwd()))]
     heavy: dict[str, None] = {}
-    safe: dict[str, None] = {}  # those at the top of the script
     waiting, num_bytes, needs_dynamo, sets_variables = [path], 0, False, False
     for file in waiting:  # it grows
         try:
@@ -70,24 +68,20 @@ def read_program(path: Path, root: Path | None = None) -> Program:
         packages = (at / "__init__.py" for at in file.parents if folders[0] in at.parents)
         waiting += [package for package in packages if package.is_file() and package not in waiting]
         at_import = {*ast.walk(tree)} if file is path else {*tree.body}
-        is_safe = file is path and root is None  # before a module come its packages
-        for node in sorted(ast.walk(tree), key=lambda node: getattr(node, "lineno", 0)):
+        for node in ast.walk(tree):
             name = _variable_set_by(node)
             if name is not None and not name.startswith(_NOT_READ):
-                sets_variables, is_safe = True, False
+                sets_variables = True
             for level, module in _imports(node):
                 places = [file.parents[level - 1]] if level else folders
                 inner = (f"{module}.{alias.name}" for alias in getattr(node, "names", ()))
                 for own in filter(None, (_find(places, one) for one in (module, *inner))):
-                    is_safe = False
                     waiting += [own] if own not in waiting else []
                 if not level and module.partition(".")[0] in PRELOADED_PACKAGES:
                     heavy |= {module: None} if node in at_import else {}
-                    safe |= {module: None} if is_safe and node in tree.body else {}
-    if any(_find(folders, name) for name in PRELOADED_PACKAGES):
-        return Program([], waiting)  # it may find a module of the user's in its place
-    if sets_variables:
-        return Program(list(safe), waiting)
+    # An import may find a module of the user's in its place.
+    if sets_variables or any(_find(folders, name) for name in PRELOADED_PACKAGES):
+        return Program([], waiting)
     if needs_dynamo and any(name.startswith("torch") for name in heavy):
         heavy["torch._dynamo"] = None
     return Program(list(heavy), waiting)

@@ -361,8 +361,6 @@ class CheckJob(JobSpec, frozen=True, kw_only=True):
     """Check that a cluster works, by one collective over all ranks (workload: check)."""
 
     workload: Literal["check"] = "check"
-    timeout_s: Positive = 60.0
-    """Seconds that a rank waits for the others."""
 
 
 class Allreduce(Section, frozen=True, kw_only=True):
@@ -409,8 +407,6 @@ class Inference(Section, frozen=True, kw_only=True):
     """[channels, height, width] of random images; unset: use the data set's test images."""
     num_classes: Count = 1000
     """Outputs of the model; only with image_shape."""
-    seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
-    """Seed for the weights and for random images."""
 
 
 class InferenceJob(JobSpec, frozen=True, kw_only=True):
@@ -447,8 +443,6 @@ class Dataload(Section, frozen=True, kw_only=True):
 
     max_time_s: Positive = 60.0
     """Approximate time to measure one combination, in seconds."""
-    seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
-    """Seed for the order of the samples and for the transforms."""
 
 
 class DataloadJob(JobSpec, frozen=True, kw_only=True):

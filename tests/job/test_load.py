@@ -112,25 +112,6 @@ def test_no_flag_is_lost_below_a_section_that_is_set_whole():
 
 
 @pytest.mark.parametrize(
-    ("text", "flags", "expected"),
-    [
-        ("", {}, 3),
-        ("resources:\n", {}, 3),
-        ("resources: {gpus: 2}\n", {}, 3),
-        ("resources: {nodes: 2}\n", {}, 2),
-        ("", {"resources.nodes": parse_flag("--nodes", "1")}, 1),
-    ],
-    ids=["no section", "an empty section", "another key", "the key", "a flag"],
-)
-def test_a_default_counts_where_neither_the_file_nor_a_flag_says_anything(
-    tmp_path, text, flags, expected
-):
-    path = write(tmp_path / "a.yaml", f"workload: check\n{text}")
-    job = load_job(path, flags=flags, defaults={"resources.nodes": 3}).job
-    assert job.resources.nodes == expected
-
-
-@pytest.mark.parametrize(
     ("text", "minutes"),
     [
         *(("90", 90), ("1.5", 1.5), ("0", 0), ("30:30", 30.5), ("1:30:00", 90), ("2-0", 2880)),
@@ -322,7 +303,7 @@ def test_a_script_is_compiled_without_being_run(tmp_path):
 
 def test_script_arguments_for_a_train_job_are_refused():
     error = error_of("ddp", script_args=["--lr", "0.1"])
-    assert "takes no script arguments: --lr 0.1" in error.message
+    assert "ddp is a train job and takes no script arguments" in error.message
     assert "--set" in error.hint
 
 

@@ -29,7 +29,7 @@ class AllreduceWorkload(Workload[AllreduceJob]):
         if not setting.sizes:
             raise JobError("allreduce.sizes is empty", hint="list at least one size in bytes")
         often = "allreduce.iterations says how often it is measured"
-        check_each_once("allreduce.sizes", setting.sizes, hint=often, show="{:,}".format)
+        check_each_once("allreduce.sizes", setting.sizes, hint=often)
         for size in setting.sizes:
             if size % _NUMBER_BYTES:
                 raise JobError(

@@ -96,7 +96,7 @@ class Loader:
         as in a training. Where the data set ends, it begins again in another order."""
         context, size, length = self._rank.context, self._way.batch_size, len(self._source)
         needed = batches * context.world_size * size
-        generator = torch.Generator().manual_seed(derive_seed(self._setting.seed, self._number))
+        generator = torch.Generator().manual_seed(derive_seed(0, self._number))
         orders = [torch.randperm(length, generator=generator) for _ in range(0, needed, length)]
         pieces = torch.cat(orders)[:needed].view(batches, context.world_size, size)
         return pieces[:, context.rank].flatten()

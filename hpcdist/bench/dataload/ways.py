@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from hpcdist.base.errors import JobError
 from hpcdist.data.catalog import check_data, find_data_set
 from hpcdist.data.images.transforms import PRESETS, check_transform
-from hpcdist.job.check import check_each_once, show
+from hpcdist.job.check import check_each_once
 from hpcdist.job.spec import Data, DataloadJob, LoadedData
 
 _KEYS = ("transform", "batch_size", "workers")
@@ -88,7 +88,7 @@ def check_dataload(job: DataloadJob) -> None:
         if not values:
             raise JobError(f"data.{key} is empty", hint="list at least one value, or leave it out")
         often = "data.repeats says how often it is timed"
-        check_each_once(f"data.{key}", values, hint=often, show=show)
+        check_each_once(f"data.{key}", values, hint=often)
     if job.data.dataset is not None:
         _check_own(job.data.dataset)
         return

@@ -28,7 +28,7 @@ def load_images(job: InferenceJob) -> tuple[Tensor, int]:
         data = load_data(job.data)
         number = min(len(data.test), max(setting.batch_sizes), _MOST_READ)
         return data.test.probe(number).images, data.num_classes
-    generator = torch.Generator().manual_seed(setting.seed)
+    generator = torch.Generator().manual_seed(0)
     # One image is enough for a batch: how fast a model is does not depend on what it sees.
     return torch.randn((1, *setting.image_shape), generator=generator), setting.num_classes
 
