@@ -221,7 +221,7 @@ def submit(
     chosen, profile = _cluster(scheduler, cluster, of_profile, notify)
     folder = runs_folder(runs)
     run = plan_run(loaded, scheduler=chosen, cluster=profile, snapshot=snapshot, runs=folder)
-    planned = PlannedSubmission.of_run(replace(run, call=call))
+    planned = PlannedSubmission(plans=[replace(run, call=call)])
     return _submit(planned, folder, after)[0]
 
 
@@ -266,7 +266,7 @@ def sweep(
     """
     from hpcdist.job.load import load_job
     from hpcdist.submission.plan import plan_points
-    from hpcdist.submission.points import check_given_once, make_axes, make_points
+    from hpcdist.submission.points import make_axes, make_points
 
     if callable(job):
         raise JobError(
@@ -277,7 +277,6 @@ def sweep(
     kind = _kind(is_module=is_module, is_program=is_program)
     axes = make_axes(over.items(), origin="over")
     flags = _flags({}, set or {})
-    check_given_once(axes, {key: flag.name for key, flag in flags.items()})
     of_profile = {"partition": partition, "account": account, "qos": qos}
     chosen, profile = _cluster(scheduler, cluster, of_profile, notify)
     planned = plan_points(
@@ -377,7 +376,7 @@ def _submit(planned: PlannedSubmission, folder: Path, after: _After) -> list[Sub
     names = [str(item.path) if isinstance(item, SubmittedRun) else item for item in listed]
     dependencies = settle([find_after(folder, name) for name in names], planned.scheduler)
     planned.prepare()
-    if not planned.points_here():
+    if not planned.is_run_here:
         planned = submit(planned, runs=folder, dependencies=dependencies)
         return [SubmittedRun(run) for run in planned.runs]
     planned = begin(planned, folder)

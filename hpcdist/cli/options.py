@@ -204,19 +204,17 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
         from hpcdist.submission import points
 
         if not self.is_sweep:
-            return [points.Point(index=0, flags={})]
-        given = self.job_flags | flags_of(None, self.overrides)
+            return [points.Point()]
+        given = flags_of(None, self.overrides) | self.job_flags
         comparison, axes = self.comparison, points.parse_sweeps(self.sweeps)
         if comparison is None:
-            names = {key: flag.name for key, flag in given.items()}
-            points.check_given_once(axes, names)
             return points.make_points(axes, num_repeats=self.repeat or 1)
         if axes:
             raise click.UsageError(
                 f"{comparison.name} compares jobs already: submit it without --sweep, or "
                 "sweep one of them"
             )
-        repeats = self.repeat or comparison.repeat
+        repeats = self.repeat or comparison.keys.repeat
         return points.variant_points(comparison, given, num_repeats=repeats)
 
     def choose_cluster(self) -> tuple[str, LoadedProfile]:

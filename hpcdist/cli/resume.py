@@ -90,7 +90,7 @@ def resume(
             planned = resuming.plan_resume(run, ended, flags, partition=partition)
             note(*planned.notes)
             interrupts.defer()
-            submitted = submit(PlannedSubmission.of_run(planned), runs=run.path.parent)
+            submitted = submit(PlannedSubmission(plans=[planned]), runs=run.path.parent)
             say(f"{resuming.sentence(run, ended)}: as run {submitted.id}")
             note(*submitted.messages)
             run, begin = submitted.runs[0], 0

@@ -88,7 +88,7 @@ def submit(
         dependencies = settle_afters(options, planned)
         planned.prepare()  # may be interrupted
         interrupts.defer()  # from here on the runs are to be known, and can be ended
-        if planned.points_here():  # they wait here
+        if planned.is_run_here:  # they wait here
             planned = begin(planned, options.runs)
         else:
             planned = hand_over(planned, runs=options.runs, dependencies=dependencies)
@@ -160,7 +160,7 @@ def _plan_in(options: JobOptions, within: str | None) -> PlannedSubmission:
         allocation=allocation,
     )
     note(*run.notes)
-    return PlannedSubmission.of_run(run)
+    return PlannedSubmission(plans=[run])
 
 
 def settle_afters(options: JobOptions, planned: PlannedSubmission) -> list[Dependency]:
@@ -178,7 +178,7 @@ def _see_sweep(
 ) -> int:
     """Run the points that are for this machine, or wait for a scheduler where the user wants to;
     report what there is then."""
-    path, is_here = sweep.path, bool(sweep.points_here())
+    path, is_here = sweep.path, sweep.is_run_here
     if not as_json:
         print(sweep.id, flush=True)
         if not is_here:

@@ -90,7 +90,7 @@ def run_trial(planned: PlannedRun, request: Request) -> tuple[Run, Verdict]:
 
     Raises SchedulerError where it is refused, or takes too long. What interrupts the wait ends it.
     """
-    (run,) = submit(PlannedSubmission.of_run(planned), runs=request.runs).runs
+    (run,) = submit(PlannedSubmission(plans=[planned]), runs=request.runs).runs
     end, said = EndWatch([run]), None
 
     def tell() -> None:

@@ -180,7 +180,7 @@ class _DisturbedRun:
     def __init__(self, request: Request, planned: PlannedRun, folders: Sequence[Path]) -> None:
         """Submit the run; `folders` are those that the drill has made for it."""
         planned.prepare()
-        submission = PlannedSubmission.of_run(planned)
+        submission = PlannedSubmission(plans=[planned])
         (self.run,) = submit(submission, runs=request.folder).runs
         self.verdict: Verdict | None = None
         """Why the run ended; None while it goes on."""

@@ -47,7 +47,9 @@ class Variant(Section, frozen=True, kw_only=True):
     """Values of keys, with dots, that make it this variant."""
 
 
-class _Keys(Section, frozen=True, kw_only=True):
+class ComparisonKeys(Section, frozen=True, kw_only=True):
+    """The keys of a job file that compares."""
+
     description: str = ""
     repeat: Count = 3
     """Number of runs of each variant; --repeat comes before it."""
@@ -60,29 +62,19 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """A comparison that is checked, but for its jobs."""
 
     name: str
-    description: str
     source: str
     """The file's name in messages."""
-    repeat: int
+    keys: ComparisonKeys
+    """The jobs of the variants have paths from here."""
     shared: dict[str, Flag]
     """Key -> the value that all variants take by default."""
-    variants: dict[str, Variant]
 
     def flags(self, variant: str, given: Mapping[str, Flag]) -> dict[str, Flag]:
-        """The values of one variant, where the user gave `given` for all; raises JobError."""
-        own = {}
-        for key, value in self.variants[variant].set.items():
-            name = f"{self.source}: compare.{variant}.set.{key}={show(value)}"
-            own[key] = Flag(name=name, value=value)
-            typed = given.get(key)
-            # A variant of its own size has it beside --gpus, which is for the others.
-            is_size = key.startswith("resources.")
-            if typed is not None and typed.value != value and not is_size:
-                raise JobError(
-                    f"{typed.name} contradicts {self.source}: {key} is {show(value)} in the "
-                    f"variant {variant!r}, and makes it that variant",
-                    hint=f"leave {typed.name} out",
-                )
+        """The values of one variant, where the user gave `given` for all."""
+        own = {
+            key: Flag(name=f"{self.source}: compare.{variant}.set.{key}={show(value)}", value=value)
+            for key, value in self.keys.compare[variant].set.items()
+        }
         return {**self.shared, **given, **own}
 
 
@@ -92,28 +84,25 @@ def find_comparison(name: str | os.PathLike[str]) -> Comparison | None:
     values = read_job_file(file) if file.kind == "yaml" else {}
     if not compares(values):
         return None
-    read = convert_values(values, _Keys, file.shown, whole="a comparison")
+    read = convert_values(values, ComparisonKeys, file.shown, whole="a comparison")
     sizes = {f"resources.{key}": value for key, value in (values.get("resources") or {}).items()}
-    variants = read.compare
-    for key, variant in variants.items():
+    for key, variant in read.compare.items():
         if "/" in variant.job or variant.job.endswith((".py", ".yaml", ".yml")):
             path = os.path.join(file.path.parent, os.path.expanduser(variant.job))
-            variants[key] = msgspec.structs.replace(variant, job=path)
-    if len(variants) < 2:
+            read.compare[key] = msgspec.structs.replace(variant, job=path)
+    if len(read.compare) < 2:
         raise JobError(
-            f"{file.shown}: compare has {len(variants)} of the 2 or more variants that it needs",
+            f"{file.shown}: compare has {len(read.compare)} variants, must be 2 or more",
             hint="name another: compare: {one: {job: ddp}, other: {job: ddp, set: {...}}}",
         )
     return Comparison(
         name=file.path.stem,
-        description=read.description,
         source=file.shown,
-        repeat=read.repeat,
+        keys=read,
         shared={
             key: Flag(name=f"{file.shown}: {key}={show(value)}", value=value)
             for key, value in (sizes | read.set).items()
         },
-        variants=variants,
     )
 
 
@@ -135,8 +124,8 @@ def list_jobs() -> list[JobListing]:
         listing = JobListing(name=name, path=str(file.path))
         try:
             if (comparison := find_comparison(name)) is not None:
-                workload, description = "compare", comparison.description
-                for key, variant in comparison.variants.items():
+                workload, description = "compare", comparison.keys.description
+                for key, variant in comparison.keys.compare.items():
                     load_job(variant.job, flags=comparison.flags(key, {}))
             else:
                 job = load_job(name).job

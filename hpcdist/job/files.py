@@ -9,11 +9,10 @@ script. A module is found by its name as `python -m` would, a program as execvp 
 from __future__ import annotations
 
 import os
-import pkgutil
 import shutil
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any, Literal
@@ -35,7 +34,6 @@ NameKind = Literal["job", "module", "program"]
 """A name is that of a job or a path, of a module (after -m), or of a program (--no-python)."""
 
 _KINDS: dict[str, Literal["yaml", "script"]] = {".yaml": "yaml", ".yml": "yaml", ".py": "script"}
-_MAIN = "__main__"
 _CORRECT = "correct the script; nothing was started"
 
 
@@ -201,10 +199,10 @@ def find_module(name: str, shown: str) -> str:
             hint = f"the working directory is {os.getcwd()}"
             raise JobError(f"{shown}: there is no module {found} in {where}", hint=hint)
         folders = spec.submodule_search_locations
-    if folders is not None and (spec := _ask_finders(f"{name}.{_MAIN}", folders)) is None:
+    if folders is not None and (spec := _ask_finders(f"{name}.__main__", folders)) is None:
         raise JobError(
-            f"{shown}: {name} is a package without a module {_MAIN}, and cannot be run",
-            hint=f"{name} has {', '.join(_modules_in(folders)) or 'no modules'}",
+            f"{shown}: {name} is a package without a module __main__, and cannot be run",
+            hint=f"run one of its modules: -m {name}.MODULE",
         )
     if spec is None or spec.origin is None or not spec.origin.endswith(SUFFIX):
         message = f"{shown}: the module {name} has no Python source that could be run"
@@ -227,10 +225,6 @@ def _ask_finders(name: str, folders: Sequence[str] | None) -> ModuleSpec | None:
         if spec is not None:
             return spec
     return None
-
-
-def _modules_in(folders: Iterable[str]) -> list[str]:
-    return sorted({module.name for module in pkgutil.iter_modules(map(str, folders))})
 
 
 # Programs.

@@ -1,9 +1,7 @@
 """Loading a job: from a name, a job file or the user's code, and flags, to one checked value.
 
-Precedence: what the struct says by default, then the job file, then flags and --set. Flags are
-short forms of keys (--nodes 2 is --set resources.nodes=2), so a flag and a --set that give one key
-two values contradict each other: an error, for the order between them is not known. The same flag
-or key given twice is not one: the last counts, as in other commands.
+Precedence: what the struct says by default, then the job file, then --set, then flags, which are
+short forms of keys (--nodes 2 is --set resources.nodes=2). Of one given twice, the last counts.
 
 A section without keys (`train:` and nothing below) is an empty one. A section given whole in --set
 replaces the file's.
@@ -94,7 +92,7 @@ def load_job(
     `flags` maps dotted keys to flags; `overrides` are `key.path=value` with values as in YAML.
     """
     file = find_named(os.fspath(name), kind)
-    given = _merge_flags(flags or {}, [parse_override(text) for text in overrides])
+    given = {**dict(map(parse_override, overrides)), **(flags or {})}
     path = os.path.abspath(file.path)
     values: dict[str, Any] = {"name": Path(path).stem}
     if file.kind == "script":
@@ -126,7 +124,7 @@ def load_job(
 
 def load_values(values: Mapping[str, Any], *, source: str, flags: Mapping[str, Flag]) -> LoadedJob:
     """Return the job of these keys, which are in no file; messages call them `source`."""
-    return _checked(dict(values), _merge_flags(flags, []), source, JOB_TYPES)
+    return _checked(dict(values), flags, source, JOB_TYPES)
 
 
 def _with_line(error: JobError, file: JobFile) -> JobError:
@@ -175,21 +173,6 @@ def _origin(source: str, flag_names: Mapping[str, str], key: str) -> str:
     return next((flag_names[one] for one in [*above, *below] if one in flag_names), source)
 
 
-def _merge_flags(flags: Mapping[str, Flag], overrides: list[tuple[str, Flag]]) -> dict[str, Flag]:
-    merged = dict(flags)
-    for key, override in overrides:
-        flag = flags.get(key)
-        if flag is not None and flag.value != override.value:
-            raise JobError(
-                f"{flag.name} {flag.text or show(flag.value)} and {override.name} "
-                f"contradict each other",
-                hint=f"{flag.name} is short for --set {key}=...; give one of them",
-            )
-        merged[key] = override
-    # A section given whole comes before its keys, so that no flag is lost below it.
-    return dict(sorted(merged.items(), key=lambda item: item[0].count(".")))
-
-
 def _put(values: dict[str, Any], key: str, value: Any) -> None:
     """Set one key of nested sections, making those that are not there."""
     *sections, last = key.split(".")
@@ -208,6 +191,8 @@ def _checked(
 ) -> LoadedJob:
     """The values as a job of one of the types; JobError for the first mistake in them."""
     names = {key: flag.name for key, flag in given.items()}
+    # A section given whole comes before its keys, so that no flag is lost below it.
+    given = dict(sorted(given.items(), key=lambda item: item[0].count(".")))
     for key, flag in given.items():
         _put(values, key, flag.value)
     workload = values.get("workload")
@@ -271,12 +256,6 @@ def _find_code(job: ScriptJob, file: JobFile, loaded: LoadedJob) -> str:
         path = _path(given, folder)
         check_script(path, origin if file.kind == "script" and origin == file.shown else shown)
         return path
-    if job.script:
-        raise JobError(
-            f"{loaded.place_of('script')}: script is {show(job.script)}, but the workload is "
-            f"{job.workload}",
-            hint=f"leave script out: the file is found by the key {job.workload}",
-        )
     if isinstance(job, ModuleJob):
         return find_module(given, origin if file.kind == "module" else shown)
     return find_program(given, given if file.kind == "program" else shown, folder)

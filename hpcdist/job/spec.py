@@ -100,13 +100,11 @@ class Train(Section, frozen=True, kw_only=True):
     accumulate: Count = 1
     """Batches per optimizer step (gradient accumulation)."""
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
-    """Optimizer of torch.optim."""
+    """Optimizer of torch.optim; sgd has a momentum of 0.9."""
     lr: Positive = 1e-3
     """Learning rate at the start of the schedule."""
     weight_decay: PositiveOrZero = 0.0
     """Weight decay."""
-    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
-    """Momentum; only sgd reads it."""
     schedule: Literal["constant", "cosine"] = "constant"
     """constant, or cosine (to 0 over the run)."""
     warmup_steps: CountOrZero = 0
@@ -203,8 +201,8 @@ class Container(Section, frozen=True, kw_only=True):
     """Image file (.sif, .sqsh), folder with an image's files, or image of a registry, such as
     docker://pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime; none: no image; unset: as the profile
     says."""
-    runtime: Literal["auto", "apptainer", "pyxis", "charliecloud", "podman"] = "auto"
-    """Program that starts it; auto: the only one that is there."""
+    runtime: Literal["apptainer", "pyxis", "charliecloud", "podman"] | None = None
+    """Program that starts it; unset: as the profile says."""
     mounts: list[str] = []
     """Folders of the nodes that are seen inside, added to the profile's: SRC, SRC:DST or
     SRC:DST:ro, where $NAME is a variable of the job. The runs, the directory that you submit from
@@ -396,9 +394,7 @@ class Inference(Section, frozen=True, kw_only=True):
     """Strategies to compare: single (one GPU), data_parallel (nn.DataParallel over the GPUs of one
     node), process_per_gpu (each rank computes its share of the batch)."""
     repeats: Annotated[int, Meta(ge=2)] = 30
-    """Timed calls per batch size; fewer, at least 3, if max_time_s is too short."""
-    warmup: CountOrZero = 3
-    """Calls that do not count, after the first one, which is reported separately."""
+    """Timed calls per batch size, after four; fewer, at least 3, if max_time_s is too short."""
     max_time_s: Positive = 5.0
     """Approximate time to measure one batch size, in seconds."""
     precision: Literal["fp32", "bf16-mixed", "fp16-mixed"] = "fp32"
@@ -478,8 +474,7 @@ def warning_before_s(launch: Launch, limit_min: float | None) -> float:
 
 def job_to_dict(job: JobSpec) -> dict[str, Any]:
     """Return the job as plain values with every key, as spec.json contains it."""
-    value = msgspec.to_builtins(job)
-    assert isinstance(value, dict)
+    value: dict[str, Any] = msgspec.to_builtins(job)
     return value
 
 

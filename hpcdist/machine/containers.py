@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import stat
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -228,16 +227,3 @@ def pyxis_image(image: str) -> str:
     first, slash, rest = match["rest"].partition("/")
     is_host = slash and ("." in first or ":" in first or first == "localhost")
     return f"{first}#{rest}" if is_host else match["rest"]
-
-
-def has_runtime(name: str) -> bool:
-    """Return whether this machine has a runtime; pyxis is a plugin of srun's."""
-    if name != "pyxis":
-        return any(map(shutil.which, _PROGRAMS[name]))
-    try:
-        done = subprocess.run(
-            ["srun", "--help"], capture_output=True, timeout=_PROBE_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return b"--container-image" in done.stdout

@@ -49,9 +49,9 @@ def settle(
 
     Raises UserError where the new run can never start, or a run is elsewhere.
     """
-    still_open = [(*after, _still_open(*after, scheduler.name)) for after in afters]
     dependencies = []
-    for kind, name, runs, waiting in still_open:
+    for kind, name, runs in afters:
+        waiting = _still_open(kind, name, runs, scheduler.name)
         if scheduler.has_queue and waiting:
             job_ids = _job_ids(name, waiting)
             dependencies.append(Dependency(kind=_WORDS[kind], job_ids=job_ids))

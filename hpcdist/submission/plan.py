@@ -144,24 +144,19 @@ class PlannedSubmission(Struct, frozen=True, kw_only=True):
     """All runs of one submission, and how each would run; a single run has one point. Once it is
     submitted, it has its folder and its jobs."""
 
-    points: list[Point]
     plans: list[PlannedRun]
     """One per point."""
+    points: list[Point] = [Point()]
     max_parallel: int | None = None
     """So many runs of a scheduler at one time; None: as many as there is room for."""
     comparison: str | None = None
     """Name of the comparison whose variants the points are."""
-    is_sweep: bool = True
+    is_sweep: bool = False
     """The runs belong to a sweep, which has a folder of its own."""
     path: Path = Path("RUN")
     """The run's folder, or the sweep's, made or not; its name is that of the submission."""
     jobs: list[Job] = []
     """The jobs that the scheduler has accepted."""
-
-    @classmethod
-    def of_run(cls, planned: PlannedRun) -> PlannedSubmission:
-        """Return the submission of one run by itself."""
-        return cls(points=[Point(index=0, flags={})], plans=[planned], is_sweep=False)
 
     def at(self, path: Path) -> PlannedSubmission:
         """Return the plan with its folder, and its code's copy in it: all scripts are final then,
@@ -191,15 +186,10 @@ class PlannedSubmission(Struct, frozen=True, kw_only=True):
         """The scheduler of all runs."""
         return self.plans[0].scheduler
 
-    def points_here(self) -> list[int]:
-        """Return the points of a sweep that run on this machine, one after the other."""
-        return (
-            [] if self.scheduler.has_queue or not self.is_sweep else list(range(len(self.points)))
-        )
-
     @property
-    def name(self) -> str:
-        return self.comparison or self.plans[0].loaded.job.name
+    def is_run_here(self) -> bool:
+        """The runs of a sweep run on this machine, one after the other."""
+        return self.is_sweep and not self.scheduler.has_queue
 
     @property
     def notes(self) -> list[str]:
@@ -261,11 +251,11 @@ def plan_run(
         workspace=workspace
         or plan_workspace(
             loaded.job,
+            chosen,
             wanted=snapshot,
             runs=runs,
             # What starts while its user looks on needs none: there is no queue to wait in.
             by_default=allocation is None and not chosen.runs_here,
-            only_there=None if chosen.shares_files else chosen.title,
         ),
     )
 

@@ -32,8 +32,8 @@ _BETWEEN_AXES = re.compile(r"\s+(?=[\w.:-]+=)(?![^\[{]*[\]}])")
 class Point(msgspec.Struct, frozen=True, kw_only=True):
     """One point: the values that make a run of a sweep differ from the others."""
 
-    index: int
-    flags: dict[str, Flag]
+    index: int = 0
+    flags: dict[str, Flag] = {}
     """Key -> its value at this point."""
     repeat: int = 0
     """Place among the runs with these values."""
@@ -86,10 +86,11 @@ def variant_points(
     """Return the points of a comparison, where the user gave `given` for all of its variants.
 
     All variants are run once before any is run again, so that what changes on a machine in the
-    meantime is not taken for a difference between them. Raises JobError.
+    meantime is not taken for a difference between them.
     """
-    flags = {name: comparison.flags(name, given) for name in comparison.variants}
-    repeated = itertools.product(range(num_repeats), comparison.variants.items())
+    variants = comparison.keys.compare
+    flags = {name: comparison.flags(name, given) for name in variants}
+    repeated = itertools.product(range(num_repeats), variants.items())
     return [
         Point(
             index=index,
@@ -125,8 +126,7 @@ def parse_sweeps(texts: Sequence[str]) -> list[Axis]:
 
 
 def make_axes(values: Iterable[tuple[str, Sequence[Any]]], *, origin: str) -> list[Axis]:
-    """Return the axes of keys with their values; JobError for a key, or a value of a key, that is
-    given twice."""
+    """Return the axes of keys with their values; JobError for a key that is swept twice."""
     axes: list[Axis] = []
     for name, listed in values:
         key = SHORT_NAMES.get(name.replace("-", "_"), name)
@@ -135,16 +135,10 @@ def make_axes(values: Iterable[tuple[str, Sequence[Any]]], *, origin: str) -> li
         if key in dict(axes):
             hint = f"give all of its values at once: {name}=...,..."
             raise JobError(f"{origin} {name}: {key} is swept twice", hint=hint)
-        # By their texts: 1, 1.0 and True are equal in Python, but not in a job.
-        by_text = {_text(value): value for value in listed}
-        if len(by_text) < len(listed):
-            texts = [_text(value) for value in listed]
-            again = next(text for text in texts if texts.count(text) > 1)
-            hint = "give each value once; --repeat runs every point several times"
-            raise JobError(f"{origin} {name}={again} is given twice", hint=hint)
         flags = [
             Flag(name=f"{origin} {name}={text}", value=value, text=text)
-            for text, value in by_text.items()
+            for value in listed
+            for text in [_text(value)]
         ]
         axes.append((key, flags))
     return axes
@@ -154,13 +148,3 @@ def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
     return json.dumps(value, default=str, separators=(",", ":")).replace('"', "")
-
-
-def check_given_once(axes: Sequence[Axis], given: Mapping[str, str]) -> None:
-    """Raise JobError for a key that is swept and also given by a flag; `given`: key -> flag."""
-    for key in (key for key, _ in axes if key in given):
-        raise JobError(
-            f"--sweep {SHORT_OF.get(key, key)} and {given[key]} contradict each other: both give "
-            f"{key}",
-            hint="give one of them",
-        )

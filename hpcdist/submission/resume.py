@@ -7,7 +7,6 @@ see that directory (Azure), another run starts from its checkpoint.
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -171,15 +170,10 @@ def _reopened(run: Run, verdict: Verdict) -> Iterator[None]:
     try:
         run.launch_folder.rename(aside)
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
-            raise RunDirectoryError(
-                f"{run.path}: the run directory cannot be written: {error.strerror}",
-                hint="a run goes on in its directory: have it writable, or submit the job again",
-            ) from None
-        raise UserError(
-            f"run {run.id} is being resumed by another command, or was not to the end: there is "
-            f"{aside}, or no {run.launch_folder}",
-            hint="see hpcdist status; after a crash of the machine, rename the first to the second",
+        raise RunDirectoryError(
+            f"{run.launch_folder} cannot be renamed to {aside.name}: {error.strerror}",
+            hint="another command may be resuming it, see hpcdist status; after a crash of the "
+            f"machine, rename {aside} back",
         ) from None
     # What says which job has the run, and how the run ended.
     ends = (run.submission_file, run.verdict_file, claim_file(run.submitit_folder, 0))

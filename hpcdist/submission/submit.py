@@ -103,7 +103,14 @@ def submit(
             delete_folder(planned.path)
         known = cannot_write(runs, error) if isinstance(error, OSError) else error
         if isinstance(known, HpcdistError) and (accepted or (unclear and planned.is_sweep)):
-            known = _error_half_way(planned, accepted, unclear, known)
+            number, name = sum(len(job.points) for job in accepted), name_to_type(planned.path)
+            not_known = f" of {len(unclear.points)} that is not known," if unclear else ""
+            kind = SubmissionUnclearError if unclear else SchedulerError
+            known = kind(
+                f"{number} of the {len(planned.runs)} runs of sweep {planned.id} were submitted,"
+                f"{not_known} the others were not: {known.message}",
+                hint=f"hpcdist status {name} shows what runs, hpcdist cancel {name} ends them",
+            )
         raise known from None
     return replace(planned, jobs=accepted)
 
@@ -112,7 +119,8 @@ def begin(planned: PlannedSubmission, runs: Path) -> PlannedSubmission:
     """Make the folder of the run, or of the sweep, in `runs`, and copy the code into it, once for
     all runs; an error leaves nothing behind."""
     make_runs_folder(runs)
-    planned = planned.at(make_unique_folder(runs, slug(planned.name)))
+    name = planned.comparison or planned.plans[0].loaded.job.name
+    planned = planned.at(make_unique_folder(runs, slug(name)))
     try:
         if any(one.loaded.job.container.image for one in planned.plans):
             from hpcdist.base.carried import carry
@@ -149,20 +157,6 @@ def make_runs(planned: PlannedSubmission, job: Job, surroundings: RunSpec) -> No
         write_spec(run, one, replace(surroundings, sweep=place))
 
 
-def _error_half_way(
-    planned: PlannedSubmission, accepted: Sequence[Job], unclear: Job | None, error: HpcdistError
-) -> HpcdistError:
-    """Return the error that says which jobs of a sweep the scheduler has, or may have."""
-    number, name = sum(len(job.points) for job in accepted), name_to_type(planned.path)
-    not_known = f" of {len(unclear.points)} that is not known," if unclear else ""
-    kind = SubmissionUnclearError if unclear else SchedulerError
-    return kind(
-        f"{number} of the {len(planned.runs)} runs of sweep {planned.id} were submitted,"
-        f"{not_known} the others were not: {error.message}",
-        hint=f"hpcdist status {name} shows what runs, hpcdist cancel {name} ends them",
-    )
-
-
 def start_points(planned: PlannedSubmission) -> Iterator[tuple[int, Run | HpcdistError]]:
     """Start the points of a sweep for this machine, which has begun, each when the caller asks for
     it: yield its place and its run, or why it could not be started. Start no more once the sweep is
@@ -171,7 +165,7 @@ def start_points(planned: PlannedSubmission) -> Iterator[tuple[int, Run | Hpcdis
     The caller waits for a run, and ends it after an error of its own.
     """
     surroundings = surroundings_now()
-    for index in planned.points_here():
+    for index in range(len(planned.points)):
         run = planned.run(index)
         if planned.sweep is not None and planned.sweep.cancel_file.exists():
             return

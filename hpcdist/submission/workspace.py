@@ -30,7 +30,6 @@ from hpcdist.machine.containers import (
     InContainer,
     Mount,
     NoImageError,
-    has_runtime,
     is_reference,
     look_at_image,
 )
@@ -121,18 +120,17 @@ class Workspace(Struct, frozen=True, kw_only=True):
 
 def plan_workspace(
     job: JobSpec,
+    scheduler: Scheduler,
     *,
     wanted: bool | None = None,
     runs: Path | None = None,
     by_default: bool = False,
-    only_there: str | None = None,
 ) -> Workspace:
     """Decide where the job would run; the work tree is read where it is to be a snapshot.
 
     The user has `wanted` one, or none. No snapshot holds the folder of the `runs`. `by_default`
     takes a snapshot where the user did not say, the job runs code of the user's, and there is a git
-    work tree. `only_there` is the scheduler whose jobs find nothing but a snapshot:
-    UserError where one is needed, and there is none.
+    work tree. UserError where a scheduler without shared files needs one, and there is none.
     """
     submit_dir, runs = os.getcwd(), runs or runs_folder()
     if (received := find_received(Path(submit_dir))) is not None:
@@ -140,10 +138,10 @@ def plan_workspace(
         stands_for = os.environ.get(SUBMIT_DIR_VARIABLE, submit_dir)
         return Workspace(submit_dir=stands_for, snapshot=received).placed(runs / PLACEHOLDER_ID)
     runs_code_of_user = bool(own_code(job))
-    if only_there is not None and runs_code_of_user:
+    if not scheduler.shares_files and runs_code_of_user:
         if wanted is False:
             raise UserError(
-                f"--no-snapshot: jobs of {only_there} find no files but those of a snapshot",
+                f"--no-snapshot: jobs of {scheduler.title} find no files but those of a snapshot",
                 hint="leave out --no-snapshot",
             )
         wanted = True
@@ -156,15 +154,12 @@ def plan_workspace(
             raise
         note = f"no snapshot is taken, the job reads its files when it starts: {error.message}"
         return Workspace(submit_dir=submit_dir, notes=[note])
-    if (
-        only_there is not None
-        and isinstance(job, ScriptJob)
-        and job.is_given_by_path
-        and snapshot.path_in(Path(snapshot.root), job.script) is None
-    ):
+    script = job.script if isinstance(job, ScriptJob) and job.is_given_by_path else ""
+    has_script = script and snapshot.path_in(Path(snapshot.root), script) is not None
+    if script and not has_script and not scheduler.shares_files:
         raise UserError(
-            f"{job.script} is not among the files of the git work tree {snapshot.root}, and "
-            f"{only_there} has no other files than the snapshot's",
+            f"{script} is not among the files of the git work tree {snapshot.root}, and "
+            f"{scheduler.title} has no other files than the snapshot's",
             hint="have it in the git work tree, in no file that .gitignore lists",
         )
     workspace = Workspace(submit_dir=submit_dir, snapshot=snapshot, notes=snapshot.notes)
@@ -227,7 +222,13 @@ def settle_container(loaded: LoadedJob, cluster: LoadedProfile, scheduler: Sched
                 f"container.{key} holds a value that looks secret, and would stand in spec.json",
                 hint="export it in the shell that submits, or read it from a private file inside",
             )
-    runtime, image = _runtime(wanted.runtime, scheduler), str(wanted.image)
+    runtime, image = str(wanted.runtime), str(wanted.image)
+    if wanted.runtime not in scheduler.container_runtimes:
+        usable = " or ".join(scheduler.container_runtimes)
+        raise JobError(
+            f"container.runtime is {show(wanted.runtime)}, must be {usable} on {scheduler.title}",
+            hint="name it in --set container.runtime=NAME or in the cluster profile",
+        )
     if not is_reference(image, runtime):
         image = os.path.abspath(os.path.expanduser(image))
     try:
@@ -240,19 +241,6 @@ def settle_container(loaded: LoadedJob, cluster: LoadedProfile, scheduler: Sched
     for text in wanted.mounts:
         _check_mount(text, runtime)
     return loaded.with_job(container=replace(wanted, image=image, runtime=runtime))
-
-
-def _runtime(wanted: str, scheduler: Scheduler) -> str:
-    """Return the runtime that is named, or the only one that is on this machine."""
-    usable = scheduler.container_runtimes
-    found = [name for name in usable if has_runtime(name)] if wanted == "auto" else [wanted]
-    if len(found) == 1 and found[0] in usable:
-        return found[0]
-    why = f"{scheduler.title} does not start it"
-    if wanted == "auto":
-        why = f"there are {' and '.join(found)}" if found else "none is on this machine"
-    hint = f"name one of {', '.join(found or usable)}, in --set container.runtime=NAME or in the"
-    raise JobError(f"container.runtime is {wanted}, and {why}", hint=f"{hint} cluster profile")
 
 
 def _check_mount(text: str, runtime: str) -> None:
@@ -268,7 +256,7 @@ def _check_mount(text: str, runtime: str) -> None:
 
 def used_container(job: JobSpec) -> UsedContainer | None:
     """Return the image as it stands in spec.json."""
-    image, runtime = job.container.image, job.container.runtime
+    image, runtime = job.container.image, str(job.container.runtime)
     if image is None:
         return None
     try:
@@ -312,7 +300,7 @@ def in_container(job: JobSpec, *, runs: Path, cwd: str, submit_dir: str) -> InCo
             hint=f"rename the folder, or use another; {_NONE}",
         ) from None
     return InContainer(
-        runtime=wanted.runtime,
+        runtime=str(wanted.runtime),
         image=wanted.image,
         mounts=mounts,
         python=wanted.python,

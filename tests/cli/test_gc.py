@@ -41,7 +41,7 @@ def make_run(tree):
         job = load_job("train.py")
         planned = plan_run(job, scheduler="local", snapshot=True, runs=runs)
         run = Run.create(runs, name)
-        submission = PlannedSubmission.of_run(planned)
+        submission = PlannedSubmission(plans=[planned])
         if sweep is None:  # else that of a run before
             copy_code(planned.workspace.snapshot, run.path)
         (planned,) = submission.at((sweep or run).path).plans

@@ -112,10 +112,6 @@ def test_a_mistake_in_any_point_is_found_before_the_first_runs(hpcdist):
         done = hpcdist("submit", "says.py", "--local", "--sweep", sweep)
         assert (done.returncode, done.stdout) == (2, ""), sweep
         assert message in done.stderr
-    assert (
-        "contradict each other"
-        in hpcdist(*["submit", "says.py", "--local", "--sweep", "nodes=1,2", "--nodes", "2"]).stderr
-    )
     assert hpcdist("submit", "says.py", "--local", "--max-parallel", "2").returncode == 2
     assert hpcdist.runs == []
 

@@ -11,9 +11,12 @@ from hpcdist.job.load import LoadedJob, load_job
 from hpcdist.runs.run import Run, make_unique_folder
 from hpcdist.runs.snapshot import NoWorkTreeError, copy_code, plan_snapshot, read_contents
 from hpcdist.runs.spec import RunSpec, UsedSnapshot
+from hpcdist.schedulers import load_scheduler
 from hpcdist.submission.plan import PlannedSubmission, plan_run
 from hpcdist.submission.submit import write_spec
 from hpcdist.submission.workspace import plan_workspace
+
+SLURM = load_scheduler("slurm")
 
 
 def git(folder, *arguments):
@@ -196,12 +199,12 @@ def test_outside_of_git_and_without_it_none_is_taken_and_that_is_noted(
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.chdir(tmp_path)
     job = script_job(write(tmp_path / "x.py", "pass"))
-    workspace = plan_workspace(job, by_default=True)
+    workspace = plan_workspace(job, SLURM, by_default=True)
     assert workspace.snapshot is None
     assert "no snapshot is taken" in workspace.notes[0]
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NoWorkTreeError, match="git is not installed"):
-        plan_workspace(job, wanted=True)
+        plan_workspace(job, SLURM, wanted=True)
 
 
 def inodes(folder):
@@ -276,7 +279,7 @@ def test_a_work_tree_that_a_laptop_sent_is_linked_to_and_stands_for_its_project(
     (root / "data").symlink_to(tree / "project/data")
     monkeypatch.chdir(root / "sub")
     job = load_job("../train.py").job
-    workspace = plan_workspace(job, runs=runs)
+    workspace = plan_workspace(job, SLURM, runs=runs)
     assert workspace.cwd == str(runs / "RUN/code/sub")
     assert workspace.job(job).script == str(runs / "RUN/code/train.py")
     assert workspace.used.source == str(tree / "project")
@@ -308,7 +311,7 @@ def test_a_job_submitted_from_below_the_root_runs_there_and_its_spec_names_the_s
     monkeypatch.chdir(tree / "exp/one")
     planned = plan_run(loaded(tree), scheduler="local", snapshot=True, runs=runs)
     run = Run.create(runs, "x")
-    (placed,) = PlannedSubmission.of_run(planned).at(run.path).plans
+    (placed,) = PlannedSubmission(plans=[planned]).at(run.path).plans
     write_spec(run, placed)
     spec, folder = run.read_spec(), run.path / "code"
     cwd = str(folder / "exp/one")
@@ -322,14 +325,14 @@ def test_a_script_that_is_not_in_the_snapshot_stays_where_it_is(tree, runs):
     hidden = write(tree / "data/hidden.py", "pass")
     for script in (outside, hidden):
         job = load_job(script).job
-        workspace = plan_workspace(job, wanted=True, runs=runs)
+        workspace = plan_workspace(job, SLURM, wanted=True, runs=runs)
         assert workspace.job(job).script == str(script)
 
 
 def test_python_finds_modules_of_the_tree_in_the_snapshot(tree, runs, monkeypatch):
     write(tree / "src/lib/__init__.py", "")
     monkeypatch.setenv("PYTHONPATH", f"/elsewhere:{tree}/src")
-    workspace = plan_workspace(loaded(tree).job, wanted=True, runs=runs)
+    workspace = plan_workspace(loaded(tree).job, SLURM, wanted=True, runs=runs)
     assert workspace.variables["PYTHONPATH"] == f"/elsewhere:{runs}/RUN/code/src"
     monkeypatch.delenv("PYTHONPATH")
     assert "PYTHONPATH" not in workspace.placed(runs / "x").variables
@@ -339,8 +342,8 @@ def test_python_finds_modules_of_the_tree_in_the_snapshot(tree, runs, monkeypatc
 
 def test_schedulers_of_clusters_take_a_snapshot_by_default_and_this_machine_does_not(tree, runs):
     job = loaded(tree).job
-    assert plan_workspace(job, runs=runs, by_default=True).snapshot is not None
-    assert plan_workspace(job, wanted=False, runs=runs, by_default=True).snapshot is None
+    assert plan_workspace(job, SLURM, runs=runs, by_default=True).snapshot is not None
+    assert plan_workspace(job, SLURM, wanted=False, runs=runs, by_default=True).snapshot is None
     planned = plan_run(LoadedJob(job=job, source="x"), scheduler="local")
     assert planned.workspace.snapshot is None
 

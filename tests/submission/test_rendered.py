@@ -32,7 +32,7 @@ def test_render_prints_what_the_scheduler_gets(name, tmp_path, monkeypatch, writ
         (tmp_path / "bin" / command).write_text(f"#!/bin/bash\n{text.format(sent=sent)}\n")
         (tmp_path / "bin" / command).chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
-    planned = PlannedSubmission.of_run(plan_run(load_job(write_script("")), scheduler=name))
+    planned = PlannedSubmission(plans=[plan_run(load_job(write_script("")), scheduler=name)])
     ((rendered, _),) = planned_scripts(planned, tmp_path / "runs")
     (run,) = submit(planned, runs=tmp_path / "runs").runs
     assert sent.read_bytes() == re.sub(r"\bRUN\b", run.id, rendered).encode()

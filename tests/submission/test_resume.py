@@ -29,9 +29,9 @@ def test_resume_says_of_a_damaged_spec_what_status_says(tmp_path, content):
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        (errno.EROFS, "the run directory cannot be written: Read-only file system"),
-        (errno.ENOENT, "is being resumed by another command"),
-        (errno.ENOTEMPTY, "is being resumed by another command"),
+        (errno.EROFS, "cannot be renamed to launch.before: Read-only file system"),
+        (errno.ENOENT, "cannot be renamed to launch.before: "),
+        (errno.ENOTEMPTY, "cannot be renamed to launch.before: "),
     ],
 )
 def test_resume_says_why_a_run_cannot_be_reopened(tmp_path, monkeypatch, code, said):

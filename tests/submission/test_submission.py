@@ -88,7 +88,7 @@ def test_secret_arguments_reach_the_agent_and_nothing_that_is_shown(
     flags = {"args": Flag(name="--set args", value=job.args, text=f"[--password, {SECRET}]")}
     loaded = LoadedJob(job=job, source="x.py")
     planned = plan_run(loaded, scheduler="local")
-    submitted = PlannedSubmission(points=[Point(index=0, flags=flags)], plans=[planned])
+    submitted = PlannedSubmission(points=[Point(flags=flags)], plans=[planned], is_sweep=True)
     begun = submission.begin(submitted, tmp_path)
     submission.make_runs(begun, *lay_out(begun), submission.surroundings_now())
     (run,) = begun.runs

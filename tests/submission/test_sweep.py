@@ -9,7 +9,6 @@ from hpcdist.runs.run import Run, Sweep, find_runs
 from hpcdist.runs.verdict import Verdict
 from hpcdist.submission.dependencies import find_after
 from hpcdist.submission.points import (
-    check_given_once,
     make_axes,
     make_points,
     parse_sweeps,
@@ -77,7 +76,6 @@ def test_commas_and_spaces_within_brackets_and_quotes_do_not_split(text, expecte
         ("nodes=", "'nodes=' must be key=value,value"),
         ("nodes=1,,2", "'nodes=1,,2' must be key=value,value"),
         ("args=[a,b", "'args=[a,b' must be key=value,value"),
-        ("nodes=1,2,1", "--sweep nodes=1 is given twice"),
         ("nodes=1 resources.nodes=2", "resources.nodes is swept twice"),
         ("a:b=1:2", "'a:b=1:2' must be key=value,value"),
     ],
@@ -88,12 +86,6 @@ def test_a_mistake_names_the_option_and_what_is_wrong(text, message):
     assert message in caught.value.message
     assert caught.value.message.startswith("--sweep")
     assert caught.value.hint
-
-
-def test_a_key_that_a_flag_gives_too_is_refused():
-    with pytest.raises(JobError, match=r"--sweep nodes and --set resources\.nodes=3"):
-        check_given_once(axes("nodes=1,2"), {"resources.nodes": "--set resources.nodes=3"})
-    check_given_once(axes("nodes=1,2"), {"resources.gpus": "--gpus"})
 
 
 def test_more_points_than_anyone_wants_are_refused_before_they_are_made():
@@ -110,8 +102,6 @@ def test_values_from_python_are_axes_too():
         {"resources.nodes": 2, "train.lr": 0.1},
     ]
     assert points[0].label == "nodes=1 train.lr=0.1"
-    with pytest.raises(JobError, match="over nodes=1 is given twice"):
-        make_axes([("nodes", [1, 1])], origin="over")
     with pytest.raises(JobError, match="over nodes is empty"):
         make_axes([("nodes", [])], origin="over")
 

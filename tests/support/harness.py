@@ -287,7 +287,7 @@ def run_user_command(zygote, words, *, timeout, cwd=None, **options):
 
 def submit_run(loaded, runs, **options):
     """Submit a loaded job to this machine as the command does; the run."""
-    planned = PlannedSubmission.of_run(plan_run(loaded, scheduler="local", runs=runs, **options))
+    planned = PlannedSubmission(plans=[plan_run(loaded, scheduler="local", runs=runs, **options)])
     return submit_planned(planned, runs=runs).runs[0]
 
 

@@ -16,6 +16,7 @@ from hpcdist.job.spec import Inference, InferenceJob
 from hpcdist.rank.context import RankContext
 from hpcdist.training.strategies import PRECISIONS, Autocasting
 
+_NUM_WARMUPS = 3
 _MOST_READ = 1024
 """Images that are read from a data set; larger batches repeat them."""
 
@@ -109,7 +110,7 @@ def time_calls(
     if estimate_s == float("inf"):
         torch.cuda.empty_cache()  # not above: the exception held what the call had made
         return None
-    for _ in range(min(setting.warmup, int(setting.max_time_s / estimate_s))):
+    for _ in range(min(_NUM_WARMUPS, int(setting.max_time_s / estimate_s))):
         estimate_s = largest(call())
     times_s: list[float] = []
     for _ in range(num_affordable(setting.repeats, each_s=estimate_s, time_s=setting.max_time_s)):

@@ -22,7 +22,6 @@ def test_batches_are_timed_under_every_strategy_and_summed_up(submit_job):
         "inference",
         "inference.batch_sizes=[1,2,600]",
         "inference.repeats=4",
-        "inference.warmup=1",
         "inference.precision=bf16-mixed",
         gpus=2,
     )

@@ -50,7 +50,7 @@ def run(flux, tmp_path, monkeypatch):
     (tmp_path / "work.py").write_text(WORK)
     loaded = load_job("work.py", overrides=["resources.nodes=2", "launch.device=cpu"])
     planned = plan_run(loaded, scheduler="flux")
-    return submit(PlannedSubmission.of_run(planned), runs=tmp_path / "runs").runs[0]
+    return submit(PlannedSubmission(plans=[planned]), runs=tmp_path / "runs").runs[0]
 
 
 def test_a_run_is_submitted_and_ends_as_flux_and_its_agents_say(flux, run, tmp_path):
