@@ -24,6 +24,7 @@ from hpcdist.base.version import __version__
 
 VERBS = {
     "submit": "Submit a job: to Slurm, LSF, PBS or Azure, or on this machine.",
+    "plan": "Say when a job would start, how long it takes, and whether it fits.",
     "init": "Make a first script.",
     "jobs": "List the jobs that can be submitted.",
     "runs": "List the runs that were submitted.",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_INTERRUPTED, SchedulerError
 from hpcdist.base.text import number_of
@@ -59,6 +61,8 @@ def submit(*, options: JobOptions, wait: bool, detach: bool, here: bool, as_json
     Ctrl-C ends a run that was started with --local or --here; with --detach it goes on by itself.
     A run on a cluster continues; `hpcdist cancel` ends it.
     """
+    from hpcdist.planning.foresight import Foresight
+    from hpcdist.planning.when import start_sentence
     from hpcdist.submission.submit import Submission
     from hpcdist.submission.submit import submit as hand_over
 
@@ -71,6 +75,9 @@ def submit(*, options: JobOptions, wait: bool, detach: bool, here: bool, as_json
     owned = here or (options.local and not detach)
     with interrupts.handled():
         planned = _plan_here(options) if here else plan(options)
+        foresight = None
+        if not (here or planned.is_sweep or options.after):  # else the answer would mislead
+            foresight = Foresight(planned.plans[0])
         dependencies = settle_afters(options, planned)
         if options.after:
             planned = planned.now()  # this machine may look otherwise after the waiting
@@ -79,8 +86,14 @@ def submit(*, options: JobOptions, wait: bool, detach: bool, here: bool, as_json
         if planned.points_here():  # they wait here
             submission = Submission(planned, options.runs)
         else:
+            if foresight is not None:
+                foreseen = foresight.values(options.runs)
+                one = replace(planned.plans[0], foreseen=foreseen)
+                planned = replace(planned, plans=[one])
             submission = hand_over(planned, runs=options.runs, dependencies=dependencies)
             note(*submission.messages)
+            if foresight is not None and planned.scheduler.has_queue:
+                note(*filter(None, [start_sentence(foresight.start, time.time())]))
         if planned.is_sweep:
             return _see_sweep(submission, interrupts, wait=wait, as_json=as_json)
         (run,) = submission.runs

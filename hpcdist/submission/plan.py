@@ -25,6 +25,7 @@ from hpcdist.job.load import LoadedJob, locate
 from hpcdist.job.spec import JobSpec, ScriptJob, TrainingJob, job_to_dict
 from hpcdist.machine.containers import InContainer
 from hpcdist.runs.run import Run, Sweep
+from hpcdist.runs.spec import Planned
 from hpcdist.schedulers import detect_scheduler, load_scheduler
 from hpcdist.schedulers.base import Allocation, Dependency, Directive, Plan, Scheduler, Target
 from hpcdist.submission.container import in_container, settle_container
@@ -41,6 +42,8 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
     cluster: LoadedProfile
     plan: Plan
     workspace: Workspace
+    foreseen: Planned | None = None
+    """What its plan says, for spec.json."""
     call: bytes | None = None
     """The function that is submitted, with its arguments, pickled; None: the job is no function."""
 

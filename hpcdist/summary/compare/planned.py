@@ -1,0 +1,42 @@
+"""What was foreseen of runs, against what was measured: as ratios, 1 where the plan was right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcdist.base.statistics import mean
+from hpcdist.base.text import number_of
+from hpcdist.summary.values import RunFigures
+
+_LEAST_WAIT_S = 60.0
+"""A ratio of moments means nothing."""
+
+
+def peak_bytes(run: RunFigures) -> int | None:
+    """Return the memory that plans are about: on GPUs what was allocated there."""
+    return run.peak_cuda_bytes if run.ran_with.device == "cuda" else run.peak_rss_bytes
+
+
+def ratios(run: RunFigures) -> dict[str, float]:
+    """Return measured by planned, of what is known: wait, duration (of a run that is done) and
+    memory."""
+    if (plan := run.planned) is None:
+        return {}
+    waited_s = run.accounting.queue_wait_s if run.accounting else None
+    held_s = run.cost.held_s if run.cost and run.state == "done" else None
+    is_long = (plan.wait_s or 0.0) >= _LEAST_WAIT_S
+    pairs = {
+        "wait": (waited_s if is_long else None, plan.wait_s),
+        "duration": (held_s, plan.duration_s),
+        "memory": (peak_bytes(run), plan.memory_bytes),
+    }
+    return {name: a / b for name, (a, b) in pairs.items() if a is not None and b}
+
+
+def sentence(runs: Sequence[RunFigures]) -> str | None:
+    """Return the mean ratios over all runs; None where nothing was planned."""
+    found = [own for run in runs if (own := ratios(run))]
+    names = [name for name in ("wait", "duration", "memory") if any(name in own for own in found)]
+    parts = [f"{name} {mean(own[name] for own in found if name in own):.2f} x" for name in names]
+    number = number_of(len(found), "run")
+    return f"measured / planned of {number}: {', '.join(parts)}" if parts else None
