@@ -50,7 +50,8 @@ class Foresight:
     def __init__(self, planned: PlannedRun) -> None:
         self.start, self.asked_s = Start(), time.time()
         self._planned = planned
-        threading.Thread(target=self._ask, daemon=True).start()
+        if planned.scheduler.has_queue:
+            threading.Thread(target=self._ask, daemon=True).start()
 
     def _ask(self) -> None:
         with suppress(HpcdistError, OSError):

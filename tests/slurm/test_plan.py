@@ -45,14 +45,14 @@ def test_a_plan_names_smaller_requests_that_start_sooner_and_what_never_would(us
     # Two of four nodes are held for half an hour: four are free then, at the latest.
     user.cluster.run("sbatch", "--nodes=2", "--time=30", "--exclusive", "--wrap=sleep 900")
     wait = ("squeue", "--noheader", "--states=RUNNING", "--format=%N")
-    assert user.cluster.wait_for(lambda: user.cluster.run(*wait).stdout.strip(), 30)
+    assert user.cluster.wait_for(lambda: bool(user.cluster.run(*wait).stdout.strip()), 30)
     busy = plan(user, *JOB, "--time", "0:40:00")
     assert busy["planned"]["wait_s"] == pytest.approx(1800, abs=120)
     sooner = {name: at_s - busy["asked_s"] for name, at_s in busy["start"]["sooner"].items()}
     assert sooner == {"--nodes 2": pytest.approx(0, abs=60)}
     said = plan(user, *JOB, "--time", "0:40:00", text=True)
     assert re.search(
-        r"^start +\d\d:\d\d, in (29|30|31) min, at the latest as things stand$", said, re.M
+        r"^start +\d\d:\d\d, in (29|30|31) min, at the latest as things stand$", said, re.MULTILINE
     )
     assert re.search(r"^ +--nodes 2 +at once$", said, re.MULTILINE)
     # The other partition has two nodes, and takes an hour.
