@@ -184,36 +184,7 @@ clusters:
       OMP_NUM_THREADS: "4"
 ```
 
-LSF, with GPUs requested by `-gpu` and memory per slot (`hpcdist cluster copy dtu` shows more):
-
-```yaml
-clusters:
-  gpu:
-    scheduler: lsf
-    partition: gpuv100      # the queue
-    cpus_per_gpu: 4
-    time_limit_min: 1440
-    constraint: gpu32gb     # select[gpu32gb]
-    directives:
-      - -R "rusage[mem=5GB]"
-```
-
-Azure Machine Learning (`hpcdist cluster copy azure` shows more):
-
-```yaml
-clusters:
-  azure-gpu:
-    scheduler: azure
-    azure:
-      subscription: 00000000-1111-2222-3333-444444444444
-      resource_group: ml-course
-      workspace: ml-course
-      compute: gpu-cluster
-      environment: AzureML-acpt-pytorch-2.8-cuda12.6@latest
-    price_per_hour: 3.06
-```
-
-Another LSF site, whose queue assigns the GPUs, with memory per host and ssh instead of blaunch:
+An LSF site whose queue assigns the GPUs, with memory per host and ssh instead of blaunch:
 
 ```yaml
 clusters:

@@ -9,6 +9,7 @@ import contextlib
 import sys
 from pathlib import Path
 
+from hpcdist.runs import nodes
 from hpcdist.runs.run import Run
 from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.tasks import AgentTask, end_unless_adopted, own_place, read_task
@@ -29,7 +30,7 @@ def main(*, is_local: bool = False) -> None:
     own_id = load_scheduler(task.scheduler).own_job_id()
     if own_id is not None:
         end_unless_adopted(folder, own_place(), own_id)
-    run, node_rank, code = _be_agent(task)
+    run, node_rank, code = be_agent(task)
     with contextlib.suppress(OSError):
         (folder / f"{node_rank}.ended").touch()
     # Other nodes exit with 0: after an error the scheduler could kill those that still work.
@@ -40,12 +41,12 @@ def main(*, is_local: bool = False) -> None:
 
 def main_of_node(run_path: str, scheduler: str) -> None:
     """Be the agent of a run whose directory is this node's alone, and exit with the run's code."""
-    run, node_rank, code = _be_agent(AgentTask(run_path=run_path, scheduler=scheduler))
+    run, node_rank, code = be_agent(AgentTask(run_path=run_path, scheduler=scheduler))
     # Another node has a verdict where it could not take part; else that is node 0's.
     sys.exit(code if node_rank == 0 or run.verdict_file.exists() else 0)
 
 
-def _be_agent(task: AgentTask) -> tuple[Run, int, int]:
+def be_agent(task: AgentTask) -> tuple[Run, int, int]:
     """Return the run, the node's rank, and the run's exit code as far as this node knows it."""
     from hpcdist.agent.agent import run_agent
 
@@ -63,4 +64,7 @@ def keep_figures(run: Run) -> None:
         if _LEAST_BYTES <= num_bytes <= _MOST_BYTES:
             from hpcdist.summary import measuring  # 0.1 s, which small runs need not pay
 
-            measuring.measure(run, keeps=True)
+            measured = measuring.measure(run, keeps=True).run
+            slow = measured and measured.figures and measured.figures.straggler
+            if slow and load_scheduler(str(run.spec.scheduler)).leaves_out_nodes:
+                nodes.note("slow", slow.host, run.id)

@@ -48,6 +48,7 @@ def no_files_of_the_user(monkeypatch, tmp_path_factory):
     folder = tmp_path_factory.getbasetemp()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "no-configuration"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
     monkeypatch.setenv("HPCDIST_CACHE", str(folder / "cache"))
     monkeypatch.delenv("HPCDIST_CLUSTER", raising=False)
 

@@ -16,7 +16,7 @@ import msgspec
 
 from hpcdist.agent.launcher_end import after_srun
 from hpcdist.agent.member import UNFIT, Member
-from hpcdist.agent.node import OwnNode
+from hpcdist.agent.node import LostGpuError, OwnNode
 from hpcdist.agent.outcome import failure, lives
 from hpcdist.base.errors import EXIT_FAILED, SchedulerError
 from hpcdist.base.files import close_umask
@@ -24,6 +24,7 @@ from hpcdist.base.ownership import NotOwnError, check_own_folder, is_own
 from hpcdist.machine.process import adopt_orphans, kill_descendants
 from hpcdist.notify import tell_end
 from hpcdist.rank.exit import full_disk
+from hpcdist.runs import nodes
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Kind, Verdict
 from hpcdist.schedulers import load_requeuer, load_scheduler
@@ -100,6 +101,8 @@ def _take_part(node: OwnNode, attempts: lives.Attempts) -> Verdict | None:
             verdict = member.take_part()
     except UNFIT as error:
         verdict = failed("launch", f"{node.name}: {error}")
+        if isinstance(error, LostGpuError):
+            nodes.note("gpu", place.host, run.id)
     except Exception as error:  # noqa: BLE001 - a run must not end without a verdict
         why = full_disk(error, [run.path]) or repr(error)
         verdict = failed("agent_lost", f"the agent of {node.name} failed: {why}")
@@ -136,6 +139,8 @@ def _conclude(
             said = srun_errors(notes.srun_log, notes.srun_begin)
             verdict = after_srun(verdict, said, step_hosts())
         verdict = lives.conclude(attempts, verdict)
+        if attempts.requeuer is not None and attempts.requeuer.leaves_out_nodes:
+            nodes.note_verdict(attempts.run.id, verdict)
     if node.place.node_rank == 0:
         tell_end(attempts.run, node.job.name, node.notify)
     return verdict

@@ -37,6 +37,10 @@ class CannotLaunchError(Exception):
     and does not name the node whose agent raises it."""
 
 
+class LostGpuError(CannotLaunchError):
+    """A node shows fewer GPUs than its scheduler has given to the job."""
+
+
 @dataclass(frozen=True)
 class OwnNode:
     """The node of an agent: its place, what the plan has for it, and what is found there."""
@@ -110,7 +114,9 @@ class OwnNode:
             gpus = visible_uuids()
             if len(gpus) < ranks and (gpus or device == "cuda"):
                 shown, why = os.environ.get("CUDA_VISIBLE_DEVICES"), why_not_used()
-                raise CannotLaunchError(
+                is_lost = len((shown or "").split(",")) >= ranks and shown
+                kind = LostGpuError if is_lost else CannotLaunchError
+                raise kind(
                     f"{len(gpus)} GPUs for {ranks} ranks (CUDA_VISIBLE_DEVICES is {shown}, "
                     f"{why or 'NVML is asked'})"
                 )

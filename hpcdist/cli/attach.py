@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,7 +14,10 @@ from hpcdist.base.errors import UserError
 from hpcdist.cli.options import run_argument, runs_option
 from hpcdist.cli.printing import say
 from hpcdist.runs.remote import host_of_run
-from hpcdist.runs.run import check_own, find_run
+from hpcdist.runs.run import Run, check_own, find_run
+
+if TYPE_CHECKING:
+    from hpcdist.monitor.living import RankStart
 
 
 @click.command()
@@ -30,10 +35,6 @@ def attach(*, run_name: str, command: tuple[str, ...], rank: int, runs: Path) ->
     HPCDIST_RANK_PID. With -- COMMAND that is started in place of a shell, and its exit code is that
     of this command.
     """
-    from hpcdist.agent.beside import command_of
-    from hpcdist.monitor.living import check_living, find_rank
-    from hpcdist.schedulers import load_scheduler
-
     run = find_run(runs, run_name)
     if (host := host_of_run(run)) is not None:
         raise UserError(
@@ -41,9 +42,24 @@ def attach(*, run_name: str, command: tuple[str, ...], rank: int, runs: Path) ->
             hint=f"log in with ssh {host}, and run hpcdist attach there",
         )
     check_own(run.path, "attach")
+    argv, start = beside(run, rank, command)
+    log = run.log_file(rank, max(0, run.newest_attempt()))
+    say(f"rank {rank} is process {start.pid} on {start.host}, its log {log}")
+    try:
+        code = subprocess.call(argv)
+    except OSError as error:
+        raise UserError(f"{argv[0]} cannot be run: {error.strerror}") from None
+    return code if code >= 0 else 128 - code
+
+
+def beside(run: Run, rank: int, command: Sequence[str]) -> tuple[list[str], RankStart]:
+    """Return what starts a command, or a shell where that is empty, beside a rank, and the rank."""
+    from hpcdist.agent.beside import command_of
+    from hpcdist.monitor.living import check_living, find_rank
+    from hpcdist.schedulers import load_scheduler
+
     check_living(run, [rank])
-    attempt = max(0, run.newest_attempt())
-    start = find_rank(run, rank, attempt)
+    start = find_rank(run, rank, max(0, run.newest_attempt()))
     folder = run.path.resolve()
     variables = {
         "RANK": rank,
@@ -57,11 +73,4 @@ def attach(*, run_name: str, command: tuple[str, ...], rank: int, runs: Path) ->
     inner = command_of(folder, start.pid, variables, command)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     scheduler = load_scheduler(run.read_scheduler() or "")
-    argv = scheduler.enter(run, start.host, inner, is_terminal=is_terminal)
-    log = run.log_file(rank, attempt)
-    say(f"rank {rank} is process {start.pid} on {start.host}, its log {log}")
-    try:
-        code = subprocess.call(argv)
-    except OSError as error:
-        raise UserError(f"{argv[0]} cannot be run: {error.strerror}") from None
-    return code if code >= 0 else 128 - code
+    return scheduler.enter(run, start.host, inner, is_terminal=is_terminal), start

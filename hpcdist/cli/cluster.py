@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,6 +112,60 @@ def copy(*, name: str | None, write: bool) -> None:
         first_lines = {name: text.splitlines()[0] for name, text in shipped_files().items()}
         rows = [(name, line.removeprefix("#").strip()) for name, line in first_lines.items()]
         print_columns(("NAME", "FOR"), rows)
+
+
+@cluster.command
+@click.option("--forget", "forgotten", metavar="HOST", multiple=True, help="Take it again.")
+@click.option(
+    "--pin", "pinned", metavar="HOST", multiple=True, help="Leave it out until forgotten."
+)
+@json_option
+def nodes(*, forgotten: Sequence[str], pinned: Sequence[str], as_json: bool) -> None:
+    """List the nodes on which runs failed, and whether the next submission leaves them out.
+
+    A node is left out (Slurm, LSF) that was lost or could start nothing in two runs within seven
+    days; at most 5 % of a partition, one at least. Exceptions of the program do not count.
+    """
+    import time
+
+    import msgspec
+
+    from hpcdist.cluster.load import load_profile
+    from hpcdist.runs import nodes as ledger
+
+    for kind, hosts in (("forget", forgotten), ("pin", pinned)):
+        for host in hosts:
+            event = {"time_s": time.time(), "host": host, "kind": kind}
+            try:
+                ledger.write(msgspec.convert(event, ledger.NodeEvent))
+            except msgspec.ValidationError:
+                raise UserError(f"--{kind} {host}: that is no name of a node") from None
+            except OSError as error:
+                raise UserError(f"{ledger.ledger_file()}: {error.strerror}") from None
+    paths = [ledger.ledger_file()]
+    if others := load_profile(None).profile.nodes_ledger:
+        paths.append(Path(os.path.expanduser(others)))
+    try:
+        events = ledger.read(paths)
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}", hint="see nodes_ledger") from None
+    counted = ledger.suspects(events, time.time())
+    if as_json:
+        print_json({"left_out": counted, "events": events})
+        return
+    rows = [
+        (
+            event.host,
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(event.time_s)),
+            "left out" if event.host in counted else "-",
+            event.words,
+        )
+        for event in events
+    ]
+    if rows:
+        print_columns(("NODE", "TIME", "NEXT TIME", "WHAT"), rows)
+    else:
+        say("nothing went wrong on any node")
 
 
 def _give(text: str, *, is_written: bool) -> None:

@@ -173,7 +173,7 @@ def _run_job(ctx: click.Context, host: Host) -> int:
         args[args.index(job)] = os.path.relpath(os.path.realpath(job), tree.cwd)
     where = _where(host, ctx)
     verb = Verb(where=where, argv=[*_verb(ctx).split(), *args], tree=tree, profiles=profiles)
-    if _verb(ctx) != "submit":
+    if _verb(ctx) not in ("submit", "dev"):
         return verb.run()
 
     def record(connection: Connection, out: str) -> None:

@@ -25,6 +25,7 @@ from hpcdist.base.version import __version__
 VERBS = {
     "submit": "Submit a job: to Slurm, LSF, PBS or Azure, or on this machine.",
     "plan": "Say when a job would start, how long it takes, and whether it fits.",
+    "dev": "Hold nodes, in which one run after the other starts at once.",
     "init": "Make a first script.",
     "jobs": "List the jobs that can be submitted.",
     "runs": "List the runs that were submitted.",
@@ -34,6 +35,7 @@ VERBS = {
     "stacks": "Show where the ranks of a living run are, and who waits for whom.",
     "profile": "Show what takes the time in the next steps of a living run.",
     "attach": "Open a shell beside a rank of a running run.",
+    "forward": "Have a port of a rank's node, such as TensorBoard's, on this machine.",
     "cancel": "End runs.",
     "resume": "Continue a run that ended too soon, from its checkpoint.",
     "summary": "Compare runs: throughput, speed-up, where the time went.",

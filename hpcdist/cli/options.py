@@ -239,15 +239,15 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
         chosen, loaded = choose_cluster(scheduler, self.cluster, flags)
         return chosen, with_channels(loaded, self.notify)
 
-    def cluster_here(self) -> LoadedProfile:
-        """Return the profile for one run in this shell's allocation; UsageError for an option that
-        the allocation has decided already, or that is for several runs."""
+    def cluster_here(self, option: str) -> LoadedProfile:
+        """Return the profile for one run in the allocation of --here or --in; UsageError for an
+        option that the allocation has decided already, or that is for several runs."""
         from hpcdist.cluster.load import load_profile, with_channels
 
         names = ("local", *_PROFILE_FLAGS, "repeat", "max_parallel", "after")
         given = [name.replace("_", "-") for name in names if getattr(self, name)]
         if given := ["sweep"] * self.is_sweep + given:
-            raise click.UsageError(f"--here and --{given[0]} contradict each other")
+            raise click.UsageError(f"{option} and --{given[0]} contradict each other")
         return with_channels(load_profile(self.cluster), self.notify)
 
 
@@ -336,6 +336,8 @@ _OPTIONS: dict[str, tuple[_Decorator, ...]] = {
 JOB_OPTIONS = tuple(chain.from_iterable(_OPTIONS.values()))
 PLACE_OPTIONS = (_OPTIONS["What to run"][0], *_OPTIONS["Size"][:3], *_OPTIONS["Where"])
 """Options of a verb that submits a job once: a key of it, its size and its place."""
+DEV_OPTIONS = (*PLACE_OPTIONS, _OPTIONS["Begin and end"][3])
+"""Options of a verb that holds nodes: their number and place, and who is told of the end."""
 RESUME_OPTIONS = (PLACE_OPTIONS[0], _OPTIONS["Size"][2], _OPTIONS["Where"][2])
 """--set, --time and --partition."""
 ONE_RUN_OPTIONS = tuple(

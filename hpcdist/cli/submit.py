@@ -18,7 +18,8 @@ from hpcdist.cli.follow import Interrupts, follow_run
 from hpcdist.cli.host import JobCommand
 from hpcdist.cli.options import JOB_OPTIONS, JobOptions, how_to_follow, job_options, json_option
 from hpcdist.cli.printing import note, print_json, say
-from hpcdist.runs.run import Run, name_to_type
+from hpcdist.cluster.schedulers import DEV
+from hpcdist.runs.run import Run, check_own, find_run, name_to_type
 from hpcdist.submission.once import submitted_before
 
 if TYPE_CHECKING:
@@ -35,8 +36,22 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Run in the allocation of this shell (salloc, qsub -I), and follow it.",
 )
+@click.option(
+    "--in",
+    "within",
+    metavar="DEV",
+    help="Run in the nodes that `hpcdist dev` holds, and follow it.",
+)
 @json_option
-def submit(*, options: JobOptions, wait: bool, detach: bool, here: bool, as_json: bool) -> int:
+def submit(
+    *,
+    options: JobOptions,
+    wait: bool,
+    detach: bool,
+    here: bool,
+    within: str | None,
+    as_json: bool,
+) -> int:
     """Submit a job: a name from `hpcdist jobs`, a job file (.yaml), or a Python script; with
     -m, a module; with --no-python, any program.
 
@@ -45,6 +60,7 @@ def submit(*, options: JobOptions, wait: bool, detach: bool, here: bool, as_json
     hpcdist submit ddp --gpus 2 --wait             ... and follows it to its end
     hpcdist submit ddp --nodes 2 --gpus 2 --local  here, 2 simulated nodes
     hpcdist submit ddp --here                      in the allocation of this shell
+    hpcdist submit ddp --in dev                    in what hpcdist dev holds
     hpcdist submit ddp --set train.lr=0.01         any key of the job, changed
     hpcdist submit ddp --sweep "nodes=1,2 train.lr=0.1,0.01" --repeat 3
         12 runs
@@ -58,7 +74,7 @@ def submit(*, options: JobOptions, wait: bool, detach: bool, here: bool, as_json
     On a cluster, a script runs from a copy of the git work tree, including changes that are not
     committed, so what you edit after submitting does not change queued jobs.
 
-    Ctrl-C ends a run that was started with --local or --here; with --detach it goes on by itself.
+    Ctrl-C ends a run that was started with --local, --here or --in; with --detach it goes on.
     A run on a cluster continues; `hpcdist cancel` ends it.
     """
     from hpcdist.planning.foresight import Foresight
@@ -72,11 +88,12 @@ def submit(*, options: JobOptions, wait: bool, detach: bool, here: bool, as_json
             interrupts.defer()
             return _report_earlier(earlier, interrupts, wait=wait, as_json=as_json)
     _check_options(options, wait=wait, detach=detach, here=here)
-    owned = here or (options.local and not detach)
+    owned = here or ((options.local or within is not None) and not detach)
     with interrupts.handled():
-        planned = _plan_here(options) if here else plan(options)
+        is_held = here or within is not None
+        planned = _plan_in(options, within) if is_held else plan(options)
         foresight = None
-        if not (here or planned.is_sweep or options.after):  # else the answer would mislead
+        if not (is_held or planned.is_sweep or options.after):  # else the answer would mislead
             foresight = Foresight(planned.plans[0])
         dependencies = settle_afters(options, planned)
         if options.after:
@@ -136,15 +153,22 @@ def plan(options: JobOptions) -> PlannedSubmission:
     return planned
 
 
-def _plan_here(options: JobOptions) -> PlannedSubmission:
-    """Plan a run in the allocation of this shell."""
-    from hpcdist.schedulers import find_allocation
+def _plan_in(options: JobOptions, within: str | None) -> PlannedSubmission:
+    """Plan a run in the allocation of the dev run `within`; None: in that of this shell."""
+    from hpcdist.schedulers import find_allocation, load_scheduler
     from hpcdist.submission.plan import PlannedSubmission, plan_run
 
-    cluster = options.cluster_here()
-    scheduler, allocation = find_allocation(os.environ)
+    option = "--here" if within is None else "--in"
+    cluster = options.cluster_here(option)
+    if within is None:
+        scheduler, allocation = find_allocation(os.environ)
+    else:
+        dev = find_run(options.runs, within)
+        check_own(dev.path, "submit --in")
+        scheduler = load_scheduler(DEV)
+        allocation = scheduler.allocation(str(dev.path), os.environ)
     if options.scheduler not in {None, "auto", scheduler.name}:
-        raise click.UsageError(f"--here is in a job of {scheduler.title}")
+        raise click.UsageError(f"{option} is in a job of {scheduler.title}")
     run = plan_run(
         options.load(defaults={"resources.nodes": allocation.num_nodes}),
         scheduler=scheduler.name,

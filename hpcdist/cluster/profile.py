@@ -35,6 +35,7 @@ _HOST = _like(
     rf"[A-Za-z0-9_][A-Za-z0-9_.@%+-]*(?::(?=.*\S){_SIGN}+)?",
     "HOST or HOST:FOLDER, as ssh takes it: me@login.site.org",
 )
+_HOST_NAME = _like(r"[A-Za-z0-9][A-Za-z0-9._-]*", "the name of a node")
 _GPUS = _like(r'(?:[^{}"\\\r\n]|\{gpus\})+', "one line without quotes, with {gpus} for the number")
 _LAUNCHER = _like(
     r"(?=.*\{host\})(?=.*\{command\})(?:[^{}\r\n]|\{host\}|\{command\})+",
@@ -142,6 +143,11 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     """The workspace of Azure Machine Learning, and what a job gets there."""
     container: Container = Container()
     """The image of every job that names none: keys as in the section container of a job."""
+    exclude: list[Annotated[str, _HOST_NAME]] = []  # noqa: RUF012 - msgspec gives every struct its own
+    """Nodes that jobs are not to run on (Slurm, LSF), besides those on which runs of yours failed
+    again and again (`hpcdist cluster nodes`)."""
+    nodes_ledger: Annotated[str, _LINE] | None = None
+    """File of such nodes that a group has in common, read beside your own."""
     python: Annotated[str, _LINE] | None = None
     """Interpreter that runs the job, such as .venv/bin/python; unset: the one that submits."""
     host: Annotated[str, _HOST] | None = None

@@ -136,13 +136,9 @@ class Connection:
         """
         streams = (sys.stdin, sys.stdout, sys.stderr)
         is_terminal = not is_captured and all(stream.isatty() for stream in streams)
-        packed = base64.b64encode(gzip.compress(script.encode(errors="surrogateescape")))
-        start = _START.replace("SCRIPT", packed.decode())
-        argv = self._words(terminal="-tt" if is_terminal else "-T")
-        argv += ["--", self.host.name, f"exec bash -c '{_LOGIN}' '{start}'"]
         sys.stdout.flush()
         with subprocess.Popen(
-            argv,
+            self.command(script, terminal="-tt" if is_terminal else "-T"),
             stdin=None if is_terminal else subprocess.DEVNULL,
             stdout=subprocess.PIPE if is_captured else None,
         ) as process:
@@ -161,6 +157,13 @@ class Connection:
                 hint="install it there, where your login shell finds it: docs/laptop.md says how",
             )
         return process.returncode, out
+
+    def command(self, script: str, *, terminal: str = "-T") -> list[str]:
+        """Return the command that runs a script of bash at the host, in a login shell."""
+        packed = base64.b64encode(gzip.compress(script.encode(errors="surrogateescape")))
+        start = _START.replace("SCRIPT", packed.decode())
+        argv = self._words(terminal=terminal)
+        return [*argv, "--", self.host.name, f"exec bash -c '{_LOGIN}' '{start}'"]
 
     def copy(self, words: list[str], *, given: bytes = b"") -> None:
         """Copy by rsync over the connection, with `given` on stdin; UserError where it cannot."""

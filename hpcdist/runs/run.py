@@ -309,13 +309,15 @@ def is_run(path: str | Path, spec: RunSpec | None = None) -> bool:
 
 
 def find_run(runs: Path, name: str) -> Run:
-    """Return the run that a run id, an unambiguous prefix of one, a path, or `last` names."""
+    """Return the run that a run id, an unambiguous prefix of one, a path, `last`, or `dev` for the
+    last dev run names."""
     path = Path(name) if "/" in name else runs / name
     if name not in {"", ".", "..", "last"} and is_run(path):
         return Run(path.absolute())  # its whole id: of thousands of runs none other is read
     existing = all_runs(runs)
-    if name == "last":
-        own = (run for run in reversed(existing) if is_own(run.path))  # others may put theirs there
+    if name in ("last", "dev"):
+        named = existing if name == "last" else [r for r in existing if r.id.startswith("dev-")]
+        own = (run for run in reversed(named) if is_own(run.path))  # others may put theirs there
         matches = list(itertools.islice(own, 1))
     else:
         matches = [run for run in existing if name and run.id.startswith(name)]

@@ -276,6 +276,8 @@ class Scheduler(ABC):
     """Advice where the command that starts others on the hosts of a job cannot be run."""
     container_runtimes: ClassVar[Sequence[str]] = ()
     """Programs that can start its ranks in a container image; none: it takes no images."""
+    leaves_out_nodes: ClassVar[bool] = False
+    """Jobs can be kept off nodes by their names: key `exclude` of the profile."""
     can_requeue: ClassVar[bool] = False
     """The scheduler can start a job again that was stopped before its end."""
     patience_s: ClassVar[float] = 100.0
@@ -433,6 +435,13 @@ class Scheduler(ABC):
         except SchedulerError:
             return False
         return done.returncode == 0
+
+    def list_hosts(self, cluster: ClusterProfile) -> list[str]:
+        """Return the nodes that jobs of a profile may run on, where `leaves_out_nodes`.
+
+        Raises SchedulerError where the scheduler does not tell.
+        """
+        return []
 
     def detect_site(self) -> Site:
         """Return what the site offers, for a first hpcdist.yaml.

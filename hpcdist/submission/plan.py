@@ -29,6 +29,7 @@ from hpcdist.runs.spec import Planned
 from hpcdist.schedulers import detect_scheduler, load_scheduler
 from hpcdist.schedulers.base import Allocation, Dependency, Directive, Plan, Scheduler, Target
 from hpcdist.submission.container import in_container, settle_container
+from hpcdist.submission.leave_out import leave_out_nodes
 from hpcdist.submission.points import Point
 from hpcdist.submission.workspace import PLACEHOLDER_ID, Workspace, plan_workspace
 from hpcdist.workloads import load_workload
@@ -233,6 +234,9 @@ def plan_run(
         loaded = loaded.with_job(launch=launch)
     if like is None:
         _check_channels(cluster.profile.notify, chosen)
+        cluster = leave_out_nodes(chosen, cluster) if allocation is None else cluster
+    else:
+        cluster = like.cluster
     with _located(loaded):
         load_workload(loaded.job).check()
         loaded = settle_container(loaded, cluster, chosen)

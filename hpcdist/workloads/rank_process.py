@@ -74,6 +74,7 @@ def become_rank(
         del os.environ[name]  # the agent is submitit's task, and no rank is
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
+    _limit_threads()
     renew_import_state()
     faulthandler.enable(file=2)
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
@@ -94,6 +95,14 @@ def become_rank(
         os.environ.update(find_mlflow_run(run.id, os.environ))
     code = run_workload(context, error_file)
     leave(code, slot, pid, kept=modules)
+
+
+def _limit_threads() -> None:
+    """Have torch use as many threads as OMP_NUM_THREADS says, where it was imported before that was
+    set, as in the allocation of a dev run."""
+    torch, wanted = sys.modules.get("torch"), os.environ.get("OMP_NUM_THREADS", "")
+    if torch is not None and wanted.isdecimal() and torch.get_num_threads() != int(wanted):
+        torch.set_num_threads(int(wanted))
 
 
 def run_workload(context: RankContext, error_file: Path) -> int:

@@ -18,6 +18,7 @@ from cluster_user import CPU, TWO, agent_pid, events, job_id, log, printed
 from containers import container, image  # noqa: F401 - a fixture
 from counting import COUNT, await_counting, count, end_counting
 
+from hpcdist.runs import nodes
 from hpcdist.runs.run import Sweep
 
 FOUR = ("--nodes", 2, "--gpus", 2)
@@ -430,3 +431,58 @@ def test_of_two_jobs_of_one_run_one_has_it_and_the_other_ends_at_once(site, user
     user.write("gate", "")
     user.done(run)
     assert (run.newest_attempt(), log(run)) == (0, "counted from 0\n")
+
+
+HELD = """\
+import os, sys
+print(os.environ["RANK"], os.environ["WORLD_SIZE"], "torch" in sys.modules, flush=True)
+import torch
+"""
+
+
+def test_runs_start_at_once_in_nodes_that_are_held(user):
+    held = user("dev", *user.options, *CPU, *FOUR, "--idle", "0:05", "--json")
+    assert held.returncode == 0, held.stderr
+    (dev,) = user.runs()
+    jobs = {job_id(dev)}
+    script = user.write("held.py", HELD)
+    for num_nodes in (2, 1):  # the second leaves a node out, and the third has it again
+        inside = ("--in", "dev", "--nodes", num_nodes, "--gpus", 2, "--json")
+        done = user("submit", script, *CPU, *inside)
+        assert done.returncode == 0, done.stderr
+        run, ranks = user.runs()[-1], range(2 * num_nodes)
+        assert [log(run, rank).strip() for rank in ranks] == [
+            f"{rank} {2 * num_nodes} True" for rank in ranks
+        ]
+    third = user("submit", user.write("wait.py", WAIT), *CPU, "--in", dev.id, *TWO, "--detach")
+    run = user.runs()[-1]
+    for rank in range(2):
+        user.wait_for_line(run, "waits", rank=rank)
+    assert third.stdout.split() == [run.id]
+    assert user.status(run)["state"] == "running"
+    assert {job_id(one) for one in user.runs()} == {*jobs, dev.id}
+    assert user("cancel", "dev").returncode == 0
+    assert [one.read_verdict().state for one in user.runs()] == [
+        *("cancelled", "done", "done", "cancelled")
+    ]
+    user.cluster.wait_for_end(job_id(dev))
+
+
+def test_a_node_that_was_lost_in_two_runs_is_left_out(site, user):
+    run = waiting(user, *TWO, "--no-requeue")
+    os.kill(agent_pid(run, 1), signal.SIGKILL)
+    lost = user.verdict(run).host
+    user.cluster.wait_for_end(job_id(run))
+    script = user.write("wait.py", WAIT)
+    assert "is left out" not in user("render", script, *CPU, *TWO).stderr
+    nodes.note("agent_lost", lost, "another-run")
+    rendered = user("render", script, *CPU, *TWO)
+    assert f"{lost} is left out: it was lost in {run.id}, was lost in another-run" in " ".join(
+        rendered.stderr.split()
+    )
+    again = waiting(user, *TWO)
+    assert lost not in site.hosts(again)
+    assert user("cancel", again.id).returncode == 0
+    listed = user("cluster", "nodes", "--forget", lost)
+    assert listed.stdout.count(lost) == 3
+    assert "left out" not in user("render", script, *CPU, *TWO).stderr

@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import urllib.request
 
 import pytest
 from cluster_user import log
@@ -207,3 +209,40 @@ def test_sweeps_profiles_and_checks_work_from_a_laptop(laptop, slurm, login):
     assert "failed" in err
     (figures,) = json.loads(laptop("summary", "last", "--json")[0])
     assert figures["state"] == "failed"
+
+
+SERVES = """\
+#!/bin/bash
+exec python3 -u -c '
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+server = ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler)
+print(server.server_port)
+server.serve_forever()
+'
+"""
+
+
+def test_nodes_are_held_for_a_laptop_and_a_port_there_is_here(laptop, slurm, login):
+    laptop.write("hpcdist.yaml", "clusters: {far: {scheduler: slurm, host: login}}\n")
+    laptop("runs", "--host", "login")
+    laptop.write("serves", SERVES)
+    laptop.write("page.txt", "from the node\n" * 9999)
+    dev = laptop("dev", "--gpus", "1")[0].strip()
+    run = laptop.submit("--in", "dev", "--no-python", "./serves", "--gpus", "1", "--detach")
+    slurm.wait_for(lambda: log(Run(laptop.there / run)).strip())
+    port = log(Run(laptop.there / run)).strip()
+    with laptop.start("forward", run, port, "--port", "0") as process:
+        said = [process.stderr.readline()]
+        while said[-1] and "http" not in said[-1]:
+            said.append(process.stderr.readline())
+        address = re.search(r"http://127.0.0.1:\d+", said[-1])
+        assert address, said
+        for _ in range(2):
+            with urllib.request.urlopen(f"{address[0]}/page.txt", timeout=LIMIT_S) as page:
+                assert page.read() == b"from the node\n" * 9999
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130
+    assert [job.id for job in slurm.queue()] == [Run(laptop.there / dev).read_job_id()]
+    laptop("cancel", dev)
+    assert Run(laptop.there / run).read_verdict().state == "cancelled"

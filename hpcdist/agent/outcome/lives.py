@@ -26,6 +26,7 @@ from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED, SchedulerError
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.rank.exit import full_disk
+from hpcdist.runs import nodes
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Beginning, Verdict
@@ -167,7 +168,9 @@ def note_lost_attempt(run: Run, *, life: int) -> None:
     node, host = where.get("node"), where.get("host")
     message = words.lost_with_node(node, host)
     lost = Verdict(kind="agent_lost", message=message, node=node, host=host, attempt=attempt)
-    run.write_attempt_verdict(replace(lost, time_s=time.time()))
+    lost = replace(lost, time_s=time.time())
+    run.write_attempt_verdict(lost)
+    nodes.note_verdict(run.id, lost)
 
 
 def note_restart(run: Run, verdict: Verdict) -> str | None:

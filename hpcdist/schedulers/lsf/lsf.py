@@ -28,7 +28,12 @@ from hpcdist.base.polling import poll
 from hpcdist.cluster.channels import mail_of
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
-from hpcdist.machine.command import CommandTimeoutError, call_command, failure_of
+from hpcdist.machine.command import (
+    CommandTimeoutError,
+    call_command,
+    failure_of,
+    run_command,
+)
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import Allocation, Directive, Plan, Start, Target, unusable
@@ -101,6 +106,7 @@ class Lsf(Batch):
     # ends a job sooner, the verdict on its last attempt is written.
     patience_s = 540.0
     kill_wait_s = 10.0
+    leaves_out_nodes = True
     own_job_id = staticmethod(own_id)
 
     list_jobs = staticmethod(ask_jobs)
@@ -113,8 +119,12 @@ class Lsf(Batch):
         ProfileError where LSF cannot be asked for one."""
         nodes, slots = job.resources.nodes, cpus_per_node(job, cluster)
         mem, mem_why = _mem(job, cluster)
+        others = " && ".join(f"hname!={host}" for host in cluster.exclude)
+        constraint = (
+            f"({cluster.constraint})" if cluster.constraint and others else cluster.constraint
+        )
         own = {
-            "select": cluster.constraint,
+            "select": " && ".join(filter(None, [constraint, others])) or None,
             "span": f"ptile={slots}" if nodes > 1 else "hosts=1" if slots > 1 else None,
             "rusage": mem and f"mem={mem}",
         }
@@ -135,7 +145,7 @@ class Lsf(Batch):
             f"Slots: {resources.gpus} GPUs per node x {slots // resources.gpus} CPUs per GPU, "
             f"{nodes * slots} in all."
         )
-        memory = ("resources.mem_gb|mem_gb", "lsf.mem_per", "constraint", "directives")
+        memory = ("resources.mem_gb|mem_gb", "lsf.mem_per", "constraint", "exclude", "directives")
         asked: list[tuple[str, str | None, str, tuple[str, ...]]] = [
             ("-J", name, "The run's id, by which bjobs lists it; of a sweep with its array.", ()),
             ("-q", cluster.partition, "", ("partition",)),
@@ -165,6 +175,10 @@ class Lsf(Batch):
             for option, value, reason, keys in asked
             if value is not None
         ]
+
+    def list_hosts(self, cluster: ClusterProfile) -> list[str]:
+        lines = run_command(["bhosts", "-w"], timeout_s=_TIMEOUT_S).stdout.splitlines()[1:]
+        return [line.split()[0] for line in lines if line.strip()]
 
     def script_values(self, job: JobSpec, target: Target, plan: Plan) -> dict[str, Any]:
         return {"launcher": plan.cluster.lsf.launcher}

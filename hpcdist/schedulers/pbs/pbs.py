@@ -124,7 +124,7 @@ class Pbs(Batch):
     how_to_allocate = "qsub -I -l select=2:ncpus=N:ngpus=N -l place=scatter"
     template = "pbs.sh"
     warnings = ("SIGTERM",)
-    foreign_keys = ("qos", "gpu_type")
+    foreign_keys = ("qos", "gpu_type", "exclude")
     kill_wait_s = 10.0
     own_job_id = staticmethod(own_id)
 

@@ -120,6 +120,7 @@ _NO_BOOKS = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 # Its requests.
 
 _KEPT = frozenset(("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SLURM_JWT"))
+_EXCLUDE = "--exclude="
 _CPUS = "resources.cpus_per_gpu|cpus_per_gpu"
 _GPUS = ("resources.gpus", "gpu_request", "gpu_type")
 _LIMIT = "resources.time_limit_min|time_limit_min"
@@ -139,6 +140,8 @@ class Slurm(Batch):
     warns_in_time = True
     max_array_size = 1001  # slurm.schedmd.com/slurm.conf.html, MaxArraySize
     element = "{}_{}"
+    leaves_out_nodes = True
+    merges = (_EXCLUDE,)
     unclear = re.compile(r"timed out|zero bytes|receive failure|reset by peer", re.IGNORECASE)
 
     def directives(self, job: JobSpec, cluster: ClusterProfile, target: Target) -> list[Directive]:
@@ -163,12 +166,15 @@ class Slurm(Batch):
         if places and target.max_parallel:
             places += f"%{target.max_parallel}"
         waits = ",".join(":".join([one.kind, *one.job_ids]) for one in target.dependencies) or None
+        given = [one for one in cluster.directives if one.startswith(_EXCLUDE)]
+        out = ",".join([*(one.removeprefix(_EXCLUDE) for one in given), *cluster.exclude])
         return directives_of(
             ("--job-name=", target.name, "The run's id, by which squeue lists it."),
             ("--partition=", cluster.partition, "", "partition"),
             ("--account=", cluster.account, "", "account"),
             ("--qos=", cluster.qos, "", "qos"),
             ("--constraint=", cluster.constraint, "", "constraint"),
+            (_EXCLUDE, out or None, "", "exclude"),
             ("--nodes=", str(resources.nodes), "", "resources.nodes"),
             ("--ntasks-per-node=", "1", "One agent per node, which forks its ranks."),
             ("--cpus-per-task=", str(cpus), num_cpus, "resources.gpus", _CPUS),
@@ -355,6 +361,11 @@ class Slurm(Batch):
 
     def requeue(self, run: Run) -> None:
         run_command(["scontrol", "requeue", self.own_job_id()], timeout_s=_OWN_JOB_TIMEOUT_S)
+
+    def list_hosts(self, cluster: ClusterProfile) -> list[str]:
+        argv = ["sinfo", "--noheader", "--Node", "--format=%N"]
+        argv += [f"--partition={cluster.partition}"] if cluster.partition else []
+        return run_command(argv, timeout_s=_OWN_JOB_TIMEOUT_S).stdout.split()
 
     def detect_site(self) -> Site:
         return detect_slurm(getpass.getuser())

@@ -1,6 +1,7 @@
 #!/bin/bash
 # hpcdist: train
 #SBATCH --job-name=RUN
+#SBATCH --exclude='n[1-3]'
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=12
@@ -13,7 +14,6 @@
 #SBATCH --mail-user=ann@example.org
 #SBATCH --output='/scratch/ann/my runs/RUN/submitit/%j_0_log.out'
 #SBATCH --open-mode=append
-#SBATCH --exclude=n[1-3]
 
 # From the cluster profile. A line that fails is reported, also in the verdict of a failed run. The lines after it still run.
 hpcdist_failed() {

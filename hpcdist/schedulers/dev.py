@@ -1,0 +1,187 @@
+"""Runs in the allocation that `hpcdist dev` holds: each starts at once, after those before it.
+
+The allocation is a run itself, the dev run. Its program (`hpcdist/dev.py`) serves on each node, and
+takes orders from a folder of that run's directory, which only its owner can write.
+"""
+
+# ruff: noqa: ARG002 - the protocol has the arguments
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from hpcdist.base import files
+from hpcdist.base.errors import JobError, SchedulerError, UserError
+from hpcdist.base.polling import poll
+from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.job.spec import JobSpec
+from hpcdist.runs.run import Run
+from hpcdist.runs.spec import NodePlan, Submission
+from hpcdist.runs.verdict import UnixTime, cancelled_verdict
+from hpcdist.schedulers import load_scheduler
+from hpcdist.schedulers.base import Allocation, Condition, JobPlace, Plan, Scheduler, Target
+
+SCHEDULER_VARIABLE = "HPCDIST_DEV_SCHEDULER"
+"""Tells an agent of a run in it which scheduler holds the allocation."""
+_PATIENCE_S = 10.0
+"""Time that a run has to end after its ranks' grace."""
+_POLL_S = 0.1
+
+
+class DevState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a dev run shows while it takes runs: launch/dev.json."""
+
+    ends_s: UnixTime | None = None
+    """Unix time of its limit; None: it has none that is known."""
+    idle_s: float
+    """It ends after so many seconds without a run or a shell."""
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that is to be started; the name of its file says when it was submitted."""
+
+    run_path: str
+    cwd: str
+    environment: dict[str, str]
+
+
+def state_of(dev: Run) -> DevState | None:
+    """Return what a dev run shows; None where it takes no runs: not yet, or no more."""
+    return None if dev.verdict_file.exists() else files.read_as(dev.dev_file, DevState)
+
+
+class InDev(Scheduler):
+    """Runs in the allocation of a dev run."""
+
+    name = "dev"
+    title = "hpcdist dev"
+    longest_poll_s = 1.0
+
+    def plan(self, job: JobSpec, cluster: ClusterProfile) -> Plan:
+        raise SchedulerError(
+            "the allocation that this run was in has ended, or is not named",
+            hint="name one with hpcdist submit JOB --in dev, or leave out --scheduler",
+        )
+
+    def allocation(self, job_id: str, environment: Mapping[str, str]) -> Allocation:
+        """Return the allocation of the dev run with this path."""
+        dev = Run(Path(job_id))
+        if (state := state_of(dev)) is None:
+            raise UserError(
+                f"{dev.id} takes no runs: it does not run yet, or has ended",
+                hint=f"see hpcdist status {dev.id}; hpcdist dev gets an allocation",
+            )
+        left_min = None if state.ends_s is None else max(0.0, (state.ends_s - time.time()) / 60)
+        num_nodes = len(dev.spec.plan.nodes) if dev.spec.plan else 1
+        return Allocation(job_id=job_id, num_nodes=num_nodes, left_min=left_min)
+
+    def plan_step(self, job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> Plan:
+        dev = Run(Path(allocation.job_id))
+        _, launch, spec = dev.read_launch()
+        there, asked = spec.outline.resources, job.resources
+        for key, most in (("nodes", len(launch.nodes)), ("gpus", there.gpus)):
+            if (wanted := getattr(asked, key)) > most:
+                raise JobError(
+                    f"resources.{key} is {wanted}, and {dev.id} has {most}",
+                    hint=f"ask for less: --{key} {most}; or get more: hpcdist dev --{key} {wanted}",
+                )
+        on_cpus = "cpu" in (job.launch.device, launch.device)
+        launch = replace(
+            launch,
+            nodes=[NodePlan(address=node.address) for node in launch.nodes[: asked.nodes]],
+            device="cpu" if on_cpus else launch.device,
+            backend="gloo" if on_cpus else job.launch.backend,
+            num_threads=None,
+            environment={},
+            warning_signals=["SIGUSR2"],
+            limit_min=allocation.left_min,
+        )
+        return Plan(launch=launch, cluster=cluster, allocation=allocation.job_id)
+
+    def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
+        """Return the order."""
+        environment = plan.cluster.environment | target.environment
+        order = Order(run_path=str(target.folder), cwd=target.cwd, environment=environment)
+        return files.to_json(msgspec.to_builtins(order))
+
+    def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
+        (run,), dev = runs, Run(Path(str(target.allocation)))
+        target.make_folders()
+        run.write_submission(Submission(scheduler=self.name, job_id=dev.id, job_name=target.name))
+        dev.orders_folder.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
+        files.write_whole(dev.orders_folder / f"{time.time_ns()}-{run.id}.json", script)
+        return []
+
+    def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
+        return {run.id: _condition(run) for run in runs}
+
+    def cancel(
+        self,
+        runs: Sequence[Run],
+        *,
+        number: signal.Signals = signal.SIGTERM,
+        is_urgent: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Have the agents end the runs, which look about once a second; one that waits begins no
+        more."""
+        for run in runs:
+            run.ask_to_cancel()
+        for run in runs:
+            grace_s = run.spec.outline.launch.grace_s
+
+            def is_over(run: Run = run) -> bool | None:
+                return _condition(run).state != "running" or None
+
+            poll(
+                lambda: is_urgent() or is_over(),
+                interval_s=_POLL_S,
+                limit_s=grace_s + _PATIENCE_S,
+            )
+            run.kill_file.touch()  # for what is left of it
+            poll(is_over, interval_s=_POLL_S, limit_s=_PATIENCE_S)
+            run.write_verdict(cancelled_verdict())
+
+    def enter(self, run: Run, host: str, command: Sequence[str], *, is_terminal: bool) -> list[str]:
+        dev = _dev_of(run)
+        holder = load_scheduler(str(dev.read_scheduler()))
+        return holder.enter(dev, host, command, is_terminal=is_terminal)
+
+    def place(self) -> JobPlace:
+        """Return the place as what holds the allocation tells it; the run may be on fewer nodes,
+        and begins now."""
+        place = load_scheduler(os.environ[SCHEDULER_VARIABLE]).place()
+        return replace(place, num_nodes=None, age_s=0.0)
+
+
+scheduler = InDev()
+
+
+def _dev_of(run: Run) -> Run:
+    return Run(run.path.parent / (run.read_job_id() or "nowhere"))
+
+
+def _condition(run: Run) -> Condition:
+    if (verdict := run.read_verdict()) is not None:
+        return Condition(state=verdict.state)
+    dev = _dev_of(run)
+    if dev.verdict_file.exists():
+        return Condition(state="lost", reason=f"{dev.id} has ended")
+    name = dev.read_scheduler()
+    held = load_scheduler(name).conditions([dev]).get(dev.id) if name else None
+    if held is None or held.state != "running":
+        return held or Condition(state="lost", reason=f"{dev.id} is gone")
+    orders = sorted(path.name for path in dev.orders_folder.glob("*.json"))
+    if not any(name.endswith(f"-{run.id}.json") for name in orders):
+        run.look_anew()
+        verdict = run.read_verdict()
+        return Condition(state=verdict.state if verdict else "lost")
+    if run.has_started():
+        return Condition(state="running")
+    waits = not orders[0].endswith(f"-{run.id}.json")
+    return Condition(state="pending", reason="a run in it has not ended" if waits else None)
