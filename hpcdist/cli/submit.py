@@ -79,6 +79,7 @@ def submit(
     """
     from hpcdist.planning.foresight import Foresight
     from hpcdist.planning.when import start_sentence
+    from hpcdist.schedulers.base import Start
     from hpcdist.submission.submit import Submission
     from hpcdist.submission.submit import submit as hand_over
 
@@ -109,8 +110,9 @@ def submit(
                 planned = replace(planned, plans=[one])
             submission = hand_over(planned, runs=options.runs, dependencies=dependencies)
             note(*submission.messages)
-            if foresight is not None and planned.scheduler.has_queue:
-                note(*filter(None, [start_sentence(foresight.start, time.time())]))
+            start = foresight.start if foresight is not None else Start()
+            if planned.scheduler.has_queue and (text := start_sentence(start, time.time())):
+                note(f"start: {text}")
         if planned.is_sweep:
             return _see_sweep(submission, interrupts, wait=wait, as_json=as_json)
         (run,) = submission.runs

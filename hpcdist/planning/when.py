@@ -17,11 +17,11 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcdist.base.errors import HpcdistError
+from hpcdist.base.errors import HpcdistError, SchedulerError
 from hpcdist.cluster.load import all_profiles, load_profile
 from hpcdist.cluster.site import Partition
 from hpcdist.runs.run import Run
-from hpcdist.schedulers.base import Start
+from hpcdist.schedulers.base import Scheduler, Start
 from hpcdist.schedulers.request import time_limit_min
 from hpcdist.submission.plan import PlannedRun
 from hpcdist.submission.workspace import PLACEHOLDER_ID
@@ -61,11 +61,10 @@ def ask_when(planned: PlannedRun, *, now_s: float) -> When:
     if not scheduler.has_queue:
         return When(start=ask_start(planned))
     outlook = partial(scheduler.outlook, cluster)
-    start, site, (begins, notes) = _beside(
-        partial(ask_start, planned), scheduler.detect_site, outlook
-    )
+    questions = (partial(ask_start, planned), partial(_partitions, scheduler), outlook)
+    start, partitions, (begins, notes) = _beside(*questions)
     limit_min = time_limit_min(planned.loaded.job, cluster)
-    if too_long := why_too_long(site.partitions, cluster.partition, limit_min):
+    if too_long := why_too_long(partitions, cluster.partition, limit_min):
         start = Start(never=too_long)
     reached = [one for one in begins if now_s < one < now_s + (limit_min or math.inf) * 60]
     begin_s = min(reached, default=math.inf)
@@ -74,7 +73,7 @@ def ask_when(planned: PlannedRun, *, now_s: float) -> When:
     starts = dict(
         zip(others, _beside(*(partial(_ask_other, one) for one in others.values())), strict=True)
     )
-    is_before = longest_min and starts[f"--time {as_limit(longest_min)}"] < begin_s
+    is_before = starts.get(f"--time {as_limit(longest_min or 0)}", math.inf) < begin_s
     worth = [(one, name) for name, one in starts.items() if one < (start.time_s or 0) - _WORTH_S]
     return When(
         start=start,
@@ -83,6 +82,12 @@ def ask_when(planned: PlannedRun, *, now_s: float) -> When:
         sooner={name: one for one, name in sorted(worth)},
         notes=notes,
     )
+
+
+def _partitions(scheduler: Scheduler) -> Sequence[Partition]:
+    with suppress(SchedulerError):  # not all of them tell
+        return scheduler.detect_site().partitions
+    return ()
 
 
 def _ask_other(planned: PlannedRun) -> float:
@@ -111,7 +116,8 @@ def _smaller(
     for options, changes in requests[:_MOST_QUESTIONS]:
         with suppress(HpcdistError):  # it cannot run there
             cluster = planned.cluster if changes else load_profile(options.split()[1])
-            if cluster.profile.scheduler in {"auto", scheduler.name} and not cluster.profile.host:
+            is_there = cluster.profile.scheduler in {"auto", scheduler.name}
+            if changes or (is_there and not cluster.profile.host):
                 loaded = planned.loaded.with_job(resources=replace(asked, **changes))
                 plan = scheduler.plan(loaded.job, cluster.profile)
                 yield options, replace(planned, loaded=loaded, cluster=cluster, plan=plan)
