@@ -64,16 +64,14 @@ def plan(*, options: JobOptions, probe_s: float | None, as_json: bool) -> int:
         start = when.ask_when(planned, now_s=now_s)
     except SchedulerError as error:
         start = when.When(start=Start(), notes=[error.message])
-    runs, asked = (
-        earlier.read_earlier(options.runs),
-        flatten(job_to_dict(planned.workspace.job(job))),
-    )
+    runs = earlier.read_earlier(options.runs)
+    there, asked = earlier.at_its_place(runs, planned), flatten(job_to_dict(job))
     size = Size(job.resources.gpus * nodes, nodes)
     steps = earlier.count_steps(job) if isinstance(job, TrainingJob) else None
-    duration = how_long.find_duration(runs, asked, size, steps)
+    duration = how_long.find_duration(there, asked, size, steps)
     if duration.time_s is None and probe_s is not None:
         duration = earlier.probe(planned, options.runs, probe_s, steps)
-    memory, limit_min = fits.find_memory(planned, runs, asked), time_limit_min(job, cluster)
+    memory, limit_min = fits.find_memory(planned, there, asked), time_limit_min(job, cluster)
     values = Planned(
         wait_s=start.start.time_s and max(0.0, start.start.time_s - now_s),
         duration_s=duration.time_s.mean if duration.time_s else None,

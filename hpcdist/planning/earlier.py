@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -48,6 +49,19 @@ def read_earlier(folder: Path) -> list[MeasuredRun]:
     ]
 
 
+def device_of(planned: PlannedRun) -> str:
+    """Return cpu or cuda: as a scheduler is asked, or as this machine has it."""
+    is_here, plan = planned.scheduler.runs_here, planned.plan
+    return "cuda" if (plan.launch.device == "cuda" if is_here else plan.asks_for_gpus) else "cpu"
+
+
+def at_its_place(runs: Sequence[MeasuredRun], planned: PlannedRun) -> list[MeasuredRun]:
+    """Return the runs on the same device of the same cluster: others say nothing about a job."""
+    own = (planned.scheduler.name, device_of(planned))
+    there = [run for run in runs if (run.figures.scheduler, run.figures.ran_with.device) == own]
+    return [run for run in there if planned.cluster.name in {None, run.figures.cluster}]
+
+
 def probe(planned: PlannedRun, runs: Path, probe_s: float, steps: int | None) -> Duration:
     """Run the job here for some seconds, with one rank, and say how long its steps would take."""
     resources = replace(planned.loaded.job.resources, nodes=1, gpus=1)
@@ -59,9 +73,11 @@ def probe(planned: PlannedRun, runs: Path, probe_s: float, steps: int | None) ->
         )
         there.prepare()
         (run,) = submit(PlannedSubmission.of_run(there), runs=own).runs
-        poll(run.read_verdict, interval_s=0.2, limit_s=probe_s)
-        if run.read_verdict() is None:
-            there.scheduler.cancel([run])
+        try:
+            poll(run.read_verdict, interval_s=0.2, limit_s=probe_s)
+        finally:  # also after Ctrl-C
+            if run.read_verdict() is None:
+                there.scheduler.cancel([run])
         figures = (found := measure(run).run) and found.figures
     except HpcdistError as error:
         return Duration(source=f"the probe failed: {error.message}")

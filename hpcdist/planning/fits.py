@@ -20,14 +20,16 @@ from hpcdist.base.text import number_of
 from hpcdist.job.spec import TrainingJob, job_to_dict
 from hpcdist.machine.command import python_command
 from hpcdist.machine.memory import free_bytes
+from hpcdist.planning.earlier import device_of
 from hpcdist.planning.how_long import is_like
 from hpcdist.planning.memory import Memory, Question
-from hpcdist.runs.events import read_events
+from hpcdist.runs.events import NodeBegin
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.request import mem_gb_per_node
 from hpcdist.submission.plan import PlannedRun
 from hpcdist.summary.compare.planned import peak_bytes
 from hpcdist.summary.figures.run import MeasuredRun
+from hpcdist.summary.read.event_file import read_events
 
 _LIMIT_S = 300.0
 _NOT_TRACKED = 1.2
@@ -37,25 +39,20 @@ _NOT_TRACKED = 1.2
 def find_memory(
     planned: PlannedRun, runs: Sequence[MeasuredRun], asked: Mapping[str, Any]
 ) -> Memory:
-    """Return the memory of a job; it takes some seconds, in which torch is imported beside."""
-    job, is_here = planned.loaded.job, planned.scheduler.runs_here
-    on_gpus = planned.plan.launch.device == "cuda" if is_here else planned.plan.asks_for_gpus
-    device, name = "cuda" if on_gpus else "cpu", planned.cluster.name
-    there = [
-        run
-        for run in runs
-        if run.figures.ran_with.device == device and (is_here or run.figures.cluster == name)
-    ]
-    room_bytes = _room(planned, there, device)
+    """Return the memory of a job, by runs at its place; it takes some seconds, in which torch is
+    imported beside."""
+    job, device = planned.loaded.job, device_of(planned)
+    on_gpus = device == "cuda"
+    room_bytes = _room(planned, runs, device)
     if not isinstance(job, TrainingJob):
-        peaks = [peak for run in there if is_like(run, asked) and (peak := peak_bytes(run.figures))]
+        peaks = [peak for run in runs if is_like(run, asked) and (peak := peak_bytes(run.figures))]
         source = f"the most of {number_of(len(peaks), 'earlier run')}"
         source = source if peaks else "not known before its first run: it is not a trainer"
         most = max(peaks, default=None)
         return Memory(device=device, peak_bytes=most, room_bytes=room_bytes, source=source)
     ratios = [
         (run.figures.job == job.name, peak / estimate)
-        for run in there
+        for run in runs
         if (plan := run.figures.planned)
         and (estimate := plan.estimate_bytes)
         and (peak := peak_bytes(run.figures))
@@ -81,13 +78,12 @@ def _room(planned: PlannedRun, runs: Sequence[MeasuredRun], device: str) -> floa
     """Return the memory that a rank has; on GPUs as the newest run there saw it."""
     job = planned.loaded.job
     if device == "cuda":
-        paths = [
-            path for run in runs for *_, path in Run(Path(str(run.figures.path))).usage_files()
-        ]
-        for path in reversed(paths):
-            gpus = [gpu for event in read_events(path) for gpu in event.get("gpus") or []]
-            if sizes := [gpu["memory_bytes"] for gpu in gpus if "uuid" in gpu]:
-                return float(min(sizes))
+        files = [one for run in runs for one in Run(Path(str(run.figures.path))).usage_files()]
+        for number, attempt, path in reversed(files):
+            begin = read_events(path, number=number, attempt=attempt).last(NodeBegin)
+            sizes = [gpu.memory_bytes for gpu in (begin.gpus if begin else ())]
+            if known := [size for size in sizes if size]:
+                return float(min(known))
         return None
     if (mem_gb := mem_gb_per_node(job, planned.plan.cluster)) is not None:
         return mem_gb * 1e9 / job.ranks_per_node

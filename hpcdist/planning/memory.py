@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcdist.job.spec import TrainingJob, job_from_dict
+from hpcdist.machine.process import die_with_parent
 
 _EVALUATION_BATCH = 128
 _SEARCH_S = 30.0
@@ -59,9 +60,11 @@ def answer() -> None:
         job: Any = job_from_dict(values)
         for name in load_workload(job).preload():
             importlib.import_module(name)
+        parent_pid = os.getpid()
         if os.fork():
             os.wait()
             os._exit(0)
+        die_with_parent(parent_pid)
         found = _measure(job, device, room_bytes)
     except Exception as error:  # noqa: BLE001 - a model of the user's, on tensors without values
         said = f"{type(error).__name__}: {error}".partition("\n")[0]

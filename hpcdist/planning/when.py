@@ -177,7 +177,7 @@ def start_sentence(start: Start, now_s: float) -> str:
         return f"it would not start: {start.never}"
     if start.time_s is not None:
         moment = show_moment(start.time_s, now_s)
-        wait = "" if moment == "at once" else f", in {show_length(start.time_s - now_s)}"
-        return f"{moment}{wait}, at the latest as things stand"
+        wait = f", in {show_length(start.time_s - now_s)}, at the latest"
+        return f"{moment}{'' if moment == 'at once' else wait}, as things stand"
     free = {None: "", True: "what it asks for is free now", False: "not enough is free now"}
     return free[start.is_free]

@@ -69,14 +69,14 @@ def test_a_time_limit_beyond_that_of_the_partition_never_starts(name, limit_min,
 @pytest.mark.parametrize(
     ("start", "sentence"),
     [
-        (Start(time_s=NOW_S + 1), "at once, at the latest as things stand"),
+        (Start(time_s=NOW_S + 1), "at once, as things stand"),
         (
             Start(time_s=NOW_S + 2 * HOUR_S),
-            "12:00, in 2 h, at the latest as things stand",
+            "12:00, in 2 h, at the latest, as things stand",
         ),
         (
             Start(time_s=NOW_S + 44.5 * HOUR_S),
-            "Friday 06:30, in 1 d 20 h, at the latest as things stand",
+            "Friday 06:30, in 1 d 20 h, at the latest, as things stand",
         ),
         (Start(never="Slurm says: no"), "it would not start: Slurm says: no"),
         (Start(is_free=True), "what it asks for is free now"),

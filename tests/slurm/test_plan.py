@@ -52,7 +52,7 @@ def test_a_plan_names_smaller_requests_that_start_sooner_and_what_never_would(us
     assert sooner == {"--nodes 2": pytest.approx(0, abs=60)}
     said = plan(user, *JOB, "--time", "0:40:00", text=True)
     assert re.search(
-        r"^start +\d\d:\d\d, in (29|30|31) min, at the latest as things stand$", said, re.MULTILINE
+        r"^start +\d\d:\d\d, in (29|30|31) min, at the latest, as things stand$", said, re.MULTILINE
     )
     assert re.search(r"^ +--nodes 2 +at once$", said, re.MULTILINE)
     # The other partition has two nodes, and takes an hour.
@@ -62,7 +62,7 @@ def test_a_plan_names_smaller_requests_that_start_sooner_and_what_never_would(us
     # A submission says as much, and its spec.json keeps it.
     done = user("submit", *JOB, "--time", "0:40:00")
     assert re.search(
-        r"note: \d\d:\d\d, in (29|30|31) min, at the latest as things stand", done.stderr
+        r"note: \d\d:\d\d, in (29|30|31) min, at the latest, as things stand", done.stderr
     )
     (run,) = user.runs()
     assert run.spec.planned.wait_s == pytest.approx(1800, abs=120)
