@@ -55,11 +55,8 @@ def plan(*, options: JobOptions, probe_s: float | None, as_json: bool) -> int:
     from hpcdist.summary.figures.run import flatten
 
     planned, now_s = plan_all(options).plans[0], time.time()
-    job, cluster, nodes = (
-        planned.loaded.job,
-        planned.plan.cluster,
-        planned.loaded.job.resources.nodes,
-    )
+    job, cluster = planned.loaded.job, planned.plan.cluster
+    nodes = job.resources.nodes
     try:
         start = when.ask_when(planned, now_s=now_s)
     except SchedulerError as error:
@@ -94,9 +91,7 @@ def plan(*, options: JobOptions, probe_s: float | None, as_json: bool) -> int:
         return EXIT_DONE
     unit = "GPU" if memory.device == "cuda" else "rank"
     price = f", price {cost['price']:.4g}" if cost["price"] else ""
-    costs = (
-        f"{cost['gpu_hours']:.3g} {unit} hours{price}" if hours else "not known, as the time is not"
-    )
+    costs = f"{cost['gpu_hours']:.3g} {unit} hours{price}" if hours else "not known"
     place = f"profile {planned.cluster.name}" if planned.cluster.name else planned.scheduler.title
     print_fact("", f"{job.name} on {number_of(nodes, 'node')} x {job.resources.gpus}, {place}")
     for name, lines in {

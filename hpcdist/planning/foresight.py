@@ -5,6 +5,7 @@ start, which the scheduler is asked for beside the submission. Light: every subm
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 import time
 from contextlib import suppress
@@ -31,8 +32,8 @@ _LIMIT_S = 1.0
 def kept_file(planned: PlannedRun, runs: Path) -> Path:
     """Return the place of what is foreseen of a job, which is private."""
     job = job_to_dict(planned.loaded.job)
-    content = msgspec.json.encode([job, planned.scheduler.name, planned.cluster.name])
-    return runs / FOLDER / f"{hashlib.blake2b(content, digest_size=12).hexdigest()}.json"
+    content = json.dumps([job, planned.scheduler.name, planned.cluster.name])
+    return runs / FOLDER / f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.json"
 
 
 def keep(values: Planned, planned: PlannedRun, runs: Path) -> None:
@@ -54,7 +55,7 @@ class Foresight:
             threading.Thread(target=self._ask, daemon=True).start()
 
     def _ask(self) -> None:
-        with suppress(HpcdistError, OSError):
+        with suppress(HpcdistError, OSError, ValueError):
             self.start = ask_start(self._planned, timeout_s=_LIMIT_S)
 
     def values(self, runs: Path) -> Planned | None:
