@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpcdist.agent.launcher_end import after_srun
+from hpcdist.agent.launcher_end import after_launcher
 from hpcdist.agent.member import UNFIT, Member
 from hpcdist.agent.node import LostGpuError, OwnNode
 from hpcdist.agent.outcome import failure, lives
@@ -31,7 +31,6 @@ from hpcdist.schedulers import load_requeuer, load_scheduler
 from hpcdist.schedulers.base import JobPlace
 from hpcdist.schedulers.batch import note_own_job
 from hpcdist.schedulers.notes import Notes
-from hpcdist.schedulers.slurm.nodes import srun_errors, step_hosts
 
 
 def run_agent(run_path: Path, place: JobPlace) -> int:
@@ -135,9 +134,7 @@ def _conclude(
 ) -> Verdict | None:
     """Write this node's verdict, if there is one, or have the job started again; tell the user."""
     if verdict is not None:
-        if verdict.kind == "agent_lost":
-            said = srun_errors(notes.srun_log, notes.srun_begin)
-            verdict = after_srun(verdict, said, step_hosts())
+        verdict = after_launcher(verdict, notes)
         verdict = lives.conclude(attempts, verdict)
         if attempts.requeuer is not None and attempts.requeuer.leaves_out_nodes:
             nodes.note_verdict(attempts.run.id, verdict)

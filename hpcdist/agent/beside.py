@@ -16,12 +16,9 @@ from typing import NoReturn
 
 from hpcdist.machine.command import python_command
 from hpcdist.machine.process import works_in
+from hpcdist.runs.run import Run
+from hpcdist.schedulers import load_scheduler
 
-_OF_STEP = (
-    *("SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK", "SLURM_SRUN"),
-    *("SLURM_GTIDS", "SLURM_LAUNCH_NODE", "SRUN_", "PMI", "SUBMITIT_"),
-)
-"""Beginnings of variables that say which task of which step a process is."""
 _OF_TERMINAL = ("TERM", "COLORTERM", "NO_COLOR")
 _NO_SUCH_COMMAND = 127
 
@@ -46,7 +43,8 @@ def main() -> NoReturn:
     # What the rank's agent was started with, without its place among the job's tasks.
     lines = map(os.fsdecode, (rank / "environ").read_bytes().split(b"\0"))
     started = dict(line.split("=", 1) for line in lines if "=" in line)
-    environment = {name: text for name, text in started.items() if not name.startswith(_OF_STEP)}
+    of_step = load_scheduler(str(Run(Path(run)).read_scheduler())).step_variables
+    environment = {name: text for name, text in started.items() if not name.startswith(of_step)}
     environment |= {name: os.environ[name] for name in _OF_TERMINAL if name in os.environ}
     environment |= dict(one.split("=", 1) for one in variables)
     if not command:  # the user's shell, or one that is there in the rank's file system

@@ -12,7 +12,6 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -25,7 +24,8 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers import load_requeuer
 from hpcdist.schedulers.base import Scheduler
-from hpcdist.schedulers.slurm.nodes import srun_errors
+from hpcdist.schedulers.notes import Notes
+from hpcdist.schedulers.slurm.nodes import srun_errors, step_hosts
 from hpcdist.schedulers.tasks import end_unless_adopted, own_place, read_task
 
 _ON_ITS_WAY_S = 5.0
@@ -89,13 +89,16 @@ def conclude(run: Run, job: JobSpec, requeuer: Scheduler, *, code: int, said: li
     lives.conclude(attempts, verdict, leaves_final=True)
 
 
-def after_srun(verdict: Verdict, said: list[str], hosts: Mapping[int, str]) -> Verdict:
+def after_launcher(verdict: Verdict, notes: Notes) -> Verdict:
     """Return the verdict on a lost agent that names the node which srun missed first: srun kills
     the healthy tasks then, so that the order in which agents are lost does not name the cause."""
-    missed = next(filter(None, map(_MISSING_STEP.search, said)), None)
-    if verdict.kind != "agent_lost" or missed is None:
+    if verdict.kind != "agent_lost":
         return verdict
-    node, host = int(missed[1]), hosts.get(int(missed[1]))
+    said = srun_errors(notes.srun_log, notes.srun_begin)
+    missed = next(filter(None, map(_MISSING_STEP.search, said)), None)
+    if missed is None:
+        return verdict
+    node, host = int(missed[1]), step_hosts().get(int(missed[1]))
     name = f"node {node} (host {host})" if host else f"node {node}"
     sentence = f"Slurm's part of the job on {name} was lost; srun said: {_quote(said)}"
     return replace(verdict, message=sentence, node=node, host=host)

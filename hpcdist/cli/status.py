@@ -135,7 +135,7 @@ def _print(
         "nodes": nodes[0] if nodes else None,
         **dict(zip((" " * number for number in range(1, len(nodes))), nodes[1:], strict=False)),
         "waits for": awaited_nodes(run, num_nodes=num_nodes) if is_running else None,
-        "node 0 at": reached and f"{reached}, where the ranks meet (MASTER_ADDR)",
+        "rendezvous": reached and f"MASTER_ADDR {reached}",
     }
     print(f"{one_line(described['run'])}: {state}")
     for name, value in lines.items():

@@ -45,7 +45,7 @@ def judge(
         "setup lines": _setup(evidence, cluster),
         "container": _container(evidence),
         "interpreter": _interpreter(evidence),
-        "GPUs": _gpus(evidence, asks_for_gpus=asks_for_gpus),
+        "GPUs": _gpus(evidence, cluster, asks_for_gpus=asks_for_gpus),
         "interface": _interface(evidence, cluster),
         "port": _port(evidence),
         "collective": _collective(evidence),
@@ -175,11 +175,12 @@ def _versions(evidence: Evidence) -> Finding:
     return passed(name, f"Python {python}, hpcdist {here['hpcdist']} as here, torch {torches[0]}")
 
 
-def _gpus(evidence: Evidence, *, asks_for_gpus: bool) -> Finding | None:
+def _gpus(evidence: Evidence, cluster: ClusterProfile, *, asks_for_gpus: bool) -> Finding | None:
     name = "GPUs"
     per_node = evidence.ranks_per_node
     if not asks_for_gpus:
-        return skipped(name, f"not asked for: {number_of(per_node, 'rank')} per node on CPUs")
+        why = "gpu_request is none" if cluster.gpu_request == "none" else "no GPU, or device=cpu"
+        return skipped(name, f"{number_of(per_node, 'rank')} per node on CPUs: {why}")
     devices = [seen for seen in evidence.nodes if seen.device is not None]
     if len(devices) < evidence.num_nodes:
         return None

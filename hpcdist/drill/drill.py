@@ -131,10 +131,9 @@ def conduct(request: Request) -> list[Cost]:
     request.say(f"undisturbed, for {reference_s:.0f} s")
     with _work_folder(request, "undisturbed") as folders:
         planned = request.plan(_settings(request.job, None))
-        if not planned.scheduler.shares_files:
+        if not planned.scheduler.can_enter:
             raise UserError(
-                f"a drill watches the directory of its run, which nodes of "
-                f"{planned.scheduler.title} do not share",
+                f"a drill disturbs its job from within; {planned.scheduler.title} cannot do that",
                 hint="run the drill with --local",
             )
         reference = _DisturbedRun(request, planned, folders)
@@ -204,7 +203,10 @@ class _DisturbedRun:
             yield
         finally:
             if self.verdict is None:
-                self._scheduler.cancel([self.run])
+                try:
+                    self._scheduler.cancel([self.run])
+                except SchedulerError as error:  # what was seen until then counts
+                    self._request.say(error.message)
                 wait_until_gone(self.run, with_job=True)
 
     def wait(self, is_over: Callable[[], bool], limit_s: float | None) -> bool:

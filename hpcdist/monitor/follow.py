@@ -129,8 +129,8 @@ def end_sentence(run: Run, verdict: Verdict) -> str:
 
 def again_sentence(verdict: Verdict, *, most_restarts: int) -> str:
     """Say how an attempt ended after which there is another, or is to be."""
-    state = "ended early" if verdict.state == "preempted" else verdict.state
-    why = f"attempt {verdict.attempt} {state}: {' '.join(verdict.message.split())}"
+    said = verdict.sentence.replace("preempted: ", "ended early: ", 1)
+    why = f"attempt {verdict.attempt} {' '.join(said.split())}"
     if verdict.resumed:
         return f"{why}; hpcdist resume has started it again"
     if verdict.state == "failed" and verdict.kind not in {"agent_lost", "launch", "time_limit"}:

@@ -190,7 +190,7 @@ def describe_nodes(run: Run) -> tuple[list[str], str | None]:
         way = ", ".join(filter(None, (seen.address, seen.interface)))
         lines.append(f"node {seen.node}: {seen.host}{f' ({way})' if way else ''}")
         if seen.master_addr is not None:
-            ways.append(f"{seen.master_addr} by {seen.interface or 'an unknown interface'}")
+            ways.append(f"{seen.master_addr} (interface {seen.interface or 'not known'})")
     if lines and (more := len(run.agent_files()) - len(lines)) > 0:
         lines.append(f"and {more:,} more")
     return lines, " and ".join(dict.fromkeys(ways)) or None

@@ -24,8 +24,7 @@ from hpcdist.base.version import __version__
 from hpcdist.cluster.load import PROFILES_VARIABLE
 from hpcdist.remote.ssh import NONE_THERE, Connection, ConnectionLostError, Where
 from hpcdist.runs.snapshot import SnapshotPlan
-from hpcdist.submission.once import SUBMISSION_VARIABLE
-from hpcdist.submission.workspace import SUBMIT_DIR_VARIABLE
+from hpcdist.submission.workspace import SUBMISSION_VARIABLE, SUBMIT_DIR_VARIABLE
 
 Note = Callable[[str], None]
 

@@ -133,9 +133,9 @@ class RunPaths:
 
     def job_logs(self) -> list[Path]:
         """Return what the scheduler kept of the job's own output, before and around the ranks; with
-        the report of LSF or PBS only where nothing else says anything."""
+        the scheduler's own report only where nothing else says anything."""
         logs = _listed(self.submitit_folder, r"(?s)[^.].*\.(?:log|out|err)")
-        own = [path for path in logs if not path.name.endswith(("_lsf.out", "_pbs.out"))]
+        own = [path for path in logs if not path.name.endswith("_report.out")]
         return own if any(path.exists() and path.stat().st_size for path in own) else logs
 
 

@@ -189,8 +189,13 @@ class Run(RunAttempts):
         return files.now_by(self.launch_folder) - shown_s < _SIGNS_MISSED * SIGN_EVERY_S
 
     def ask_to_cancel(self) -> None:
-        """Tell the agents, before they are sent a signal, that the user wants the end."""
+        """Tell the agents, before they are sent a signal, that the user wants the end; those, too,
+        of runs in the nodes that this one holds: the scheduler's signal may reach ranks first."""
         files.write_whole(self.cancel_file, "")
+        for order in self.orders_folder.glob("*.json"):
+            inside = Run(self.path.parent / order.stem.partition("-")[2])
+            if inside.launch_folder.is_dir():
+                inside.ask_to_cancel()
 
     def read_spec(self) -> RunSpec | None:
         """Return what spec.json says; None where it is missing or torn."""

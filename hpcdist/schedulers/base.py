@@ -280,6 +280,10 @@ class Scheduler(ABC):
     """Jobs can be kept off nodes by their names: key `exclude` of the profile."""
     can_requeue: ClassVar[bool] = False
     """The scheduler can start a job again that was stopped before its end."""
+    can_enter: ClassVar[bool] = False
+    """It has a command that starts something within a running job: `enter` returns that."""
+    step_variables: ClassVar[tuple[str, ...]] = ("SUBMITIT_",)
+    """Beginnings of variables that say which of the tasks of a job's step a process is."""
     patience_s: ClassVar[float] = 100.0
     """Time for which a job asks to be started again, where the scheduler is silent: after a
     warning, which comes 120 s before the end where the job does not say otherwise."""

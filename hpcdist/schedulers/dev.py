@@ -65,7 +65,7 @@ class InDev(Scheduler):
 
     def plan(self, job: JobSpec, cluster: ClusterProfile) -> Plan:
         raise SchedulerError(
-            "the allocation that this run was in has ended, or is not named",
+            "it is not said in whose nodes the run is to be",
             hint="name one with hpcdist submit JOB --in dev, or leave out --scheduler",
         )
 
@@ -148,7 +148,7 @@ class InDev(Scheduler):
             run.write_verdict(cancelled_verdict())
 
     def enter(self, run: Run, host: str, command: Sequence[str], *, is_terminal: bool) -> list[str]:
-        dev = _dev_of(run)
+        dev = dev_of(run)
         holder = load_scheduler(str(dev.read_scheduler()))
         return holder.enter(dev, host, command, is_terminal=is_terminal)
 
@@ -162,14 +162,15 @@ class InDev(Scheduler):
 scheduler = InDev()
 
 
-def _dev_of(run: Run) -> Run:
+def dev_of(run: Run) -> Run:
+    """Return the dev run that a run was submitted into."""
     return Run(run.path.parent / (run.read_job_id() or "nowhere"))
 
 
 def _condition(run: Run) -> Condition:
     if (verdict := run.read_verdict()) is not None:
         return Condition(state=verdict.state)
-    dev = _dev_of(run)
+    dev = dev_of(run)
     if dev.verdict_file.exists():
         return Condition(state="lost", reason=f"{dev.id} has ended")
     name = dev.read_scheduler()

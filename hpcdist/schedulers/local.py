@@ -69,6 +69,7 @@ class LocalScheduler(Scheduler):
     title = "this machine"
     runs_here = True
     container_runtimes = HOST_RUNTIMES
+    can_enter = True
     longest_poll_s = 1.0  # asking this machine is cheap
 
     def plan(self, job: JobSpec, cluster: ClusterProfile) -> Plan:

@@ -433,8 +433,7 @@ def measure_memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> Memory
 
 _NO_MATTER = {
     *("data.root", "data.workers", "data.download"),
-    *("data.pin_memory", "data.prefetch_factor", "data.persistent_workers"),
-    "data.multiprocessing_context",
+    *("data.pin_memory", "data.prefetch_factor", "data.multiprocessing_context"),
     *("train.evaluate_every_epochs", "train.num_threads"),
     *("train.patience", "train.keep_best", "train.monitor"),
 }

@@ -7,6 +7,7 @@ from hpcdist.agent.outcome import lives
 from hpcdist.job.spec import TrainJob
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
+from hpcdist.schedulers.notes import Notes
 from hpcdist.schedulers.requeue import Decision
 from hpcdist.schedulers.slurm.nodes import launch_failures, srun_errors
 
@@ -127,8 +128,11 @@ def test_a_task_that_srun_could_not_launch_is_told_when_its_line_is_whole(tmp_pa
         "_server_read: aborting, io error with slurmstepd on node 0",
     ],
 )
-def test_each_of_srun_s_words_on_a_lost_slurmstepd_names_its_node(words):
+def test_each_of_srun_s_words_on_a_lost_slurmstepd_names_its_node(words, tmp_path, monkeypatch):
     lost = Verdict(kind="agent_lost", message="the agent of node 1 was lost", node=1, time_s=1.0)
-    verdict = launcher_end.after_srun(lost, [words], {0: "n1"})
+    (tmp_path / "log").write_text(f"srun: error: {words}\n")
+    monkeypatch.setenv("HPCDIST_SRUN_LOG", f"0:{tmp_path / 'log'}")
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "n1,n2")
+    verdict = launcher_end.after_launcher(lost, Notes())
     assert (verdict.node, verdict.host) == (0, "n1")
     assert words.partition(".")[0] in verdict.message

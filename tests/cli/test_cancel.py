@@ -87,34 +87,23 @@ def test_a_foreign_run_that_names_processes_of_the_caller_ends_none_of_them(runs
     assert run.read_verdict() is None
 
 
-def test_a_copy_of_a_run_that_goes_on_ends_nothing_of_it(runs, start):
-    victim = start(runs / "ddp-1" / "submitit")
-    original = make_run(runs, "ddp-1", process=victim)
-    shutil.copytree(original.path, runs / "ddp-2")
-    done = cancelled(runs, "ddp-2")
-    assert done.exit_code == 0, done.output
-    assert victim.poll() is None
-    assert original.read_verdict() is None
-
-
-@pytest.mark.parametrize("is_stopped", [False, True])
-def test_a_process_that_works_in_the_run_directory_is_ended(runs, start, is_stopped):
+@pytest.mark.parametrize("how", ["usual", "stopped", "by a link"])
+def test_a_process_that_works_in_the_run_directory_is_ended_and_by_a_copy_nothing(
+    runs, start, tmp_path, how
+):
     agent = start(runs / "ddp-1" / "submitit")
     run = make_run(runs, "ddp-1", process=agent)
-    if is_stopped:  # it ends in order all the same, and not after launch.grace_s by SIGKILL
+    shutil.copytree(run.path, runs / "ddp-2")
+    assert cancelled(runs, "ddp-2").exit_code == 0
+    assert agent.poll() is None
+    assert run.read_verdict() is None
+    (tmp_path / "other").symlink_to(runs)
+    if how == "stopped":  # it ends in order all the same, and not after launch.grace_s by SIGKILL
         agent.send_signal(signal.SIGSTOP)
-    done = cancelled(runs, "ddp-1")
+    done = cancelled(tmp_path / "other" if how == "by a link" else runs, "ddp-1")
     assert done.exit_code == 0, done.output
     assert agent.wait(30) == -signal.SIGTERM
     assert run.read_verdict().state == "cancelled"
-
-
-def test_a_run_that_a_link_leads_to_is_cancelled_by_its_other_name(runs, start, tmp_path):
-    agent = start(runs / "ddp-1" / "submitit")
-    make_run(runs, "ddp-1", process=agent)
-    (tmp_path / "other").symlink_to(runs)
-    assert cancelled(tmp_path / "other", "ddp-1").exit_code == 0
-    assert agent.wait(30) < 0
 
 
 @needs_root
@@ -146,12 +135,11 @@ def test_a_link_of_another_user_to_an_own_run_is_not_last(runs, reachable):
         check_own(runs / "ddp-2", "cancel")
 
 
-def make_sweep(runs, name, owner=None):
+def make_sweep(runs, name, owner=-1):
     sweep = Sweep(runs / name)
     sweep.path.mkdir(mode=0o700)
     sweep.write()
-    if owner is not None:
-        os.chown(sweep.path, owner, owner)
+    os.chown(sweep.path, owner, owner)
     return sweep
 
 

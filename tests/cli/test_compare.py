@@ -1,6 +1,7 @@
 """Comparisons: several jobs put to one question by one command."""
 
 import json
+import re
 
 import pytest
 
@@ -29,6 +30,14 @@ compare:
   two:
     job: loop.py
     set: {args: ['0.006', data_wait]}
+"""
+SWEEP = """
+description: A loop that waits longer on more ranks
+job: loop.py
+repeat: 2
+sweep:
+  gpus: [1, 2]
+set: {record.window_s: 0.02, args: ['0.004', forward_backward]}
 """
 
 
@@ -78,6 +87,41 @@ def test_a_comparison_is_listed_and_rendered_as_its_runs(folder):
     assert folder.runs == []
 
 
+def test_from_python_a_comparison_is_no_single_job(folder, monkeypatch):
+    monkeypatch.chdir(folder.folder)
+    with pytest.raises(JobError, match="slow\\.yaml compares several jobs, and is not one itself"):
+        submit("slow", scheduler="local")
+
+
+def test_flags_hold_for_all_variants_but_those_with_a_size_of_their_own(folder):
+    done = folder("render", "slow", "--scheduler", "slurm", "--repeat", "1", "--gpus", "3")
+    assert done.returncode == 0, done.stderr
+    sizes = re.findall(r"^#SBATCH --gpus-per-node=(\d)", done.stdout, re.MULTILINE)
+    assert sizes == ["1", "3"]
+
+
+def test_a_file_that_sweeps_a_job_compares_its_points_with_the_first(folder):
+    folder.write("jobs/scale.yaml", SWEEP)
+    done = folder("submit", "scale", "--local")
+    assert done.returncode == 0, done.stderr
+    order = [line.partition(": ")[2] for line in done.stderr.splitlines() if " of 4)" in line]
+    assert order == ["gpus=1 repeat=0", "gpus=2 repeat=0", "gpus=1 repeat=1", "gpus=2 repeat=1"]
+    assert "times as fast as gpus=1 on 2 ranks; ideal is 2" in " ".join(done.stdout.split())
+    sweep = folder.folder / "runs" / done.stdout.split()[0]
+    cells = (run["cell"] for run in json.loads((sweep / "summary.json").read_text())[:2])
+    sizes = [(cell["name"], cell["gpus_per_node"]) for cell in cells]
+    assert sizes == [("gpus=1", 1), ("gpus=2", 2)]
+
+
+def test_sweep_puts_other_values_in_the_place_of_the_files(folder):
+    folder.write("jobs/scale.yaml", SWEEP)
+    options = ["--scheduler", "slurm", "--repeat", 1, "--sweep", "nodes=1,2 gpus=1,4"]
+    rendered = folder("render", "scale", *options).stdout
+    assert rendered.count("# ---- script ") == 4
+    shapes = [line for line in rendered.splitlines() if line.startswith("#SBATCH --nodes=")]
+    assert shapes == ["#SBATCH --nodes=1", "#SBATCH --nodes=2"] * 2
+
+
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
@@ -86,11 +130,7 @@ def test_a_comparison_is_listed_and_rendered_as_its_runs(folder):
         (COMPARE, ["--gpus", "0"], "--gpus: resources.gpus is 0, must be 1 or more"),
         ("compare: {a: {job: ddp}}", [], "compare has 1 of the 2 or more variants"),
         ("compare: {a: {job: ddp}, b: ddp}", [], 'compare.b is "ddp", must be a section'),
-        (
-            "compare: {a: {job: ddp}, b: {jop: ddp}}",
-            [],
-            "must be a section with its keys",
-        ),
+        ("compare: {a: {job: ddp}, b: {jop: ddp}}", [], "must be a section with its keys"),
         ("compare: {a: {job: ddp}, b: {job: nope}}", [], "there is no job called 'nope'"),
         (
             "compare: {a: {job: ddp}, b: {job: ddp, set: {train.lr: x}}}",
@@ -98,10 +138,14 @@ def test_a_comparison_is_listed_and_rendered_as_its_runs(folder):
             'compare.b.set.train.lr="x": train.lr is "x", must be',
         ),
         ("compare: {a: {job: ddp}, b: {job: ddp}}\nrepat: 2", [], "repat is not a known key"),
-    ],
-    ids=[
-        *("sweep", "fixed key", "size", "one variant", "no section", "key", "job"),
-        *("value", "file's key"),
+        (SWEEP, ["--gpus", "4"], "--gpus contradicts jobs/slow.yaml: resources.gpus is 1 in"),
+        (SWEEP, ["--sweep", "gpus=2"], "jobs/slow.yaml: sweep has 1 points, must be 2"),
+        ("job: ddp\nsweep: {}", [], "jobs/slow.yaml: sweep has 1 points"),
+        ("job: ddp\nsweep: {gpus: 2}", [], "sweep.gpus is 2, must be a list"),
+        ("job: ddp\nsweep: {gpus: [1, 2, 1]}", [], "sweep['gpus']=1 is given twice"),
+        ("job: ddp\nsweep: {gpus: [1, 0]}", [], "gpus=0: resources.gpus=0: resources.gpus is 0"),
+        ("sweep: {gpus: [1, 2]}", [], "job is missing"),
+        ("job: ddp\nsweep: {gpus: [1, 2]}\ncompare: {}", [], "job is not a known key"),
     ],
 )
 def test_a_mistake_in_a_comparison_is_named_and_nothing_is_run(folder, text, options, message):
@@ -112,81 +156,9 @@ def test_a_mistake_in_a_comparison_is_named_and_nothing_is_run(folder, text, opt
     assert folder.runs == []
 
 
-def test_from_python_a_comparison_is_no_single_job(folder, monkeypatch):
-    monkeypatch.chdir(folder.folder)
-    with pytest.raises(JobError, match="slow\\.yaml compares several jobs, and is not one itself"):
-        submit("slow", scheduler="local")
-
-
-def test_flags_hold_for_all_variants_but_those_with_a_size_of_their_own(folder):
-    done = folder("submit", "slow", "--local", "--repeat", "1", "--gpus", "3", "--json")
-    assert done.returncode == 0, done.stderr
-    runs = [run for run in folder.runs if (run / "spec.json").exists()]
-    sizes = [len(list(run.glob("events/rank-*"))) for run in runs]
-    assert sizes == [1, 3]
-
-
-SWEEP = """
-description: A loop that waits longer on more ranks
-job: loop.py
-repeat: 2
-sweep:
-  gpus: [1, 2]
-set: {record.window_s: 0.02, args: ['0.004', forward_backward]}
-"""
-
-
-@pytest.fixture
-def swept(folder):
-    folder.write("jobs/scale.yaml", SWEEP)
-    return folder
-
-
-def test_a_file_that_sweeps_a_job_compares_its_points_with_the_first(swept):
-    done = swept("submit", "scale", "--local")
-    assert done.returncode == 0, done.stderr
-    name = done.stdout.split()[0]
-    order = [line.partition(": ")[2] for line in done.stderr.splitlines() if " of 4)" in line]
-    assert order == ["gpus=1 repeat=0", "gpus=2 repeat=0", "gpus=1 repeat=1", "gpus=2 repeat=1"]
-    assert "times as fast as gpus=1 on 2 ranks; ideal is 2" in " ".join(done.stdout.split())
-    sweep = swept.folder / "runs" / name
-    one, two = (run["cell"] for run in json.loads((sweep / "summary.json").read_text())[:2])
-    assert (one["name"], one["gpus_per_node"]) == ("gpus=1", 1)
-    assert (two["name"], two["gpus_per_node"]) == ("gpus=2", 2)
-
-
-def test_sweep_puts_other_values_in_the_place_of_the_files(swept):
-    options = ["--scheduler", "slurm", "--repeat", "1"]
-    rendered = swept("render", "scale", *options, "--sweep", "nodes=1,2 gpus=1,4").stdout
-    assert rendered.count("# ---- script ") == 4
-    shapes = [line for line in rendered.splitlines() if line.startswith("#SBATCH --nodes=")]
-    assert shapes == ["#SBATCH --nodes=1", "#SBATCH --nodes=2"] * 2
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "message"),
-    [
-        (SWEEP, ["--gpus", "4"], "--gpus contradicts jobs/scale.yaml: resources.gpus is 1 in"),
-        (SWEEP, ["--sweep", "gpus=2"], "jobs/scale.yaml: sweep has 1 points, must be from 2"),
-        ("job: ddp\nsweep: {}", [], "jobs/scale.yaml: sweep has 1 points"),
-        ("job: ddp\nsweep: {gpus: 2}", [], "sweep.gpus is 2, must be a list"),
-        ("job: ddp\nsweep: {gpus: [1, 2, 1]}", [], "sweep has a value twice"),
-        ("job: ddp\nsweep: {gpus: [1, 0]}", [], "gpus=0: resources.gpus=0: resources.gpus is 0"),
-        ("sweep: {gpus: [1, 2]}", [], "job is missing"),
-        ("job: ddp\nsweep: {gpus: [1, 2]}\ncompare: {}", [], "job is not a known key"),
-    ],
-    ids=["flag", "one point", "empty", "no list", "value", "bad value", "job", "both"],
-)
-def test_a_mistake_in_a_file_that_sweeps_is_named_and_nothing_is_run(swept, text, options, message):
-    swept.write("jobs/scale.yaml", text)
-    done = swept("submit", "scale", "--local", *options)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert swept.runs == []
-
-
 def test_the_shipped_sweep_takes_strategies_as_an_axis(hpcdist):
     axes = "strategy=ddp,data_parallel gpus=2"
     done = hpcdist("render", "speedup", "--scheduler", "slurm", "--repeat", "1", "--sweep", axes)
     assert done.returncode == 0, done.stderr
-    assert "#SBATCH --array=0-1" in done.stdout
+    threads = re.findall(r"OMP_NUM_THREADS=.*", done.stdout)
+    assert len(threads) == len({*threads}) == 2  # one rank has the CPUs of two

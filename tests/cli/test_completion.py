@@ -31,7 +31,8 @@ def offered(tmp_path, monkeypatch, capfd):
 
 
 def test_jobs_keys_and_clusters_are_offered(offered, tmp_path):
-    (tmp_path / "hpcdist.yaml").write_text("clusters: {gpu: {partition: a100}, cpu: {}}\n")
+    evil = "'$(touch x)'"  # a shell would act on it
+    (tmp_path / "hpcdist.yaml").write_text(f"clusters: {{gpu: {{}}, cpu: {{}}, {evil}: {{}}}}\n")
     assert offered("hpcdist su") == ["submit", "summary"]
     assert "ddp" in offered("hpcdist submit dd")
     assert "train." in offered("hpcdist submit ddp --set ")
@@ -51,11 +52,6 @@ def test_runs_are_offered_the_newest_first_and_files_by_the_shell(offered, tmp_p
     assert offered("hpcdist submit ddp --after o") == [names[1]]
     assert offered("hpcdist submit no") == [""]  # which leaves it to bash
     assert offered("hpcdist summary --html ") == [""]
-
-
-def test_no_value_on_which_a_shell_would_act_is_offered(offered, tmp_path):
-    (tmp_path / "hpcdist.yaml").write_text("clusters: {'$(touch x)': {}, plain: {}}\n")
-    assert offered("hpcdist submit ddp --cluster ") == ["plain"]
 
 
 @pytest.mark.parametrize(

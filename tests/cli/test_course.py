@@ -41,16 +41,9 @@ _OF_RANKS = {
 }
 
 
-def _generator():
-    spec = importlib.util.spec_from_file_location(
-        "generate_course", ROOT / "docs/generate_course.py"
-    )
-    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-generator = _generator()
+_spec = importlib.util.spec_from_file_location("generate_course", ROOT / "docs/generate_course.py")
+sys.modules[_spec.name] = generator = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(generator)
 
 
 def test_each_exercise_has_a_script_to_fill_in_and_one_that_is_solved():
@@ -142,24 +135,17 @@ def headers(lines):
     return {line for line in found if not re.search(r"\d", line)}
 
 
-def start_all(folder):
-    """Make the files of each exercise; returns its folder by number."""
-    folders = {}
-    for number, page in pages().items():
-        folders[int(number)] = folder / f"course-{page.stem}"
-        folders[int(number)].mkdir()
-        for name in files_of(page):
-            shutil.copy(FILES / name, folders[int(number)])
-    return folders
-
-
 def test_the_pages_commands_run_and_print_tables_with_the_headers_that_are_shown(
-    hpcdist, run_words, tmp_path
+    hpcdist, run_words
 ):
-    top = hpcdist.folder
     made = hpcdist("data", "faces", "--make", "lfw", "--people", 8, "--images", 32)
     assert made.returncode == 0, made.stderr
-    folders = start_all(top)
+    folders = {}
+    for number, page in pages().items():
+        folders[int(number)] = folder = hpcdist.folder / f"course-{page.stem}"
+        folder.mkdir()
+        for name in files_of(page):
+            shutil.copy(FILES / name, folder)
     num_tables = 0
     for page in generator.pages():
         number = generator.number(page)

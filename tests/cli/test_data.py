@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -19,13 +20,19 @@ def command_process():
         yield process
 
 
-@pytest.fixture
-def faces(hpcdist):
+@pytest.fixture(scope="module")
+def made(hpcdist_in, tmp_path_factory):
     """A folder with a few faces; returns its path."""
-    done = hpcdist("data", "faces", "--make", "made", "--people", 4, "--images", 12)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "made\n"
-    return hpcdist.folder / "made"
+    user = hpcdist_in(tmp_path_factory.mktemp("faces"))
+    done = user("data", "faces", "--make", "made", "--people", 4, "--images", 12)
+    assert (done.returncode, done.stdout) == (0, "made\n"), done.stderr
+    return user.folder / "made"
+
+
+@pytest.fixture
+def faces(hpcdist, made):
+    """A copy of it in the folder of the test."""
+    return shutil.copytree(made, hpcdist.folder / "made")
 
 
 def refusal(done):
@@ -98,22 +105,19 @@ def test_check_names_each_file_that_is_no_image_and_why(hpcdist, faces):
     assert described["problems"]["made/Person_0002/zero.jpg"] == "is empty"
 
 
-def test_check_of_names_that_are_no_text_and_of_files_that_are_missing(hpcdist, faces):
+def test_check_of_odd_names_of_missing_files_and_of_images_without_a_fault(hpcdist, faces):
+    done = hpcdist("data", "check", "image_folder", "--root", faces)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "of 4 classes" in done.stdout
+    assert "digits: 1,438 images for training" in hpcdist("data", "check", "digits").stdout
     with open(os.fsencode(faces / "Person_0001") + b"/\xff.jpg", "wb"):
         pass
     (faces / "Person_0001/gone.jpg").symlink_to("nowhere")
     done = hpcdist("data", "check", "faces", "--root", "made")
     assert done.returncode == 1
-    assert "made/Person_0001/\\udcff.jpg is empty" in done.stdout.splitlines()
-    missing = "made/Person_0001/gone.jpg cannot be read: No such file or directory"
-    assert missing in done.stdout.splitlines()
-
-
-def test_check_of_images_without_a_fault_ends_with_0(hpcdist, faces):
-    done = hpcdist("data", "check", "image_folder", "--root", faces)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "of 4 classes" in done.stdout
-    assert "digits: 1,438 images for training" in hpcdist("data", "check", "digits").stdout
+    lines = done.stdout.splitlines()
+    assert "made/Person_0001/\\udcff.jpg is empty" in lines
+    assert "made/Person_0001/gone.jpg cannot be read: No such file or directory" in lines
 
 
 @pytest.mark.parametrize("verb", ["check", "show"])
@@ -131,13 +135,14 @@ def test_a_data_set_that_is_not_there_is_refused(hpcdist, verb):
 
 def test_show_writes_a_picture_of_the_first_batch(hpcdist, faces):
     options = ("--root", "made", "--transform", "heavy")
-    done = hpcdist("data", "show", "faces", *options, "--out", "batch.png")
+    done = hpcdist("data", "show", "faces", *options)
     assert (done.returncode, done.stdout) == (0, "")
-    with Image.open(hpcdist.folder / "batch.png") as picture:
+    assert "note: the picture is faces.png" in done.stderr
+    with Image.open(hpcdist.folder / "faces.png") as picture:
         first = np.asarray(picture.convert("RGB"))
     assert len(np.unique(first.reshape(-1, 3), axis=0)) > 1000
-    again = refusal(hpcdist("data", "show", "faces", *options, "--out", "batch.png"))
-    assert "batch.png is already there" in again
+    again = refusal(hpcdist("data", "show", "faces", *options, "--out", "faces.png"))
+    assert "faces.png is already there" in again
 
 
 @pytest.mark.parametrize(
@@ -155,14 +160,6 @@ def test_show_writes_a_picture_of_the_first_batch(hpcdist, faces):
 def test_what_cannot_be_shown_is_refused_before_anything_is_read(hpcdist, options, said):
     assert said in refusal(hpcdist("data", "show", "digits", *options))
     assert os.listdir(hpcdist.folder) == []
-
-
-def test_without_a_name_the_picture_is_called_after_the_data_set(hpcdist):
-    done = hpcdist("data", "show", "digits")
-    assert done.returncode == 0, done.stderr
-    assert "note: the picture is digits.png" in done.stderr
-    with Image.open(hpcdist.folder / "digits.png") as picture:
-        assert picture.format == "PNG"
 
 
 def test_help_and_check_import_no_torch():

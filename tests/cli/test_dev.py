@@ -99,6 +99,10 @@ def test_what_waits_and_what_runs_is_ended_and_the_next_one_starts(hpcdist, dev)
     assert hpcdist("cancel", "dev").returncode == 0
     states = [state(hpcdist, run.name) for run in hpcdist.runs]
     assert states == ["cancelled", "cancelled", "cancelled", "lost", "cancelled"]
+    hpcdist.write("work.py", "print('resumed')")
+    resumed = hpcdist("resume", last)
+    assert resumed.returncode == 0, resumed.stderr
+    wait_for(lambda: state(hpcdist, last) == "done")
 
 
 def begin(hpcdist, dev):

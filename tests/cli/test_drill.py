@@ -40,18 +40,7 @@ def only(*names):
 
 
 def test_a_trainer_goes_on_from_its_checkpoint_whatever_happens_to_it(hpcdist):
-    done = hpcdist(
-        "drill",
-        "ddp",
-        *CPU,
-        "--only",
-        "kill-rank",
-        "--only",
-        "full-disk",
-        "--only",
-        "damage",
-        "--json",
-    )
+    done = hpcdist("drill", "ddp", *CPU, *only("kill-rank", "full-disk", "damage"), "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert [one["name"] for one in found["disturbances"]] == ["kill-rank", "full-disk", "damage"]
@@ -66,17 +55,7 @@ def test_a_trainer_goes_on_from_its_checkpoint_whatever_happens_to_it(hpcdist):
 def test_a_script_that_saves_on_the_warning_passes_and_real_files_and_runs_are_left_alone(hpcdist):
     hpcdist.write("mine.pt", "real")
     script = hpcdist.write("careful.py", CAREFUL)
-    done = hpcdist(
-        "drill",
-        script,
-        *CPU,
-        "--only",
-        "kill-rank",
-        "--only",
-        "time-limit",
-        "--only",
-        "kill-agent",
-    )
+    done = hpcdist("drill", script, *CPU, *only("kill-rank", "time-limit", "kill-agent"))
     assert done.returncode == 0, (done.stdout, done.stderr)
     rows = {line.split()[0]: line for line in done.stdout.splitlines()[1:] if line.strip()}
     assert "signal" in rows["kill-rank"]
@@ -94,16 +73,7 @@ def test_a_script_that_saves_on_the_warning_passes_and_real_files_and_runs_are_l
 def test_a_script_that_saves_nothing_would_have_lost_its_day(hpcdist):
     hpcdist.write("careless.py", CARELESS)
     hpcdist.write("another.py", CAREFUL)  # is none of its modules
-    asked = (
-        "careless.py",
-        *CPU,
-        "--only",
-        "kill-rank",
-        "--only",
-        "time-limit",
-        "--time",
-        "24:00:00",
-    )
+    asked = ("careless.py", *CPU, *only("kill-rank", "time-limit"), "--time", "24:00:00")
     done = hpcdist("drill", *asked)
     assert done.returncode == 1, done.stderr
     lost = [line for line in done.stdout.splitlines() if "WORK LOST" in line]

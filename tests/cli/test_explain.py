@@ -55,25 +55,19 @@ def test_every_line_of_a_script_is_told_and_every_directive_with_its_reason(hpcd
         assert part["why"] or not part["line"].startswith(BEHIND), part
 
 
-def test_a_line_names_the_keys_that_it_comes_from(hpcdist):
+def test_a_line_names_the_keys_and_the_numbers_that_it_comes_from(hpcdist):
     hpcdist.write("hpcdist.yaml", PROFILES)
-    done = hpcdist("explain", "ddp", "--cluster", "slurm", "--nodes", "2", "--json")
-    found = json.loads(done.stdout)
+    options = ("ddp", "--cluster", "slurm", "--nodes", "2", "--gpus", "2", "--json")
+    found = json.loads(hpcdist("explain", *options).stdout)
     keys = {part["line"].strip(): part["keys"] for part in found}
     assert keys["#SBATCH --nodes=2"] == ["resources.nodes"]
-    assert "cpus_per_gpu" in keys["#SBATCH --cpus-per-task=4"]
+    assert "cpus_per_gpu" in keys["#SBATCH --cpus-per-task=8"]
     assert keys["#SBATCH --mem=61036M"][0] == "resources.mem_gb"
     assert keys["#SBATCH --exclusive"] == ["directives"]
     assert keys["module load cuda"] == ["setup"]
-
-
-def test_numbers_of_directives_are_told_with_where_they_come_from(hpcdist):
-    hpcdist.write("hpcdist.yaml", "clusters: {c: {scheduler: slurm, cpus_per_gpu: 4}}\n")
-    options = ("ddp", "--nodes", "2", "--gpus", "2", "--time", "90", "--set", "resources.mem_gb=64")
-    found = json.loads(hpcdist("explain", *options, "--json").stdout)
-    told = {part["line"]: part["why"] for part in found}
-    assert "2 GPUs per node x 4 CPUs per GPU, 16 in all" in told["#SBATCH --cpus-per-task=8"]
-    assert told["#SBATCH --mem=61036M"].startswith("64 GB per node")
+    why = {part["line"]: part["why"] for part in found}
+    assert "2 GPUs per node x 4 CPUs per GPU, 16 in all" in why["#SBATCH --cpus-per-task=8"]
+    assert why["#SBATCH --mem=61036M"].startswith("64 GB per node")
 
 
 def test_without_a_scheduler_a_job_is_explained_as_on_this_machine(hpcdist):
@@ -105,13 +99,14 @@ def test_of_a_sweep_the_first_script_is_explained(hpcdist):
     assert "the script of the first run: nodes=1 train.lr=0.1" in done.stderr
     lines = done.stdout.splitlines()
     assert [line for line in lines if line.startswith("#SBATCH --nodes=")] == ["#SBATCH --nodes=1"]
-
-
-def test_runs_of_a_sweep_in_different_images_share_an_array(hpcdist):
-    image = "docker://a/b"
-    sets = ["--set", "container.runtime=podman", "--sweep", f"container.image={image}:1,{image}:2"]
-    done = hpcdist("render", "check", "--scheduler", "slurm", *sets, "--repeat", 2)
-    assert "#SBATCH --array=0-3" in done.stdout.splitlines()
+    images = (
+        "--set",
+        "container.runtime=podman",
+        "--sweep",
+        "container.image=docker://a:1,docker://a:2",
+    )
+    done = hpcdist("render", "check", "--scheduler", "slurm", *images, "--repeat", 2)
+    assert "#SBATCH --array=0-3" in done.stdout.splitlines()  # they share one
 
 
 def explained(capsys, *words):
@@ -126,6 +121,8 @@ def test_a_name_is_told_with_all_that_it_means(capsys):
 
     assert told("75") == [("an exit code", "75", EXIT_CODES[75])]
     assert told("137")[0][2].endswith("SIGKILL ended")
+    for word in ("oom", "OOM", "out-of-memory"):
+        assert told(word)[0][1] == "out_of_memory"
     assert told("hang") == [("a kind of verdict", "hang", meanings("kind")["hang"])]
     assert told("pending")[0][2] == meanings("state")["pending"]
     assert told("accumulate")[0][:2] == ("a key of a job file", "train.accumulate")
@@ -135,17 +132,13 @@ def test_a_name_is_told_with_all_that_it_means(capsys):
     assert [kind for kind, *_ in told("launch")] == ["a section of a job file", "a kind of verdict"]
 
 
-@pytest.mark.parametrize("word", ["oom", "OOM", "out-of-memory", "out_of_memory"])
-def test_a_verdict_is_found_by_the_usual_names(capsys, word):
-    (found,) = explained(capsys, word)
-    assert found["name"] == "out_of_memory"
-
-
 @pytest.mark.parametrize(
     "word",
     [
         *("memory", "barrier", "DistributedSampler", "sigkill", "rendezvous", "epoch", "NCCL"),
-        *("USUSP", "TERM_RUNLIMIT", "LSB_MCPU_HOSTS"),
+        *("PROV", "PSUSP", "USUSP", "SSUSP", "UNKWN", "ZOMBI", "LSB_MCPU_HOSTS"),
+        *("TERM_ADMIN", "TERM_MEMLIMIT", "TERM_ORPHAN_SYSTEM", "TERM_OWNER", "TERM_PREEMPT"),
+        *("TERM_RUNLIMIT", "TERM_ZOMBIE", "NODE_FAIL", "TIMEOUT", "Priority", "ReqNodeNotAvail"),
     ],
 )
 def test_words_of_the_field_come_before_runs_of_such_a_name(capsys, tmp_path, word):

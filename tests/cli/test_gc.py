@@ -38,12 +38,8 @@ def make_run(tree):
 
     def make(name="train", *, days=60.0, state="done", resume=None, sweep=None):
         runs = tree / "runs"
-        planned = plan_run(
-            load_job("train.py"),
-            scheduler="local",
-            snapshot=True,
-            runs=runs,
-        )
+        job = load_job("train.py")
+        planned = plan_run(job, scheduler="local", snapshot=True, runs=runs)
         run = Run.create(runs, name)
         submission = PlannedSubmission.of_run(planned)
         if sweep is None:  # else that of a run before
@@ -57,15 +53,8 @@ def make_run(tree):
         (run.checkpoints_folder / "step-00000001.pt").write_bytes(CHECKPOINT)
         run.log_file(0).write_text("log")
         if state not in {"pending", "running"}:
-            run.write_verdict(
-                Verdict(
-                    kind="done",
-                    state=state,
-                    message="",
-                    exit_code_of_run=0,
-                    time_s=time.time() - days * DAY_S,
-                )
-            )
+            ended_s = time.time() - days * DAY_S
+            run.write_verdict(Verdict(kind="done", state=state, message="", time_s=ended_s))
         return run
 
     return make
@@ -85,80 +74,83 @@ def items(done):
     return {(item["what"], item["name"]): item["kept_because"] for item in value["items"]}
 
 
-def test_old_runs_lose_checkpoints_and_code_and_keep_all_else(hpcdist, make_run):
+def test_old_runs_lose_checkpoints_and_code_with_yes_alone_and_keep_all_else(
+    hpcdist, make_run, tree
+):
+    """Bytecode keeps nothing, and what the links of a copy lead to stays."""
+    (tree / ".gitignore").write_text("runs/\ndata/\n")
+    (tree / "data").mkdir()
+    (tree / "data/x").write_text("datum")
     run = make_run()
     code = code_of(run)
+    (code / "__pycache__").mkdir()
+    (code / "__pycache__/m.pyc").write_text("")
+    assert (code / "data/x").read_text() == "datum"
+    shown = hpcdist("gc")
+    assert (shown.returncode, run.id in shown.stdout) == (0, True)
+    assert "nothing was removed: add --yes" in shown.stderr
+    value = json.loads(hpcdist("gc", "--json").stdout)
+    assert value["removed"] is False
+    assert value["bytes_free_to_remove"] >= len(CHECKPOINT)
+    assert code.exists()
+    assert checkpoints_of(run)
     done = hpcdist("gc", "--yes")
     assert done.returncode == 0, done.stderr
     assert checkpoints_of(run) == []
     assert not code.exists()
+    assert (tree / "data/x").read_text() == "datum"
     assert run.log_file(0).read_text() == "log"
     assert run.read_verdict().state == "done"
     assert "2 of 2 can be removed, which frees 2 kB" in done.stdout
     assert done.stderr == "freed 2 kB\n"
 
 
-def test_without_yes_it_is_shown_and_nothing_removed(hpcdist, make_run):
+def test_on_a_terminal_it_asks(hpcdist, make_run):
     run = make_run()
-    done = hpcdist("gc")
-    assert done.returncode == 0
-    assert run.id in done.stdout
-    assert "nothing was removed: add --yes" in done.stderr
-    value = json.loads(hpcdist("gc", "--json").stdout)
-    assert value["removed"] is False
-    assert value["bytes_free_to_remove"] >= len(CHECKPOINT)
-    assert code_of(run).exists()
-    assert checkpoints_of(run)
-
-
-@pytest.mark.parametrize("answer", ["y", "n"])
-def test_on_a_terminal_it_asks(hpcdist, make_run, answer):
-    run = make_run()
-    control, terminal = pty.openpty()
-    process = hpcdist.start("gc", stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    os.write(control, f"{answer}\n".encode())
-    _, errors = process.communicate(timeout=100)
-    os.close(control)
-    os.close(terminal)
-    assert b"Remove it?" in errors
-    assert bool(checkpoints_of(run)) == (answer == "n")
-    assert code_of(run).exists() == (answer == "n")
+    for answer in "ny":
+        control, terminal = pty.openpty()
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = hpcdist.start("gc", stdin=terminal, **pipes)
+        os.write(control, f"{answer}\n".encode())
+        _, errors = process.communicate(timeout=100)
+        os.close(control)
+        os.close(terminal)
+        assert b"Remove it?" in errors
+        assert bool(checkpoints_of(run)) == code_of(run).exists() == (answer == "n")
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["named", "all"])
-def test_a_run_that_has_not_ended_keeps_everything(hpcdist, make_run, named):
-    old = make_run()
-    going = make_run(state="pending", sweep=old)
+def test_a_run_that_has_not_ended_keeps_its_own_and_what_it_starts_from(hpcdist, make_run, named):
+    old, source = make_run(), make_run("source")
+    going = make_run(state="pending", sweep=old, resume=source.path)
     assert code_of(old) == code_of(going)
-    names = [old.id, going.id] if named else []
+    names = [old.id, source.id, going.id] if named else []
     done = hpcdist("gc", *names, "--older-than", "0", "--yes", "--json")
     assert items(done) == {
         ("checkpoints", old.id): None,
+        ("checkpoints", source.id): f"run {going.id}, which starts from them, is pending",
         ("checkpoints", going.id): "the run is pending",
         ("code", old.id): f"run {going.id} is pending",
+        ("code", source.id): None,
     }
     assert checkpoints_of(old) == []
     assert checkpoints_of(going)
+    assert checkpoints_of(source)
     assert (code_of(going) / "train.py").read_text() == "print('as submitted')"
 
 
-def test_age_counts_from_the_end_of_a_run(hpcdist, make_run):
-    run = make_run(days=10.5)
-    assert items(hpcdist("gc", "--json"))["checkpoints", run.id] == (
-        "the run ended only 10.5 days ago"
-    )
-    assert items(hpcdist("gc", "--older-than", "11", "--json"))["checkpoints", run.id]
-    assert items(hpcdist("gc", "--older-than", "10", "--json"))["checkpoints", run.id] is None
+def test_age_counts_from_the_end_of_a_run_and_a_named_one_loses_its_own_at_any(hpcdist, make_run):
+    run, other = make_run(days=10.5), make_run("other")
 
+    def reason(*words):
+        return items(hpcdist("gc", *words, "--json"))["checkpoints", run.id]
 
-def test_a_named_run_loses_its_own_at_any_age_and_others_nothing(hpcdist, make_run, tree):
-    named = make_run("first", days=0.1)
-    (tree / "train.py").write_text("print('other')")
-    other = make_run("second")
-    done = hpcdist("gc", named.id, "--yes", "--json")
-    assert done.returncode == 0, done.stderr
+    assert reason() == "the run ended only 10.5 days ago"
+    assert reason("--older-than", "11")
+    assert reason("--older-than", "10") is None
+    done = hpcdist("gc", run.id, "--yes", "--json")
     assert items(done)["checkpoints", other.id] == "the run was not named"
-    assert (checkpoints_of(named), code_of(named).exists()) == ([], False)
+    assert (checkpoints_of(run), code_of(run).exists()) == ([], False)
     assert checkpoints_of(other)
     assert code_of(other).exists()
 
@@ -172,14 +164,6 @@ def test_a_run_that_can_go_on_from_its_checkpoint_keeps_it_until_it_is_named(hpc
     assert checkpoints_of(run) == []
 
 
-def test_checkpoints_that_a_run_starts_from_are_kept(hpcdist, make_run):
-    old = make_run("old")
-    going = make_run("new", state="pending", resume=old.path)
-    reason = items(hpcdist("gc", "--yes", "--json"))["checkpoints", old.id]
-    assert reason == f"run {going.id}, which starts from them, is pending"
-    assert checkpoints_of(old)
-
-
 @pytest.mark.parametrize("how", ["written", "changed"])
 def test_what_a_job_wrote_into_a_copy_of_the_code_is_never_removed(hpcdist, make_run, how):
     run = make_run()
@@ -191,25 +175,6 @@ def test_what_a_job_wrote_into_a_copy_of_the_code_is_never_removed(hpcdist, make
     assert f"jobs wrote into it: {path}" in items(done)["code", run.id]
     assert os.path.lexists(path)
     assert checkpoints_of(run) == []
-
-
-def test_bytecode_in_a_copy_keeps_nothing(hpcdist, make_run):
-    code = code_of(make_run())
-    (code / "__pycache__").mkdir()
-    (code / "__pycache__/m.pyc").write_text("")
-    hpcdist("gc", "--yes")
-    assert not code.exists()
-
-
-def test_what_the_links_of_a_copy_lead_to_stays(hpcdist, make_run, tree):
-    (tree / ".gitignore").write_text("runs/\ndata/\n")
-    (tree / "data").mkdir()
-    (tree / "data/x").write_text("datum")
-    code = code_of(make_run())
-    assert (code / "data/x").read_text() == "datum"
-    hpcdist("gc", "--yes")
-    assert not code.exists()
-    assert (tree / "data/x").read_text() == "datum"
 
 
 def test_the_code_of_a_sweep_whose_runs_were_deleted_goes_when_it_is_old(hpcdist, make_run, tree):
@@ -240,14 +205,10 @@ def test_what_another_program_keeps_among_the_runs_is_neither_listed_nor_removed
     (foreign / "checkpoints").mkdir(parents=True)
     (foreign / "spec.json").write_text('{"id": "CartPole-v1", "job": {"name": "agent"}}')
     (foreign / "checkpoints" / "best.pt").write_bytes(CHECKPOINT)
-    old = 1.0e9
-    os.utime(foreign, (old, old))
-    assert json.loads(hpcdist("runs", "--json").stdout) == []
-    assert json.loads(hpcdist("status", "--json").stdout) == []
-    assert "CartPole" not in hpcdist("watch").stdout
+    os.utime(foreign, (1.0e9, 1.0e9))
+    for verb in ("runs", "status", "watch", "summary"):
+        assert "CartPole" not in hpcdist(verb).stdout
     done = hpcdist("gc", "--yes", "--json")
     assert (done.returncode, items(done)) == (0, {}), done.stderr
-    named = hpcdist("gc", "CartPole", "--yes")
-    assert named.returncode != 0
+    assert hpcdist("gc", "CartPole", "--yes").returncode != 0
     assert (foreign / "checkpoints" / "best.pt").read_bytes() == CHECKPOINT
-    assert "CartPole" not in hpcdist("summary").stdout

@@ -66,7 +66,7 @@ def test_a_script_runs_on_two_simulated_nodes_and_is_read_again_later(hpcdist):
     assert "had ended already: done" in ended.stderr
 
 
-def test_a_failure_ends_the_command_with_1_and_names_the_rank(hpcdist):
+def test_a_failure_ends_the_command_with_1_and_its_traceback_comes_last(hpcdist):
     hpcdist.write("fails.py", FAILS)
     done = hpcdist("submit", "fails.py", "--gpus", "3", "--local", "--json", "--", "1")
     assert done.returncode == 1
@@ -74,8 +74,13 @@ def test_a_failure_ends_the_command_with_1_and_names_the_rank(hpcdist):
     assert (answer["state"], answer["exit_code"]) == ("failed", 1)
     first = answer["verdict"]["first"]
     assert (first["rank"], first["report"]["exception"]) == (1, "ValueError")
+    *_, cause, log, verdict = done.stderr.splitlines()
     assert "[rank 1] ValueError: no such luck" in done.stderr
-    assert last_line(done.stderr).startswith(f"run {answer['run']} failed: rank 1 ")
+    assert "rank 1 failed first; the last lines of logs/rank-00001.log:" in done.stderr
+    assert cause == "  second line"
+    assert log == f"log of rank 1: {answer['path']}/logs/rank-00001.log"
+    assert verdict.startswith(f"run {answer['run']} failed: rank 1 ")
+    assert "ValueError: no such luck second line; " in verdict
     status = hpcdist("status", answer["run"])
     assert "verdict    rank 1 " in status.stdout
 
@@ -99,43 +104,17 @@ def test_a_run_in_the_background_is_followed_and_cancelled_from_another_process(
     assert follower.returncode == 0
 
 
-def test_with_wait_the_command_ends_with_the_code_of_the_run(hpcdist):
-    hpcdist.write("fails.py", FAILS)
-    done = hpcdist("submit", "fails.py", "--scheduler", "local", "--wait", "--", "0")
-    assert done.returncode == 1
-    assert "failed: rank 0 " in last_line(done.stderr)
-
-
-def test_the_runs_folder_may_be_named_by_option_and_by_variable(hpcdist):
-    hpcdist.write("hello.py", HELLO)
+def test_the_runs_folder_and_a_script_have_any_name(hpcdist):
+    name = os.fsdecode(b"hello\xff.py")  # which is not UTF-8
+    hpcdist.write(name, HELLO)
     place = hpcdist.folder / "some 'where'\nelse"
-    done = hpcdist("submit", "hello.py", "--local", "--json", "--runs", place)
+    done = hpcdist("submit", name, "--local", "--json", "--runs", place)
     assert done.returncode == 0, done.stderr
     run = json.loads(done.stdout)["run"]
     assert os.listdir(place) == [run]
     hpcdist.environment["HPCDIST_RUNS"] = str(place)
     assert json.loads(hpcdist("runs", "--json").stdout)[0]["run"] == run
-
-
-def test_a_script_whose_name_is_not_utf8_runs(hpcdist):
-    name = os.fsdecode(b"hello\xff.py")
-    hpcdist.write(name, HELLO)
-    assert hpcdist("submit", name, "--local").returncode == 0
     assert hpcdist("status").returncode == 0
-
-
-def test_a_restart_is_told_with_its_cause(hpcdist):
-    hpcdist.write(
-        "once.py",
-        "import os\n"
-        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and os.environ['RANK'] == '1':\n"
-        "    raise ValueError('no such luck')\n",
-    )
-    done = hpcdist("submit", "once.py", "--gpus", "2", "--local", "--max-restarts", "2")
-    assert done.returncode == 0, done.stderr
-    assert "attempt 0 failed: rank 1 (node 0, host " in done.stderr
-    assert "ValueError: no such luck" in done.stderr
-    assert "starting again (1 of 2)" in done.stderr
 
 
 def test_a_run_whose_submission_was_killed_runs_and_can_be_cancelled(hpcdist, processes_of):
@@ -151,19 +130,6 @@ def test_a_run_whose_submission_was_killed_runs_and_can_be_cancelled(hpcdist, pr
     (cancelled,) = json.loads(hpcdist("cancel", "last", "--json").stdout)
     assert (cancelled["state_before"], cancelled["state"]) == ("running", "cancelled")
     wait_for(lambda: not processes_of(folder))
-
-
-def test_the_traceback_of_the_first_failure_comes_last(hpcdist):
-    hpcdist.write("fails.py", FAILS)
-    done = hpcdist("submit", "fails.py", "--gpus", "4", "--local", "--", "2")
-    assert done.returncode == 1
-    *_, cause, log, verdict = done.stderr.splitlines()
-    assert "rank 2 failed first; the last lines of logs/rank-00002.log:" in done.stderr
-    assert cause == "  second line"
-    assert log.startswith("log of rank 2: ")
-    assert log.endswith("/logs/rank-00002.log")
-    assert "failed: rank 2 " in verdict
-    assert "ValueError: no such luck second line; " in verdict
 
 
 def test_ranks_may_open_as_many_files_as_the_hard_limit_and_a_verdict_says_what_to_raise(tmp_path):

@@ -70,6 +70,9 @@ def test_a_module_is_restarted_recorded_and_summed_up_as_a_script_is(user):
     assert done.returncode == 0, done.stderr
     assert "[rank 1] ['a', 'b'] 0" in done.stdout
     assert "[rank 1] ['a', 'b'] 1" in done.stdout
+    assert "attempt 0 failed: rank 1 (node 0, host " in done.stderr
+    assert "RuntimeError: once" in done.stderr
+    assert "starting again (1 of 1)" in done.stderr
     (run,) = json.loads(user("summary", "--json").stdout)
     assert (run["job"], run["state"], run["world_size"]) == ("mine", "done", 2)
     (folder,) = user.runs
@@ -79,9 +82,8 @@ def test_a_module_is_restarted_recorded_and_summed_up_as_a_script_is(user):
 
 def test_from_python_a_module_is_submitted_too(user, monkeypatch):
     monkeypatch.chdir(user.folder)
-    run = package.submit(
-        "pkg.train", ["a"], is_module=True, scheduler="local", set={"launch.device": "cpu"}
-    )
+    cpu = {"launch.device": "cpu"}
+    run = package.submit("pkg.train", ["a"], is_module=True, scheduler="local", set=cpu)
     assert run.wait().state == "done"
     assert run.logs() == "['a'] 0\n"
 

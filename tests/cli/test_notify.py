@@ -126,23 +126,19 @@ def test_a_channel_that_never_answers_holds_a_job_for_a_limited_time(tmp_path, m
 
 
 @needs_root
-@pytest.mark.parametrize("way", ["the-own-run-renamed", "a-run-exchanged"])
-def test_no_command_runs_what_others_have_put_into_the_folder_of_runs(hpcdist, way):
-    """The folder is the group's, or sticky and root's: others may write it."""
-    runs = hpcdist.folder / "runs"
-    place = runs / ("attempts" if way == "the-own-run-renamed" else "ddp-1")
-    evil = hpcdist.folder / "evil-ran"
-    profile = ClusterProfile(notify=[f"command:touch {evil}"])
+@pytest.mark.parametrize("place", ["attempts", "ddp-1"])
+def test_no_command_runs_what_others_have_put_into_the_folder_of_runs(hpcdist, place):
+    """The folder is the group's, or sticky and root's: others may write it, and rename or exchange
+    an own run there."""
+    runs, evil = hpcdist.folder / "runs", hpcdist.folder / "evil-ran"
     runs.mkdir()
-    if way == "the-own-run-renamed":
-        Run(runs / "ddp-1").make()
-        (runs / "ddp-1").rename(runs / ".untold")
-    else:
-        hpcdist.write("runs/.untold/ddp-1", "{}").parent.chmod(0o700)
-    theirs = Run(place)
+    Run(runs / ".untold").make()
+    hpcdist.write("runs/.untold/ddp-1", "{}")
+    theirs = Run(runs / place)
     theirs.make()
     job = {"name": "ddp", "workload": "script"}
-    theirs.write_spec(RunSpec(id=place.name, job=job, cluster=UsedCluster(profile=profile)))
+    used = UsedCluster(profile=ClusterProfile(notify=[f"command:touch {evil}"]))
+    theirs.write_spec(RunSpec(id=place, job=job, cluster=used))
     theirs.write_verdict(FAILED)
     for path in (theirs.path, *theirs.path.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
@@ -172,7 +168,7 @@ def test_what_is_no_channel_is_refused_without_what_may_be_secret(channel, probl
     assert "s3cret" not in text
 
 
-def test_profiles_name_channels_which_render_shows_as_mail(hpcdist):
+def test_profiles_name_channels_and_what_could_tell_nothing_is_refused(hpcdist):
     hpcdist.write("script.py", "pass")
     profile = "clusters: {c: {scheduler: %s, notify: ['mail:ada@host.org']}}"
     lines = {
@@ -187,12 +183,7 @@ def test_profiles_name_channels_which_render_shows_as_mail(hpcdist):
         assert set(expected) <= set(rendered.stdout.splitlines())
         silent = hpcdist("render", "script.py", "--notify", "none")
         assert not set(expected) & set(silent.stdout.splitlines())
-
-
-def test_a_channel_that_could_tell_nothing_is_refused_at_the_submission(hpcdist):
-    hpcdist.write("script.py", "pass")
-    channel = "apprise:env:NO_SUCH_URL"
-    refused = hpcdist("submit", "script.py", "--local", "--notify", channel)
+    refused = hpcdist("submit", "script.py", "--local", "--notify", "apprise:env:NO_SUCH_URL")
     assert refused.returncode == 2
     assert "NO_SUCH_URL is not set" in refused.stderr
     assert not (hpcdist.folder / "runs").exists()

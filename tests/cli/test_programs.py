@@ -19,11 +19,6 @@ print(json.dumps(sys.argv))
 SAYS = '#!/bin/sh\necho "$RANK of $WORLD_SIZE:" "$@"\n'
 
 
-def make_script(user):
-    user.write("app/beside.py", "")
-    return user.write("app/tell", TELL)
-
-
 def make_program(user, name="say", text=SAYS):
     path = user.write(name, text)
     path.chmod(0o755)
@@ -40,7 +35,8 @@ def snapshot_of(user):
 
 
 def test_a_script_without_suffix_runs_from_a_snapshot(hpcdist):
-    path = make_script(hpcdist)
+    hpcdist.write("app/beside.py", "")
+    path = hpcdist.write("app/tell", TELL)
     git_init(hpcdist)
     done = hpcdist("submit", path, "--local", "--snapshot")
     assert done.returncode == 0, done.stderr
@@ -52,8 +48,8 @@ def test_a_script_without_suffix_runs_from_a_snapshot(hpcdist):
 def test_what_a_main_program_and_its_modules_import_is_imported_before_the_fork(
     hpcdist, monkeypatch
 ):
-    path = make_script(hpcdist)
-    hpcdist.write("app/beside.py", "import torch.utils.data, PIL")
+    hpcdist.write("beside.py", "import torch.utils.data, PIL")
+    path = hpcdist.write("tell", TELL)
     monkeypatch.chdir(path.parent)
     script = ScriptJob(name="x", script=str(path))
     assert load_workload(script).preload() == ["torch.utils.data", "PIL"]

@@ -32,16 +32,13 @@ def test_render_names_the_folder_of_the_run_and_makes_nothing(hpcdist, tree):
     assert f"in {folder} from {tree}" in done.stderr
 
 
-def test_the_runs_of_a_sweep_share_one_copy(hpcdist, tree):
-    done = hpcdist("submit", "train.py", "--local", "--snapshot", "--repeat", "3")
+def test_the_runs_of_a_sweep_share_one_copy_and_without_one_a_job_runs_where_it_is(hpcdist, tree):
+    done = hpcdist("submit", "train.py", "--local", "--snapshot", "--repeat", "2")
     (copy,) = (tree / "runs").glob("*/code")
-    assert done.stdout.count(f"in {copy} from {tree}") == 3, done.stderr
-
-
-def test_on_this_machine_a_job_runs_where_it_is_submitted(hpcdist, tree):
+    assert done.stdout.count(f"in {copy} from {tree}") == 2, done.stderr
     done = hpcdist("submit", "train.py", "--local")
     assert f"in {tree} from {tree}" in done.stdout
-    assert not list((tree / "runs").glob("*/code"))
+    assert len([*(tree / "runs").glob("*/code")]) == 1
 
 
 def test_outside_of_git_a_snapshot_that_is_asked_for_is_refused(hpcdist, tmp_path):
@@ -55,10 +52,9 @@ def test_outside_of_git_a_snapshot_that_is_asked_for_is_refused(hpcdist, tmp_pat
 
 def test_runs_of_two_copies_of_a_job_are_compared_as_one_job(hpcdist, tree):
     text = (
-        "import torch\nfrom hpcdist import record\n"
-        "torch.distributed.init_process_group('gloo')\nrecord.start()\n"
-        "for _ in range(3):\n    torch.distributed.all_reduce(torch.ones(1))\n"
-        "    record.step(samples=8)\n"
+        "import sys\nfrom hpcdist import record\n"
+        "sys.modules['mpi4py'] = sys  # as if the ranks exchanged data\nrecord.start()\n"
+        "for _ in range(3):\n    record.step(samples=8)\n"
     )
     hpcdist.write("train.py", text)
     for gpus in (1, 2):

@@ -1,8 +1,11 @@
 """Sweeps and dependencies on this machine, from the command to its last line."""
 
 import json
+import os
 import signal
 import subprocess
+
+from hpcdist.runs.run import Sweep
 
 SAYS = """
 import os, sys, time
@@ -18,9 +21,19 @@ if word.startswith("wait"):  # for the file of another
 """
 
 
-def answer(done):
-    assert done.stdout, done.stderr
-    return json.loads(done.stdout)
+def read_until(process, word):
+    text = ""
+    for line in process.stderr:
+        text += line
+        if word in line:
+            return text
+    return text
+
+
+def start(hpcdist, *options):
+    hpcdist.write("says.py", SAYS)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return hpcdist.start("submit", "says.py", "--local", *options, **pipes)
 
 
 def test_points_run_one_after_the_other_and_a_failure_stops_none(hpcdist):
@@ -51,25 +64,20 @@ def test_points_run_one_after_the_other_and_a_failure_stops_none(hpcdist):
 
 
 def test_repeats_have_seeds_of_their_own_unless_the_user_wants_the_same(hpcdist):
-    once = ("submit", "ddp", "--local", "--gpus", "1", "--repeat", "2", "--json")
-    for options, seeds in ((("train.seed=7",), [7, 8]), (("train.seed=7", "--same-seed"), [7, 7])):
-        done = hpcdist(*once, "--set", "train.max_steps=1", "--set", *options)
+    hpcdist.write("bin/sbatch", "#!/bin/sh\ncat >/dev/null; echo Submitted batch job 7").chmod(
+        0o755
+    )
+    hpcdist.environment["PATH"] = f"{hpcdist.folder}/bin{os.pathsep}{os.environ['PATH']}"
+    once = ("submit", "ddp", "--scheduler", "slurm", "--repeat", "2", "--set", "train.seed=7")
+    for options, seeds in (((), [7, 8]), (("--same-seed",), [7, 7])):
+        done = hpcdist(*once, *options)
         assert done.returncode == 0, done.stderr
-        specs = [
-            json.loads((hpcdist.folder / "runs" / run["run"] / "spec.json").read_text())
-            for run in answer(done)["runs"]
-        ]
-        assert [spec["job"]["train"]["seed"] for spec in specs] == seeds
+        runs = Sweep(hpcdist.folder / "runs" / done.stdout.splitlines()[0]).runs()
+        assert [run.read_launch()[0].train.seed for run in runs] == seeds
 
 
 def test_an_interruption_ends_what_runs_and_starts_no_more(hpcdist):
-    hpcdist.write("says.py", SAYS)
-    process = hpcdist.start(
-        *["submit", "says.py", "--local", "--json", "--sweep", "args=[wait1,never],[c]"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start(hpcdist, "--json", "--sweep", "args=[wait1,never],[c]")
     assert "says wait1" in read_until(process, "says wait1")
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=100)
@@ -82,13 +90,7 @@ def test_an_interruption_ends_what_runs_and_starts_no_more(hpcdist):
 
 
 def test_a_sweep_that_is_cancelled_from_elsewhere_starts_no_more(hpcdist):
-    hpcdist.write("says.py", SAYS)
-    process = hpcdist.start(
-        *["submit", "says.py", "--local", "--sweep", "args=[wait1,never],[b]"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start(hpcdist, "--sweep", "args=[wait1,never],[b]")
     name = process.stdout.readline().strip()
     assert process.stdout.readline() == "[rank 0] says wait1 as 0 of 1\n"
     assert f"{name}-000: cancelled" in hpcdist("cancel", name).stderr
@@ -122,12 +124,7 @@ def test_a_run_waits_for_another_and_goes_by_its_verdict(hpcdist):
     hpcdist.write("says.py", SAYS)
     quiet = ["submit", "says.py", "--scheduler", "local"]
     waiting = hpcdist(*quiet, "--", "wait1", "gate").stdout.strip()
-    process = hpcdist.start(
-        *["submit", "says.py", "--local", "--after", waiting, "--", "b"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start(hpcdist, "--after", waiting, "--", "b")
     assert f"waiting for the end of run {waiting}" in read_until(process, "waiting")
     assert len(hpcdist.runs) == 1
     hpcdist.write("gate", "")
@@ -135,26 +132,15 @@ def test_a_run_waits_for_another_and_goes_by_its_verdict(hpcdist):
     assert process.returncode == 0, stderr
     assert stdout == "[rank 0] says b as 0 of 1\n"
 
+    failed = hpcdist("submit", "says.py", "--local", "--sweep", "args=[a],[fail]")
+    name = failed.stdout.splitlines()[0]
 
-def read_until(process, word):
-    text = ""
-    for line in process.stderr:
-        text += line
-        if word in line:
-            return text
-    return text
+    def after(what):
+        done = hpcdist("submit", "says.py", "--local", "--after", what, "--", "b")
+        return done.returncode, done.stderr
 
-
-def test_after_a_failed_run_only_what_asks_for_that_goes(hpcdist):
-    hpcdist.write("says.py", SAYS)
-    hpcdist("submit", "says.py", "--local", "--sweep", "args=[a],[fail]")
-    name = next(path.parent.name for path in hpcdist.folder.glob("runs/*/sweep.json"))
-    refused = hpcdist("submit", "says.py", "--local", "--after", name, "--", "b")
-    assert refused.returncode == 2
-    assert f"--after {name}: run {name}-001 is failed" in refused.stderr
-    for kind, run in (("any", name), ("ok", f"{name}-000")):
-        done = hpcdist("submit", "says.py", "--local", "--after", f"{kind}:{run}", "--", "b")
-        assert done.returncode == 0, done.stderr
-    unknown = hpcdist("submit", "says.py", "--local", "--after", "nothing", "--", "b")
-    assert unknown.returncode == 2
-    assert "begins with 'nothing'" in unknown.stderr
+    code, said = after(name)
+    assert (code, f"--after {name}: run {name}-001 is failed" in said) == (2, True)
+    assert (after(f"any:{name}")[0], after(f"ok:{name}-000")[0]) == (0, 0)
+    code, said = after("nothing")
+    assert (code, "begins with 'nothing'" in said) == (2, True)

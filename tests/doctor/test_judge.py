@@ -65,100 +65,96 @@ def test_what_is_proven_passes():
     assert found["GPUs"].state == "pass"
 
 
-def test_a_node_that_cannot_reach_the_first_is_a_matter_of_ports():
-    message = "node 1 (host n1): could not reach the agent of node 0 within 60 s"
-    found = states(
-        verdict=launch_failed(message),
-        nodes=[node(0), node(1, address=None, master_addr=None, interface=None)],
-        places=[],
-        collectives=[],
-    )
-    assert failing(found) == ["port"]
-    assert message in found["port"].detail
-    assert found["collective"].state == "skip"
-
-
-def test_a_first_node_that_offers_only_loopback_is_a_matter_of_interfaces():
-    found = states(
-        verdict=launch_failed("node 0 offers 127.0.1.1, which other nodes cannot reach"),
-        nodes=[node(0, offers=["127.0.1.1"]), node(1, address=None, master_addr=None)],
-        places=[],
-        collectives=[],
-    )
-    assert failing(found) == ["interface"]
-
-
-def test_a_collective_that_fails_is_told_with_the_reason():
-    verdict = Verdict(
-        kind="exception", state="failed", message="rank 1 failed first", exit_code_of_run=1
-    )
-    found = states(verdict=verdict, collectives=[])
-    assert failing(found) == ["collective"]
-    assert found["collective"].detail == "rank 1 failed first"
-
-
-def test_another_version_of_hpcdist_on_a_node_is_told_with_both():
-    found = states(places=[place(0), place(1, versions=VERSIONS | {"hpcdist": "0.0.9"})])
-    assert failing(found) == ["interpreter"]
-    assert found["interpreter"].detail == "n1 has hpcdist 0.0.9, this machine 0.1.0"
-
-
-def test_a_folder_that_is_another_one_on_a_node_is_told():
-    found = states(places=[place(0), place(1, token="check-0")])
-    assert failing(found) == ["shared folder"]
-
-
-def test_a_node_of_which_nothing_is_there_does_not_see_the_folder():
-    found = states(
-        verdict=launch_failed("the agents of node 1 did not join within 60 s"),
-        nodes=[node(0)],
-        places=[],
-        collectives=[],
-        logs={0: []},
-        ended=frozenset((0,)),
-        scheduler_says="Slurm says JobState=FAILED of job 7",
-    )
-    assert failing(found) == ["shared folder"]
-    assert "node 1" in found["shared folder"].detail
-    assert "Slurm says JobState=FAILED" in found["shared folder"].detail
-
-
-LOST = {
+UNREACHED = node(1, address=None, master_addr=None, interface=None)
+NOTHING = {"places": [], "collectives": []}
+LOST = NOTHING | {
     "verdict": launch_failed("node 1 (host n1): no agent"),
     "nodes": [node(0)],
-    "places": [],
-    "collectives": [],
     "ended": frozenset((0,)),
 }
+UNREAD = "ssh ended with code 2: /bin/sh: 0: cannot open /home/ann/runs/7_host.sh: No such"
+NO_PYTHON = "blaunch ended with exit code 127: sh: python: not found"
+NO_LAUNCHER = "blaunch -z {host} {command} cannot be run: No such file or directory"
+OUT_OF_REACH = "node 1 (host n1): could not reach the agent of node 0 within 60 s"
+IMAGE = UsedContainer(image="/images/torch.sif", runtime="apptainer", identity="sif:00ff")
+NO_TORCH = "node 1 (host n1): no rank can be started in /images/torch.sif: it has no torch"
 
 
-def test_a_log_that_another_node_opened_does_not_show_that_a_node_sees_the_folder():
-    said = "ssh ended with exit code 2: /bin/sh: 0: cannot open /home/ann/runs/7_host.sh: No such"
-    found = states(**LOST, logs={0: ["x"], 1: [said]}, notes=[Note(node=1, host="n1", said=said)])
-    assert failing(found) == ["shared folder"]
-    assert "cannot open /home/ann/runs/7_host.sh" in found["shared folder"].detail
-    assert found["interpreter"].state == "skip"
-    found = states(**LOST, logs={0: ["x"], 1: []})
-    assert failing(found) == ["shared folder"]
+def noted(said, *log):
+    return {"logs": {0: ["x"], 1: list(log)}, "notes": [Note(node=1, host="n1", said=said)]}
 
 
-def test_a_launcher_that_is_not_there_is_told_as_that():
-    said = "blaunch -z {host} {command} cannot be run: No such file or directory"
-    found = states(**LOST, logs={0: ["x"], 1: []}, notes=[Note(node=1, host="n1", said=said)])
-    assert failing(found) == ["launcher"]
-    assert "node 1 (host n1): blaunch" in found["launcher"].detail
-    assert "lsf" not in found["launcher"].advice  # PBS's command is no key of the profile
-    assert found["shared folder"].state == "skip"
-
-
-def test_an_interpreter_that_does_not_start_on_a_node_that_sees_the_folder_is_blamed():
-    said = "blaunch ended with exit code 127: sh: python: not found"
-    found = states(
-        **LOST,
-        logs={0: ["x"], 1: ["sh: python: not found"]},
-        notes=[Note(node=1, host="n1", said=said)],
-    )
-    assert failing(found) == ["interpreter"]
+@pytest.mark.parametrize(
+    ("changed", "name", "words", "not_reached"),
+    [
+        (
+            NOTHING | {"verdict": launch_failed(OUT_OF_REACH), "nodes": [node(0), UNREACHED]},
+            "port",
+            OUT_OF_REACH,
+            "collective",
+        ),
+        (
+            NOTHING
+            | {
+                "verdict": launch_failed("node 0 offers 127.0.1.1, which others cannot reach"),
+                "nodes": [node(0, offers=["127.0.1.1"]), UNREACHED],
+            },
+            "interface",
+            "node 0 offers 127.0.1.1",
+            "port",
+        ),
+        (
+            {
+                "verdict": Verdict(kind="exception", message="rank 1 failed first"),
+                "collectives": [],
+            },
+            "collective",
+            "rank 1 failed first",
+            None,
+        ),
+        (
+            {"places": [place(0), place(1, versions=VERSIONS | {"hpcdist": "0.0.9"})]},
+            "interpreter",
+            "n1 has hpcdist 0.0.9, this machine 0.1.0",
+            None,
+        ),
+        ({"places": [place(0), place(1, token="check-0")]}, "shared folder", "check-0", None),
+        (
+            LOST | {"logs": {0: []}, "scheduler_says": "Slurm says JobState=FAILED of job 7"},
+            "shared folder",
+            "node 1 wrote is here: node 1 (host n1): no agent; Slurm says JobState=FAILED",
+            "interpreter",
+        ),
+        # A log that another node opened does not show that a node sees the folder.
+        (LOST | noted(UNREAD, UNREAD), "shared folder", "/home/ann/runs/7_host.sh", "interpreter"),
+        (LOST | {"logs": {0: ["x"], 1: []}}, "shared folder", "no agent", "interpreter"),
+        (LOST | noted(NO_LAUNCHER), "launcher", "node 1 (host n1): blaunch", "shared folder"),
+        (LOST | noted(NO_PYTHON, "sh: python: not found"), "interpreter", "not found", "port"),
+        (
+            NOTHING
+            | {
+                "container": IMAGE,
+                "verdict": launch_failed(NO_TORCH),
+                "logs": {0: ["x"], 1: ["x"]},
+            },
+            "container",
+            NO_TORCH,
+            None,
+        ),
+    ],
+    ids=[
+        *("port", "interface", "collective", "version", "another folder", "unseen folder"),
+        *("unread script", "empty log", "launcher", "interpreter", "image"),
+    ],
+)
+def test_the_first_that_is_not_proven_is_to_blame_and_gets_the_reason(
+    changed, name, words, not_reached
+):
+    found = states(**changed)
+    assert failing(found) == [name]
+    assert words in found[name].detail
+    assert "lsf" not in found[name].advice  # no other scheduler has such a key
+    assert not_reached is None or found[not_reached].state == "skip"
 
 
 def test_a_folder_for_runs_passes_and_nothing_is_left_in_it(tmp_path):
@@ -166,41 +162,22 @@ def test_a_folder_for_runs_passes_and_nothing_is_left_in_it(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "copy",
-    ["/var/spool/slurmd/job00012/slurm_script", "/home/ann/.lsbatch/1763733600.12"],
-    ids=["slurm", "lsf"],
-)
+@pytest.mark.parametrize("copy", ["/var/spool/slurmd/job12/slurm_script", "/home/a/.lsbatch/1.12"])
 def test_what_bash_says_of_a_setup_line_is_told_without_the_schedulers_copy_of_the_script(copy):
+    line = "module load cuda/99"
     lines = [
         f"{copy}: line 16: module: command not found",
-        "hpcdist: setup: exit code 127: module load cuda/99",
+        f"hpcdist: setup: exit code 127: {line}",
     ]
     evidence = msgspec.structs.replace(GOOD, logs={0: lines})
-    found = judge(evidence, ClusterProfile(setup=["module load cuda/99"]), asks_for_gpus=False)
-    setup = next(one for one in found if one.name == "setup lines")
-    assert setup.detail == (
-        "exit code 127: module load cuda/99 (line 16: module: command not found)"
-    )
-
-
-IMAGE = UsedContainer(image="/images/torch.sif", runtime="apptainer", identity="sif:00ff")
-INSIDE = {"container": IMAGE}
+    found = judge(evidence, ClusterProfile(setup=[line]), asks_for_gpus=False)
+    (setup,) = [one for one in found if one.name == "setup lines"]
+    assert setup.detail == f"exit code 127: {line} (line 16: module: command not found)"
 
 
 def test_an_image_is_told_with_its_runtime():
     assert states()["container"].state == "skip"
-    found = states(**INSIDE)
+    found = states(container=IMAGE)
     assert not failing(found)
-    assert (
-        "/images/torch.sif (sif:00ff) by apptainer: starts on 2 nodes" in found["container"].detail
-    )
-
-
-def test_an_image_in_which_no_rank_starts_is_the_container_and_not_the_interpreter():
-    message = "node 1 (host n1): no rank can be started in /images/torch.sif: it has no torch"
-    changed = {"container": IMAGE, "verdict": launch_failed(message)}
-    found = states(**changed, places=[], collectives=[], logs={0: ["x"], 1: ["x"]})
-    assert failing(found) == ["container"]
-    assert found["container"].detail == message
-    assert found["interpreter"].state == "pass"
+    said = "/images/torch.sif (sif:00ff) by apptainer: starts on 2 nodes"
+    assert said in found["container"].detail

@@ -43,7 +43,7 @@ def test_an_engine_that_knows_less_does_what_is_needed_and_is_sent_nothing_that_
     books = summary["accounting"]
     assert (books["job_id"], books["state"]) == (job_id(run), "DONE")
     assert (books["queue_wait_s"], books["max_rss_bytes"]) == (None, None)
-    assert "pass  controller" in user("doctor").stdout
+    assert "pass  controller     LSF-compatible batch system 3.3 lists" in user("doctor").stdout
     user.done(runs[0])
     user.done(after)
     assert "counted from 0" in user("logs", after.id).stdout
@@ -125,18 +125,22 @@ def test_what_a_site_demands_is_answered_with_the_option_that_says_it(user, said
     assert hint in " ".join(refused.stderr.split())
 
 
-def test_without_battach_attach_names_another_way_and_cancel_needs_no_bjobs(user):
+def test_without_battach_attach_and_drill_say_so_and_cancel_needs_no_bjobs(user):
     run = count(user)
+    drill = user("drill", "count.py", *CPU)
+    assert drill.returncode == 2, drill.stderr
+    assert "a drill disturbs its job from within; LSF cannot do that" in drill.stderr
     refused = user("attach", run.id, "--", "ps", "-x")
     assert refused.returncode == 3, refused.stderr
     assert "LSF has no command that enters a running job" in refused.stderr
     assert "ssh hostA -t" in refused.stderr
     with user.cluster.cut_off("bjobs"):
+        assert "FAIL  controller" in user("doctor", "--no-job").stdout
         cancelled = user("cancel", run.id)
         assert cancelled.returncode == 3, cancelled.stderr
         assert "Network is unreachable" in cancelled.stderr
         assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
-    assert user.cluster.job(job_id(run)).reason == "TERM_OWNER"
+    assert user.cluster.calls()["bkill"] == 1  # its agents may have ended it before
     assert f"{run.id}: cancelled" in user("status", run.id).stdout
 
 

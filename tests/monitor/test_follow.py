@@ -16,7 +16,7 @@ from hpcdist.monitor.follow import News, again_sentence, end_sentence, follow
 from hpcdist.monitor.logs import LogTail, Screen, whole_log
 from hpcdist.monitor.states import SETUP_MARK, EndWatch, run_states
 from hpcdist.runs.run import Run
-from hpcdist.runs.verdict import Beginning, Verdict
+from hpcdist.runs.verdict import Beginning, Verdict, cancelled_verdict
 from hpcdist.schedulers.base import Condition
 
 DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
@@ -186,6 +186,12 @@ def test_an_attempt_says_who_starts_the_next_one(verdict, who):
     assert said == f"attempt 0 failed: it ended; {who}"
 
 
+def test_an_attempt_that_was_cancelled_says_so_once():
+    verdict = msgspec.structs.replace(cancelled_verdict("cancelled (SIGINT)"), resumed=True)
+    said = again_sentence(verdict, most_restarts=10)
+    assert said == "attempt 0 cancelled (SIGINT); hpcdist resume has started it again"
+
+
 def test_the_last_sentence_has_the_time_from_submission_by_the_clock_of_the_files(run):
     """The clock of node 0, which the verdict has, may be 20 minutes off."""
     verdict = msgspec.structs.replace(DONE, time_s=1300.0)
@@ -287,5 +293,5 @@ def test_status_of_a_large_run_opens_the_files_of_the_nodes_that_it_names(large_
     out, _ = hpcdist_output("status", "last", "--runs", large_run.path.parent)
     assert "node 7: host7" in out
     assert "and 1,016 more" in out
-    assert "10.0.0.1 by" in out
+    assert "rendezvous MASTER_ADDR 10.0.0.1" in out
     assert len([name for name in opened if name.startswith("agent-")]) == 8

@@ -4,6 +4,8 @@ import os
 
 import pytest
 from harness import run_command
+from login_node import LoginNode, missing_programs
+from slow_line import SlowLine
 
 LIMIT_S = 60
 
@@ -27,3 +29,37 @@ def call_laptop(tmp_path, command_process):
         return done
 
     return call
+
+
+@pytest.fixture(scope="module")
+def login_node():
+    if lacking := missing_programs():
+        (pytest.fail if os.environ.get("HPCDIST_REQUIRE_ALL") else pytest.skip)(lacking)
+    node = LoginNode()
+    node.start()
+    yield node
+    node.close()
+
+
+@pytest.fixture
+def login(login_node):
+    """A login node with hpcdist."""
+    login_node.install()
+    login_node.profile("")
+    return login_node
+
+
+@pytest.fixture
+def line_to(login):
+    """Reach the login node by a line of this length from now on; returns the line."""
+    lines = []
+
+    def make(round_trip_s):
+        lines.append(SlowLine(login.port, round_trip_s=round_trip_s))
+        login.reach_by(lines[-1].port)
+        return lines[-1]
+
+    yield make
+    login.reach_by(login.port)
+    for line in lines:
+        line.close()

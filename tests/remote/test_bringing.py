@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 from another_user import NOBODY, needs_root
-from login_node import LoginNode, missing_programs
-from slow_line import SlowLine
 
 import hpcdist
 from hpcdist.base.errors import ProfileError
@@ -50,106 +48,70 @@ def figures(text):
     ]
 
 
-def test_runs_come_home_by_one_connection_over_a_slow_line(laptop, monkeypatch, missing, tmp_path):
+def test_runs_come_home_by_one_connection_over_a_slow_line(
+    laptop, login, line_to, monkeypatch, tmp_path
+):
     """And only what has been added, the next time."""
-    if lacking := missing_programs():
-        missing(lacking)
     monkeypatch.syspath_prepend(PERF)
     from made_runs import make_runs
 
-    node = LoginNode()
-    line = SlowLine(node.port, round_trip_s=0.2)
-    try:
-        node.install()
-        node.start()
-        node.reach_by(line.port)
-        runs = node.home / "hpcdist" / "work" / "runs"
-        runs.parent.mkdir(parents=True)
-        make_runs(runs, num_runs=12, num_ranks=2, num_windows=50)
-        there = laptop("summary", "--json", "--runs", str(runs), ssh="false")[0]
+    line = line_to(round_trip_s=0.2)
+    runs = login.home / "hpcdist" / "work" / "runs"
+    runs.parent.mkdir(parents=True)
+    make_runs(runs, num_runs=12, num_ranks=2, num_windows=50)
+    there = laptop("summary", "--json", "--runs", str(runs), ssh="false")[0]
 
-        out, _ = laptop("summary", "--host", "login", "--json", ssh=node.ssh)
-        assert figures(out) == figures(there)
-        assert line.connections == 1
-        assert {run["cluster"] for run in json.loads(out)} == {"login"}
-        assert {run["cluster"] for run in json.loads(laptop("runs", "--json", ssh="false")[0])} == {
-            "login"
-        }
+    out, _ = laptop("summary", "--host", "login", "--json", ssh=login.ssh)
+    assert figures(out) == figures(there)
+    assert line.connections == 1
+    for listed in (out, laptop("runs", "--json", ssh="false")[0]):
+        assert {run["cluster"] for run in json.loads(listed)} == {"login"}
 
-        file = runs / all_runs(runs)[0].id / "events" / "rank-00000.jsonl"
-        content = file.read_bytes()
-        other = tmp_path / "work/runs" / file.relative_to(runs).with_name("rank-00001.jsonl")
-        number = other.stat().st_ino
-        file.write_bytes(content + content.splitlines(keepends=True)[-1])
-        laptop("summary", "--json", ssh=node.ssh)
-        assert line.connections == 2
-        brought = tmp_path / "work" / "runs" / file.relative_to(runs)
-        assert other.stat().st_ino == number  # it was not written again
-        assert brought.read_bytes() == file.read_bytes()
-        file.write_bytes(content.replace(b"1", b"2"))  # it is another file now, and comes whole
-        laptop("summary", "--json", ssh=node.ssh)
-        assert brought.read_bytes() == file.read_bytes()
-        first, second, *_ = [run.id for run in all_runs(runs)]
-        file.write_bytes(content)
-        laptop("diff", first, second, ssh=node.ssh)
-        assert brought.read_bytes() == content
-        _, err = laptop("attach", first, ssh="false", code=2)
-        assert f"run {first} is at login, and attach opens its terminal there" in err
-        assert "hint: log in with ssh login" in err
-    finally:
-        line.close()
-        node.close()
+    file = runs / all_runs(runs)[0].id / "events" / "rank-00000.jsonl"
+    content = file.read_bytes()
+    brought = tmp_path / "work" / "runs" / file.relative_to(runs)
+    number = brought.with_name("rank-00001.jsonl").stat().st_ino
+    file.write_bytes(content + content.splitlines(keepends=True)[-1])
+    laptop("summary", "--json", ssh=login.ssh)
+    assert line.connections == 2
+    assert brought.with_name("rank-00001.jsonl").stat().st_ino == number  # not written again
+    assert brought.read_bytes() == file.read_bytes()
+    file.write_bytes(content.replace(b"1", b"2"))  # it is another file now, and comes whole
+    laptop("summary", "--json", ssh=login.ssh)
+    assert brought.read_bytes() == file.read_bytes()
+    first, second, *_ = [run.id for run in all_runs(runs)]
+    file.write_bytes(content)
+    laptop("diff", first, second, ssh=login.ssh)
+    assert brought.read_bytes() == content
+    _, err = laptop("attach", first, ssh="false", code=2)
+    assert f"run {first} is at login, and attach opens its terminal there" in err
+    assert "hint: log in with ssh login" in err
 
 
-def test_what_lies_here_is_neither_replaced_nor_written_through(laptop, missing, tmp_path):
+def test_what_lies_here_is_neither_replaced_nor_written_through(laptop, login, tmp_path):
     """A run of this machine has the name of one there, and a record has links for folders."""
-    if lacking := missing_programs():
-        missing(lacking)
-    node = LoginNode()
-    try:
-        node.install()
-        node.start()
-        spec = json.dumps({"id": ID, "created_s": 1.0, "job": {"name": "ddp"}})
-        for name in (ID, OTHER):
-            there = node.home / "hpcdist" / "work" / "runs" / name
-            (there / "events").mkdir(parents=True)
-            (there / "spec.json").write_text(spec.replace(ID, name))
-            (there / "events" / "rank-00000.jsonl").write_text("{}\n")
-            (there / "secret").symlink_to("/etc/passwd")
-        own, brought = (tmp_path / "work" / "runs" / name for name in (ID, OTHER))
-        own.mkdir(parents=True)
-        (own / "spec.json").write_text(spec + "\n")
-        outside = tmp_path / "outside"
-        outside.mkdir()
-        brought.mkdir()
-        (brought / "events").symlink_to(outside)
-        record = {"host": "login", "folder": "hpcdist", "project": "work"}
-        (brought / "remote.json").write_text(json.dumps(record))
-        laptop("summary", "--host", "login", "--json", ssh=node.ssh)
-        assert (own / "spec.json").read_text() == spec + "\n"
-        assert read_remote(Run(own)) is None
-        assert list(own.iterdir()) == [own / "spec.json"]
-        assert (brought / "events" / "rank-00000.jsonl").is_file()
-        assert not list(outside.iterdir())
-        assert not (brought / "secret").exists()
-    finally:
-        node.close()
-
-
-@pytest.mark.parametrize("verb", [("runs",), ("summary",), ("status", ID), ("logs", ID)])
-def test_a_record_from_elsewhere_leads_to_no_host_that_was_never_named(laptop, tmp_path, verb):
-    run = tmp_path / "work" / "runs" / ID
-    run.mkdir(parents=True)
-    (run / "spec.json").write_text(json.dumps({"id": ID, "created_s": 1.0, "job": {"name": "ddp"}}))
-    record = {"host": "strange.example", "folder": "hpcdist", "project": "work"}
-    (run / "remote.json").write_text(json.dumps(record))
-    ssh = tmp_path / "ssh"
-    ssh.write_text(f"#!/bin/sh\ntouch {tmp_path}/called\n")
-    ssh.chmod(0o755)
-    code = 2 if ID in verb else 0
-    _, err = laptop(*verb, ssh=str(ssh), code=code)
-    assert "never named" in err
-    assert not (tmp_path / "called").exists()
+    spec = json.dumps({"id": ID, "created_s": 1.0, "job": {"name": "ddp"}})
+    for name in (ID, OTHER):
+        there = login.home / "hpcdist" / "work" / "runs" / name
+        (there / "events").mkdir(parents=True)
+        (there / "spec.json").write_text(spec.replace(ID, name))
+        (there / "events" / "rank-00000.jsonl").write_text("{}\n")
+        (there / "secret").symlink_to("/etc/passwd")
+    own, brought = (tmp_path / "work" / "runs" / name for name in (ID, OTHER))
+    own.mkdir(parents=True)
+    (own / "spec.json").write_text(spec + "\n")
+    (outside := tmp_path / "outside").mkdir()
+    brought.mkdir()
+    (brought / "events").symlink_to(outside)
+    record = {"host": "login", "folder": "hpcdist", "project": "work"}
+    (brought / "remote.json").write_text(json.dumps(record))
+    laptop("summary", "--host", "login", "--json", ssh=login.ssh)
+    assert (own / "spec.json").read_text() == spec + "\n"
+    assert read_remote(Run(own)) is None
+    assert list(own.iterdir()) == [own / "spec.json"]
+    assert (brought / "events" / "rank-00000.jsonl").is_file()
+    assert not list(outside.iterdir())
+    assert not (brought / "secret").exists()
 
 
 ELSEWHERE = "clusters: {far: {scheduler: lsf, host: strange.example}}\n"
@@ -170,6 +132,18 @@ def called(laptop, tmp_path):
     return call
 
 
+@pytest.mark.parametrize("verb", [("runs",), ("summary",), ("status", ID), ("logs", ID)])
+def test_a_record_from_elsewhere_leads_to_no_host_that_was_never_named(called, tmp_path, verb):
+    run = tmp_path / "work" / "runs" / ID
+    run.mkdir(parents=True)
+    (run / "spec.json").write_text(json.dumps({"id": ID, "created_s": 1.0, "job": {"name": "ddp"}}))
+    record = {"host": "strange.example", "folder": "hpcdist", "project": "work"}
+    (run / "remote.json").write_text(json.dumps(record))
+    err, was_called = called(*verb, code=2 if ID in verb else 0)
+    assert "never named" in err
+    assert not was_called
+
+
 @pytest.mark.parametrize(
     "verb",
     [("submit", "ddp"), ("render", "ddp"), ("explain", "ddp"), ("doctor",)],
@@ -184,15 +158,15 @@ def test_no_host_of_a_project_is_called_before_the_user_has_named_it(called, tmp
     assert not list(tmp_path.rglob("hosts.json"))
 
 
-def test_a_host_of_a_project_is_followed_once_it_was_named(called):
+def test_a_host_that_the_user_has_named_is_followed(called, tmp_path, monkeypatch):
+    """Once for a project's profile, or in a file of the user's own."""
     called("runs", "--host", "strange.example", code=3)
     Path("hpcdist.yaml").write_text(ELSEWHERE)
     err, was_called = called("render", "ddp", code=3)
     assert was_called
     assert "never named" not in err
-
-
-def test_a_host_of_the_users_own_file_is_followed_and_remembered(called, tmp_path, monkeypatch):
+    Path("hpcdist.yaml").unlink()
+    next(tmp_path.rglob("hosts.json")).unlink()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     own = tmp_path / "hpcdist" / "hpcdist.yaml"
     own.parent.mkdir()
@@ -218,19 +192,11 @@ def test_a_host_that_others_can_have_written_is_refused_even_if_it_is_known(call
     assert "your work tree would go to a host of their choice" in err
 
 
-PROFILES = """\
-default: far
-clusters:
-  far: {scheduler: lsf, host: login}
-  near: {scheduler: pbs}
-"""
-
-
 def test_python_refuses_a_profile_that_is_for_a_host(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    Path("hpcdist.yaml").write_text(PROFILES)
-    with pytest.raises(ProfileError, match=r"hpcdist.yaml: clusters\.far\.host is login"):
+    Path("hpcdist.yaml").write_text(f"default: far\n{ELSEWHERE}")
+    with pytest.raises(ProfileError, match=r"hpcdist.yaml: clusters\.far\.host is strange"):
         hpcdist.submit("ddp", nodes=1, gpus=1)
     with pytest.raises(ProfileError, match=r"far\.host"):
         hpcdist.sweep("ddp", over={"nodes": [1, 2]}, cluster="far")
@@ -262,38 +228,28 @@ def test_limits_of_the_users_own_ssh_configuration_win(laptop, missing, tmp_path
     assert words[-2:] == ["--", "login"]
 
 
-HOST = """\
-import base64, gzip, re, sys
-from pathlib import Path
-if {{"-G", "-fN", "-O"}} & set(sys.argv):
-    sys.exit()
-script = gzip.decompress(base64.b64decode(re.search("%s (\\\\S+)", sys.argv[-1])[1])).decode()
-{rest}
-"""
-
-
-def host_that(rest):
-    """The host's side of ssh, which does not run the script that it is sent."""
-    return HOST.format(rest=rest)
-
-
 HEARS = """\
+import base64, gzip, re, sys, time
+from pathlib import Path
+if {"-G", "-fN", "-O"} & set(sys.argv):
+    sys.exit()
+script = gzip.decompress(base64.b64decode(re.search("%s (\\S+)", sys.argv[-1])[1])).decode()
 if " submit " not in script:
     sys.exit(print("[]"))
-import time
 heard = Path("heard")
 with heard.open("a") as file:
     print(re.search(r"HPCDIST_SUBMISSION=(\\w+)", script)[1], file=file)
 while len(heard.read_text().split()) < 2:
     time.sleep(0.05)
 """
+"""The host's side of ssh, which does not run the script that it is sent."""
 
 
 def test_the_same_command_twice_at_once_submits_twice(laptop, tmp_path):
     said = laptop("submit", "ddp", "--host", "login", ssh="false", code=3)[1]
     assert "hint: try it by hand" in said
     script = tmp_path / "hears.py"
-    script.write_text(host_that(HEARS))
+    script.write_text(HEARS)
     words = ("submit", "ddp", "--host", "login")
     with ThreadPoolExecutor() as threads:
         ssh = f"{sys.executable} {script}"

@@ -6,64 +6,44 @@ import subprocess
 import sys
 
 import pytest
-from login_node import LoginNode, missing_programs
-from slow_line import SlowLine
 from terminals import Terminal
 
 
-@pytest.fixture(scope="module")
-def login():
-    if lacking := missing_programs():
-        (pytest.fail if os.environ.get("HPCDIST_REQUIRE_ALL") else pytest.skip)(lacking)
-    node = LoginNode()
-    node.start()
-    yield node
-    node.close()
-
-
 @pytest.fixture
-def call(login, tmp_path, monkeypatch, call_laptop):
+def call(login_node, tmp_path, monkeypatch, call_laptop):
     """Calls the command on a laptop; returns its exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
 
-    def call(*arguments, ssh=login.ssh, **options):
+    def call(*arguments, ssh=login_node.ssh, **options):
         done = call_laptop(*arguments, ssh=ssh, **options)
         return done.returncode, done.stdout, done.stderr
 
     return call
 
 
-def test_a_host_without_hpcdist_is_told_with_what_to_do(call):
+def test_a_host_that_is_not_as_it_should_be_is_told_with_what_to_do(login_node, call):
     code, _, err = call("status", "--host", "login")
     assert code == 3
     assert "there is no hpcdist at login" in err
     assert "hint: install it there" in err
-
-
-def test_a_changed_host_key_is_told_in_the_words_of_ssh(login, call):
-    login.stop()
-    login.new_host_key(known=False)
-    login.start()
-    code, _, err = call("status", "--host", "login")
-    login.stop()
-    login.new_host_key()
-    login.start()
+    code, _, err = call("status", "--host", "nowhere.invalid")
+    assert code == 3
+    assert "Could not resolve" in err
+    assert "look at the name" in err
+    for known in (False, True):
+        login_node.stop()
+        login_node.new_host_key(known=known)
+        login_node.start()
+        if not known:
+            code, _, err = call("status", "--host", "login")
     assert code == 3
     assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in err
     assert "ssh does not reach login: Host key verification failed." in err
     assert "ssh-keygen -R" in err
 
 
-def test_a_host_that_is_not_there_ends_with_exit_code_3(call):
-    code, _, err = call("status", "--host", "nowhere.invalid")
-    assert code == 3
-    assert "Could not resolve" in err
-    assert "look at the name" in err
-
-
 @pytest.mark.parametrize("profile", ["echo hello; echo hi >&2", "head -c 100000 /dev/zero"])
 def test_what_a_profile_prints_is_no_part_of_the_answer(login, call, profile):
-    login.install()
     login.profile(profile)
     code, out, err = call("runs", "--host", "login", "--json")
     assert (code, out) == (0, "[]\n")
@@ -86,8 +66,6 @@ def test_wrong_input_is_told_before_anything_is_sent(call, tmp_path, words, said
 
 
 def test_a_folder_there_on_a_full_disk_is_named(login, call, small_disk, tmp_path):
-    login.install()
-    login.profile("")
     disk = small_disk(100)
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     (tmp_path / "large").write_bytes(os.urandom(300_000))
@@ -97,17 +75,12 @@ def test_a_folder_there_on_a_full_disk_is_named(login, call, small_disk, tmp_pat
     assert not list(disk.rglob("large"))
 
 
-def test_only_what_the_host_lacks_is_sent_and_lies_there_read_only(login, call, tmp_path, request):
-    login.install()
-    login.profile("")
+def test_only_what_the_host_lacks_is_sent_and_lies_there_read_only(login, call, tmp_path, line_to):
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     (tmp_path / "train.py").write_text("print(1)")
     (tmp_path / "large").write_bytes(os.urandom(3_000_000))
     (tmp_path / "link").symlink_to("train.py")
-    line = SlowLine(login.port, round_trip_s=0)
-    request.addfinalizer(line.close)
-    login.reach_by(line.port)
-    request.addfinalizer(lambda: login.reach_by(login.port))
+    line = line_to(round_trip_s=0)
     words = ("render", "train.py", "--host", "login", "--scheduler", "slurm")
     code, _, err = call(*words)
     assert code == 0, err
@@ -126,8 +99,6 @@ def test_only_what_the_host_lacks_is_sent_and_lies_there_read_only(login, call, 
 
 
 def test_words_arrive_as_they_were_typed_and_files_of_any_name(login, call, tmp_path):
-    login.install()
-    login.profile("")
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     words = ("render", "train.py", "--host", "login", "--scheduler", "slurm")
     (tmp_path / "train.py").write_text("")
@@ -153,8 +124,6 @@ class OnLaptop:
 def test_on_a_terminal_a_command_has_one_at_the_host(login, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TERM", "xterm")
-    login.install()
-    login.profile("")
     terminal = Terminal(OnLaptop(tmp_path, login.ssh), "logs", "gone", "--host", "login")
     assert terminal.finish() == 2
     assert "\x1b[31m" in terminal.shown  # as errors are on a terminal alone

@@ -96,9 +96,9 @@ def test_a_run_says_its_nodes_and_the_way_to_the_first(slurm_netns, write_script
     done = slurm_netns.run(*command, cwd=tmp_path, timeout=150)
     expected = (
         "started on node 0: n1 (10.77.0.1, eth0); node 1: n2 (10.77.0.2, eth0); "
-        "MASTER_ADDR 10.77.0.1 by eth0"
+        "MASTER_ADDR 10.77.0.1 (interface eth0)"
     )
     assert expected in done.stderr
     shown = slurm_netns.run("hpcdist", "status", "last", cwd=tmp_path).stdout
     assert "node 1: n2 (10.77.0.2, eth0)" in shown
-    assert "node 0 at  10.77.0.1 by eth0" in shown
+    assert "rendezvous MASTER_ADDR 10.77.0.1 (interface eth0)" in shown

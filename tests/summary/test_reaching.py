@@ -136,23 +136,15 @@ def add_training(events):
     return add
 
 
-def test_the_job_may_name_the_goal_and_an_option_comes_before_it(make_run, add_epochs):
-    jobs = [make_run(name, record={"goal": "loss=0.25"}) for name in ("one", "two")]
+def test_a_goal_gives_the_time_of_every_run(make_run, add_epochs):
+    jobs = [make_run(name) for name in ("one", "two")]
     for run in jobs:
         add_epochs(run, [0.25, 0.75, 0.875])
-    summary = summarize(jobs, {})
+    summary = summarize(jobs, {}, goal=Goal("loss", 0.25))
     assert [run.time_to_accuracy.time_s for run in summary.runs] == [22.0, 22.0]
     file = io.StringIO()
     print_summary(summary, make_console(file))
     assert "the goal is a test loss of 0.25" in " ".join(file.getvalue().split())
-    over = summarize(jobs, {}, goal=Goal("loss", 0.125))
-    assert [run.time_to_accuracy.time_s for run in over.runs] == [33.0, 33.0]
-
-
-def test_runs_of_a_job_whose_goals_differ_have_none(make_run, add_epochs):
-    jobs = [make_run(name, record={"goal": f"loss={name}"}) for name in ("0.25", "0.5")]
-    for run in jobs:
-        add_epochs(run, [0.25, 0.75])
     assert [run.time_to_accuracy for run in summarize(jobs, {}).runs] == [None, None]
 
 

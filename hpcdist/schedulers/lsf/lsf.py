@@ -129,11 +129,11 @@ class Lsf(Batch):
             "rusage": mem and f"mem={mem}",
         }
         why = [f"{slots} slots per host." if own["span"] else "", mem_why]
-        name, log = target.name, "%J"  # %J and %I are the job's id and index
+        name, log = target.name, "%J_report.out"  # %J and %I are the job's id and index
         if target.array_size is not None:  # from 1 on; hpcdist numbers an array's runs from 0
             name += f"[1-{target.array_size}]"
             name += f"%{target.max_parallel}" if target.max_parallel else ""
-            log = "%J_%I"
+            log = "%J_%I_report.out"
         waits = " && ".join(
             f"{_CONDITIONS[one.kind]}({job_id})"
             for one in target.dependencies
@@ -165,7 +165,7 @@ class Lsf(Batch):
                 ("resources.time_limit_min|time_limit_min",),
             ),
             ("-r", "" if job.launch.requeue else None, "", ("launch.requeue",)),
-            ("-o", f"{target.submitit_folder}/{log}_lsf.out", "LSF's own report on the job.", ()),
+            ("-o", f"{target.submitit_folder}/{log}", "LSF's own report on the job.", ()),
             ("-N", None if mail is None else "", "", ("notify",)),
             ("-u", mail or None, "", ("notify",)),
             ("-w", waits or None, "Jobs that must have ended: --after, or --max-parallel.", ()),

@@ -134,7 +134,7 @@ class Pbs(Batch):
         if (limit_min := time_limit_min(job, cluster)) is not None:
             minutes, seconds = divmod(math.ceil(limit_min * 60), 60)
             walltime = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
-        output, mail = f"{target.submitit_folder}/0_pbs.out", mail_of(cluster.notify)
+        output, mail = f"{target.submitit_folder}/0_report.out", mail_of(cluster.notify)
         waits = ",".join(":".join([one.kind, *one.job_ids]) for one in target.dependencies)
         depend = f"depend={waits}" if waits else None
         own_hosts = "scatter" if job.resources.nodes > 1 else None

@@ -132,6 +132,11 @@ class Slurm(Batch):
     name = "slurm"
     title = "Slurm"
     container_runtimes = RUNTIMES
+    can_enter = True
+    step_variables = (
+        *("SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK", "PMI"),
+        *("SLURM_SRUN", "SLURM_GTIDS", "SLURM_LAUNCH_NODE", "SRUN_", "SUBMITIT_"),
+    )
     version_command = ("sbatch", "--version")
     allocation_variable = "SLURM_JOB_ID"
     how_to_allocate = "salloc --nodes=2"

@@ -39,7 +39,7 @@ NOT_COMPARED = (
     *("resources.nodes", "resources.gpus", "resources.mem_gb", "resources.time_limit_min"),
     "strategy",  # one rank needs no strategy; what a strategy costs is part of the speed-up
     "launch",  # restarts and time limits; the device and backend that ran are compared
-    *("record.enabled", "record.window_s", "record.usage_s", "record.track", "record.goal"),
+    *("record.enabled", "record.window_s", "record.usage_s", "record.track"),
     *("container.runtime", "container.mounts", "container.python", "container.options"),
     "train.seed",  # repeats
     "data.download",

@@ -111,12 +111,12 @@ def size(num_bytes, time_s, bandwidth):
     return timed_cell("all_reduce", keys, [time_s], rate=bandwidth, more=more)
 
 
-def test_the_sentence_has_latency_bandwidth_and_whether_sums_were_checked():
+def test_the_sentence_has_latency_bandwidth():
     cells = [size(1024, 20e-6, 77e6), size(1 << 20, 1e-3, 1.57e9)]
-    assert size_sentence(cells, 4, checked=True) == (
+    assert size_sentence(cells, 4) == (
         "all-reduce over 4 ranks: 20.0 µs with 1 KiB (p95 40.0 µs), at most 1.6 GB/s bus "
         "bandwidth, with 1 MiB; all sums right."
     )
-    assert size_sentence([size(1024, 20e-6, 0.0)], 1, checked=False) == (
-        "all-reduce over 1 rank: 20.0 µs with 1 KiB (p95 40.0 µs); sums not checked."
+    assert size_sentence([size(1024, 20e-6, 0.0)], 1) == (
+        "all-reduce over 1 rank: 20.0 µs with 1 KiB (p95 40.0 µs); all sums right."
     )

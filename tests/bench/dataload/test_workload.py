@@ -96,7 +96,6 @@ def test_workers_are_started_in_another_way_and_anew_for_each_pass(submit_job, p
         "data.workers=1",
         "data.repeats=1",
         "data.multiprocessing_context=spawn",
-        "data.persistent_workers=false",
         "data.batches_to_check=1",
     )
     assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()

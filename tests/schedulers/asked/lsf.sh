@@ -6,7 +6,7 @@
 #BSUB -gpu "num=2:mode=exclusive_process"
 #BSUB -W 24:00
 #BSUB -r
-#BSUB -o "/scratch/ann/my runs/RUN/submitit/%J_lsf.out"
+#BSUB -o "/scratch/ann/my runs/RUN/submitit/%J_report.out"
 #BSUB -N
 #BSUB -u "ann@example.org"
 #BSUB -x

@@ -5,7 +5,7 @@
 #PBS -l walltime=24:00:00
 #PBS -r y
 #PBS -j oe
-#PBS -o '/scratch/ann/my runs/RUN/submitit/0_pbs.out'
+#PBS -o '/scratch/ann/my runs/RUN/submitit/0_report.out'
 #PBS -m ae
 #PBS -M ann@example.org
 #PBS -l software=x
