@@ -76,7 +76,8 @@ def plan(*, options: JobOptions, probe_s: float | None, as_json: bool) -> int:
         estimate_bytes=memory.estimate_bytes,
     )
     foresight.keep(values, planned, options.runs)
-    hours, limits = (values.duration_s or 0) / 3600, {"limit_min": limit_min}
+    hours = (values.duration_s or 0) / 3600
+    limits: dict[str, float | None] = {"limit_min": limit_min}
     if duration.time_s is not None:
         warning_s = warning_before_s(job.launch, limit_min)
         limits["enough_min"] = how_long.suggest_limit_min(duration.time_s, warning_s=warning_s)
@@ -84,6 +85,7 @@ def plan(*, options: JobOptions, probe_s: float | None, as_json: bool) -> int:
             limits["requeues"] = how_long.count_requeues(
                 duration, limit_min=limit_min, warning_s=warning_s
             )
+            limits["is_requeued"] = job.launch.requeue and planned.scheduler.can_requeue
     cost = {"gpu_hours": hours * size.gpus, "price": hours * nodes * (cluster.price_per_hour or 0)}
     if as_json:
         parts = {"start": start, "duration": duration, "limits": limits, "memory": memory}
@@ -135,7 +137,8 @@ def _time_lines(duration: Duration, limits: dict[str, Any]) -> Iterator[str]:
         yield enough
         return
     requeues = limits["requeues"]
-    how = f"ends it early, requeued {number_of(requeues, 'time')}" if requeues else "suffices"
+    times = f", requeued {number_of(requeues or 0, 'time')}" if limits["is_requeued"] else ""
+    how = f"ends it before it is done{times}" if requeues else "suffices"
     how = "leaves no time to work" if requeues is None else how
     yield f"its limit of {as_limit(limits['limit_min'])} {how}; {enough}"
 

@@ -112,7 +112,9 @@ def _smaller(
         (f"--time {as_limit(one)}", {"time_limit_min": one}) for one in limits if one
     ]
     requests += [(f"--nodes {half}", {"nodes": half}) for half in [asked.nodes // 2] if half]
-    requests += [(f"--cluster {name}", {}) for name in all_profiles()[1] if own not in {None, name}]
+    is_typed = planned.cluster.origins["partition"].startswith("--")  # of no other profile
+    names = () if own is None or is_typed else all_profiles()[1]
+    requests += [(f"--cluster {name}", {}) for name in names if name != own]
     for options, changes in requests[:_MOST_QUESTIONS]:
         with suppress(HpcdistError):  # it cannot run there
             cluster = planned.cluster if changes else load_profile(options.split()[1])
