@@ -15,10 +15,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from hpcdist.base import files, served
+from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError
 from hpcdist.base.secrets import Stars, redact
-from hpcdist.base.version import versions
+from hpcdist.base.version import is_served, versions
 from hpcdist.job.spec import job_to_dict
 from hpcdist.runs.run import (
     Run,
@@ -47,7 +47,7 @@ def submitted_before(runs: Path) -> list[Run] | None:
     From now on this process alone submits by that name, until it ends.
     """
     name = os.environ.get(SUBMISSION_VARIABLE)
-    if not name or not served.is_served():  # a job that submits has its submission's environment
+    if not name or not is_served():  # a job that submits has its submission's environment
         return None
     make_runs_folder(runs)
     folder = runs / ".submissions"

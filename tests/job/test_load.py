@@ -232,7 +232,10 @@ def test_a_flag_and_a_set_that_contradict_each_other_are_refused():
         (KEY_BOMB, "100 aliases, or one in what has an anchor"),
         ("epochs 3\nworkload: train\n", "line 1: there is no colon after epochs"),
         ("workload: train\nepochs 3\n", "line 2: there is no colon after epochs"),
-        ("workload: train\ntrain:\n  epochs 3\n", 'a.yaml: train is "epochs 3", must be a section'),
+        (
+            "workload: train\ntrain:\n  epochs 3\n",
+            'a.yaml: line 3: train is "epochs 3", must be a section',
+        ),
         (
             f"a: &a {'x' * 100_000}\nb: [{'*a, ' * 9_000}]\n",
             "100 aliases, or one in what has an anchor",

@@ -65,6 +65,7 @@ _ORDER = {
     "tests/slurm": "slurm",
     "tests/cli/test_stop.py": "",
     "tests/training": "",
+    "tests/data": "data",  # all that import torchvision
     "tests/schedulers/azure": "azure",
     "tests/lsf": "",
     "tests/cli": "",

@@ -26,7 +26,7 @@ import msgspec
 import yaml
 
 from hpcdist.base import errors, files
-from hpcdist.base.polling import poll
+from hpcdist.base.progress import poll
 from hpcdist.base.secrets import Stars
 from hpcdist.base.text import show_bytes
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile

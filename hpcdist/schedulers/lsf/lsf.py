@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdist.base.errors import ProfileError
-from hpcdist.base.polling import poll
+from hpcdist.base.progress import poll
 from hpcdist.cluster.channels import mail_of
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec

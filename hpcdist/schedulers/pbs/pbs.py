@@ -28,7 +28,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from hpcdist.base import errors, files
-from hpcdist.base.polling import poll
+from hpcdist.base.progress import poll
 from hpcdist.cluster.channels import mail_of
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Partition, Site, ask

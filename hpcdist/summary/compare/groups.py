@@ -357,7 +357,7 @@ def _compare_variants(
         return why_left_out(run) is None and run.set_aside is None
 
     baseline = [run for run in next(iter(by_name.values())) if counts(run)]
-    cells = contrast([*by_name.values()], baseline, counts=counts)
+    cells = contrast([*by_name.values()], baseline, counts=counts, pooled=True)
     group = _named_group([*by_name], cells, name=runs[0].figures.comparison or "")
     return group, baseline, as_repeats
 

@@ -37,7 +37,7 @@ from hpcdist.summary.values import Group, RunSummary, Summary
 class Topic(Enum):
     """The subject of tables and pictures that belong together."""
 
-    SPEED = "Speed of each run"
+    SPEED = "Results of each run"
     MEASURED = "Measurements"
     TIME = "Where the time goes"
     LEARNING = "Steps and learning"

@@ -45,18 +45,10 @@ def test_right_sums_pass_in_every_type(dtype, num_ranks):
     measure._require_sums(added_up(2_500, num_ranks, dtype), rank=0, num_ranks=num_ranks)
 
 
-def test_buffers_of_more_than_one_block_pass(monkeypatch):
-    monkeypatch.setattr(measure, "_BLOCK_NUMBERS", 64)
-    measure._require_sums(added_up(1_001, 3), rank=0, num_ranks=3)
-
-
-@pytest.mark.parametrize("lost", range(4))
-def test_each_rank_matters(lost):
-    with pytest.raises(measure.WrongSumError):
-        measure._require_sums(added_up(64, 4, leave_out={lost}), rank=0, num_ranks=4)
-
-
-def test_parts_in_exchanged_places_are_seen():
+def test_a_rank_that_is_left_out_and_parts_in_exchanged_places_are_seen():
+    for lost in range(4):
+        with pytest.raises(measure.WrongSumError):
+            measure._require_sums(added_up(64, 4, leave_out={lost}), rank=0, num_ranks=4)
     total = added_up(4_096, 4)
     exchanged = torch.cat([total[1_024:2_048], total[:1_024], total[2_048:]])
     with pytest.raises(measure.WrongSumError):
