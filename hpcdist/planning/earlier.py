@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from hpcdist.base.errors import HpcdistError
-from hpcdist.base.polling import poll
+from hpcdist.base.progress import poll
 from hpcdist.base.statistics import Measure
 from hpcdist.data.catalog import check_data
 from hpcdist.job.spec import LightningJob, TrainingJob

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from hpcdist.base.statistics import mean
 from hpcdist.base.text import number_of
+from hpcdist.runs.spec import Planned
 from hpcdist.summary.values import RunFigures
 
-_LEAST_WAIT_S = 60.0
-"""A ratio of moments means nothing."""
+NAMES = ("wait", "duration", "memory")
+_LEAST_S = 60.0
+"""A ratio of shorter waits means nothing."""
 
 
 def peak_bytes(run: RunFigures) -> int | None:
@@ -20,23 +22,22 @@ def peak_bytes(run: RunFigures) -> int | None:
 def ratios(run: RunFigures) -> dict[str, float]:
     """Return measured by planned, of what is known: wait, duration (of a run that is done) and
     memory."""
-    if (plan := run.planned) is None:
-        return {}
+    plan = run.planned or Planned()
     waited_s = run.accounting.queue_wait_s if run.accounting else None
     held_s = run.cost.held_s if run.cost and run.state == "done" else None
-    is_long = (plan.wait_s or 0.0) >= _LEAST_WAIT_S
     pairs = {
-        "wait": (waited_s if is_long else None, plan.wait_s),
+        "wait": (waited_s, plan.wait_s),
         "duration": (held_s, plan.duration_s),
         "memory": (peak_bytes(run), plan.memory_bytes),
     }
-    return {name: a / b for name, (a, b) in pairs.items() if a is not None and b}
+    found = {name: a / b for name, (a, b) in pairs.items() if a is not None and b}
+    return {name: found[name] for name in found if name != "wait" or (plan.wait_s or 0) >= _LEAST_S}
 
 
 def sentence(runs: Sequence[RunFigures]) -> str | None:
     """Return the mean ratios over all runs; None where nothing was planned."""
     found = [own for run in runs if (own := ratios(run))]
-    names = [name for name in ("wait", "duration", "memory") if any(name in own for own in found)]
-    parts = [f"{name} {mean(own[name] for own in found if name in own):.2f} x" for name in names]
+    values = {name: [own[name] for own in found if name in own] for name in NAMES}
+    parts = [f"{name} {mean(own):.2f} x" for name, own in values.items() if own]
     number = number_of(len(found), "run")
     return f"measured / planned of {number}: {', '.join(parts)}" if parts else None

@@ -15,7 +15,7 @@ from hpcdist.base.text import (
     time_unit,
 )
 from hpcdist.summary.compare.groups import place_of
-from hpcdist.summary.compare.planned import ratios, sentence
+from hpcdist.summary.compare.planned import NAMES, ratios, sentence
 from hpcdist.summary.values import RunSummary, TimeToAccuracy
 
 _MIB = 2**20
@@ -176,7 +176,7 @@ def plan_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
     if held := [row for row in rows if ratios(row.run)]:
         columns: list[Column[Row]] = [
             Column(name, lambda row, name=name: ratios(row.run).get(name), number(2))  # type: ignore[misc]
-            for name in ("wait", "duration", "memory")
+            for name in NAMES
         ]
         yield Table(
             f"{sentence([row.run for row in held])}", [_NUMBER, *known(columns, held)], held
