@@ -57,8 +57,10 @@ def device_of(planned: PlannedRun) -> str:
 
 def at_its_place(runs: Sequence[MeasuredRun], planned: PlannedRun) -> list[MeasuredRun]:
     """Return the runs on the same device of the same cluster: others say nothing about a job."""
-    own = (planned.scheduler.name, device_of(planned))
-    there = [run for run in runs if (run.figures.scheduler, run.figures.ran_with.device) == own]
+    on_gpus, name = device_of(planned) == "cuda", planned.scheduler.name
+    figures = [(run, run.figures.scheduler, run.figures.ran_with.device) for run in runs]
+    # The device of DataParallel without its GPUs is neither.
+    there = [run for run, at, device in figures if at == name and (device == "cuda") == on_gpus]
     return [run for run in there if planned.cluster.name in {None, run.figures.cluster}]
 
 

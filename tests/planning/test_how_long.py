@@ -1,9 +1,12 @@
 """How long a job takes, from earlier runs of known length."""
 
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 
 from hpcdist.base.statistics import Interval, Measure
+from hpcdist.planning.earlier import at_its_place
 from hpcdist.planning.how_long import Duration, count_requeues, find_duration, suggest_limit_min
 from hpcdist.runs.spec import Planned
 from hpcdist.summary.compare.cells import Size
@@ -99,6 +102,23 @@ def test_another_size_goes_by_the_law_of_the_forecast():
     assert duration.time_s.interval.low < duration.time_s.mean < duration.time_s.interval.high
     assert duration.source == "by the law of the forecast, from 6 runs of other sizes"
     assert found(runs, gpus=3).time_s.mean == pytest.approx(STARTUP_S + 1.25 * 126.7, rel=0.01)
+
+
+def test_runs_at_another_place_say_nothing():
+    def at(scheduler, device):
+        figures = run().figures
+        ran_with = RanWith(device=device)
+        figures = msgspec.structs.replace(figures, scheduler=scheduler, ran_with=ran_with)
+        return msgspec.structs.replace(run(), figures=figures)
+
+    planned = SimpleNamespace(
+        scheduler=SimpleNamespace(name="local", runs_here=True),
+        plan=SimpleNamespace(launch=SimpleNamespace(device="cpu")),
+        cluster=SimpleNamespace(name=None),
+    )
+    here = [at("local", "cpu"), at("local", "2 GPUs that are not there")]
+    there = [at("local", "cuda"), at("slurm", "cpu")]
+    assert at_its_place([*here, *there], planned) == here
 
 
 @pytest.mark.parametrize(
