@@ -43,7 +43,9 @@ def test_a_plan_names_smaller_requests_that_start_sooner_and_what_never_would(us
     assert idle["planned"]["wait_s"] < 30
     assert idle["start"]["sooner"] == {}
     # Two of four nodes are held for half an hour: four are free then, at the latest.
-    user.cluster.run("sbatch", "--nodes=2", "--time=30", "--exclusive", "--wrap=sleep 900")
+    user.cluster.run(
+        "sbatch", "--nodes=2", "--time=30", "--exclusive", "--output=/dev/null", "--wrap=sleep 900"
+    )
     wait = ("squeue", "--noheader", "--states=RUNNING", "--format=%N")
     assert user.cluster.wait_for(lambda: bool(user.cluster.run(*wait).stdout.strip()), 30)
     busy = plan(user, *JOB, "--time", "0:40:00")
