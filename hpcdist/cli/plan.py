@@ -15,6 +15,7 @@ from hpcdist.cli.options import JOB_OPTIONS, JobOptions, job_options, json_optio
 from hpcdist.cli.printing import print_fact, print_json
 
 if TYPE_CHECKING:
+    from hpcdist.job.spec import JobSpec
     from hpcdist.planning.how_long import Duration
     from hpcdist.planning.memory import Memory
     from hpcdist.planning.when import When
@@ -45,7 +46,7 @@ def plan(*, options: JobOptions, probe_s: float | None, as_json: bool) -> int:
     first run is planned.
     """
     from hpcdist.cli.submit import plan as plan_all
-    from hpcdist.job.spec import TrainingJob, job_to_dict, warning_before_s
+    from hpcdist.job.spec import TrainingJob, job_to_dict
     from hpcdist.planning import earlier, fits, foresight, how_long, when
     from hpcdist.runs.spec import Planned
     from hpcdist.schedulers.base import Start
@@ -77,15 +78,9 @@ def plan(*, options: JobOptions, probe_s: float | None, as_json: bool) -> int:
     )
     foresight.keep(values, planned, options.runs)
     hours = (values.duration_s or 0) / 3600
-    limits: dict[str, float | None] = {"limit_min": limit_min}
-    if duration.time_s is not None:
-        warning_s = warning_before_s(job.launch, limit_min)
-        limits["enough_min"] = how_long.suggest_limit_min(duration.time_s, warning_s=warning_s)
-        if limit_min is not None:
-            limits["requeues"] = how_long.count_requeues(
-                duration, limit_min=limit_min, warning_s=warning_s
-            )
-            limits["is_requeued"] = job.launch.requeue and planned.scheduler.can_requeue
+    limits = _limits(duration, job, limit_min) | {
+        "is_requeued": job.launch.requeue and planned.scheduler.can_requeue
+    }
     cost = {"gpu_hours": hours * size.gpus, "price": hours * nodes * (cluster.price_per_hour or 0)}
     if as_json:
         parts = {"start": start, "duration": duration, "limits": limits, "memory": memory}
@@ -106,6 +101,20 @@ def plan(*, options: JobOptions, probe_s: float | None, as_json: bool) -> int:
         for number, line in enumerate(lines):
             print_fact(f"{'' if number else name:<8}", line)
     return EXIT_DONE
+
+
+def _limits(duration: Duration, job: JobSpec, limit_min: float | None) -> dict[str, float | None]:
+    """Return the time limit that is asked, how often it ends the job, and one that is enough."""
+    from hpcdist.job.spec import warning_before_s
+    from hpcdist.planning.how_long import count_requeues, suggest_limit_min
+
+    limits: dict[str, float | None] = {"limit_min": limit_min}
+    warning_s = warning_before_s(job.launch, limit_min)
+    if duration.time_s is not None:
+        limits["enough_min"] = suggest_limit_min(duration.time_s, warning_s=warning_s)
+        if limit_min is not None:
+            limits["requeues"] = count_requeues(duration, limit_min=limit_min, warning_s=warning_s)
+    return limits
 
 
 def _start_lines(start: When, now_s: float) -> Iterator[str]:
