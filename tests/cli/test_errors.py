@@ -61,7 +61,7 @@ def assert_refused(done, exit_code, message, hint=""):
         (["submit", "t.py", "--set", "args=[--lr,0.1]"], 2, "each value text", "quotes, to make"),
         (["doctor", "--sweep", "nodes=1,2"], 2, "No such option '--sweep'", "doctor --help"),
         (["summary", "--plot", "x.png"], 2, "--plot x.png names a picture", "summary --help"),
-        (["submit", "y.yaml"], 2, 'y.yaml: line 2: train is "epochs 3"', "write epochs: 3"),
+        (["submit", "y.yaml"], 2, 'y.yaml: line 3: train is "epochs 3"', "write epochs: 3"),
         (["submit", "ddp", "--local", "--set", "model.name=x\ny"], 2, "model.name", ""),
         (["submit", "ddp", "--local", "--set", "data.name=cifar"], 2, "data.name", "digits"),
         (["submit", "t.py", "--local", "--nodes", "9999"], 2, "need at least", "--nodes"),
