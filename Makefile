@@ -88,7 +88,7 @@ release: $(VENV)/dev-installed package
 # Damaged inputs of every kind: prints how many were read and refused, and the seed; those that failed are in fuzz-failures.
 FUZZ_NUMBER ?= 10000
 fuzz: $(VENV)/test-installed
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/fuzz/long.py --number $(FUZZ_NUMBER) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
+	env -u PYTHONDONTWRITEBYTECODE HPCDIST_FUZZ_NUMBER=$(FUZZ_NUMBER) HPCDIST_FUZZ_SEED=$(or $(FUZZ_SEED),$(shell date +%s)) $(BIN)/python -m pytest tests/fuzz -s -q -o timeout=0
 
 # After the whole suite has passed.
 constraints: $(VENV)/test-installed

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 _CARRIED = os.path.join(os.path.dirname(__file__), "carried")
 if os.path.isdir(_CARRIED):  # a copy for another Python: hpcdist.base.carried
-    from hpcdist.base.needs import compiled_tags
-
-    # Behind all else: what this Python has of its own is in use.
-    sys.path += [os.path.join(_CARRIED, kind) for kind in ("any", *compiled_tags())]
+    sys.path.append(_CARRIED)  # behind all else: what this Python has of its own is in use
 
 __all__ = ["RunFailedError", "SubmittedRun", "__version__", "load", "submit", "sweep"]
 

@@ -371,19 +371,18 @@ def _submit(planned: PlannedSubmission, folder: Path, after: _After) -> list[Sub
     """Hand the runs over to their scheduler; run the points of a sweep that are for this machine,
     one after the other."""
     from hpcdist.submission.dependencies import find_after, settle
-    from hpcdist.submission.submit import Submission, start_points, submit
+    from hpcdist.submission.submit import begin, start_points, submit
 
     listed = [after] if isinstance(after, str | SubmittedRun) else list(after)
     names = [str(item.path) if isinstance(item, SubmittedRun) else item for item in listed]
     dependencies = settle([find_after(folder, name) for name in names], planned.scheduler)
-    planned = planned.now() if listed else planned
     planned.prepare()
     if not planned.points_here():
-        submission = submit(planned, runs=folder, dependencies=dependencies)
-        return [SubmittedRun(run) for run in submission.runs]
-    submission = Submission(planned, folder)
+        planned = submit(planned, runs=folder, dependencies=dependencies)
+        return [SubmittedRun(run) for run in planned.runs]
+    planned = begin(planned, folder)
     errors = []
-    for index, run in start_points(submission):
+    for index, run in start_points(planned):
         if isinstance(run, Run):
             try:
                 SubmittedRun(run).wait()
@@ -391,8 +390,8 @@ def _submit(planned: PlannedSubmission, folder: Path, after: _After) -> list[Sub
                 planned.scheduler.cancel([run])
                 raise
         else:
-            label = submission.planned.points[index].label
+            label = planned.points[index].label
             errors.append(f"the run for {label} could not be started: {run.message}")
     if errors:
         raise HpcdistError(errors[0])
-    return [SubmittedRun(run) for run in submission.runs if run.path.exists()]
+    return [SubmittedRun(run) for run in planned.runs if run.path.exists()]

@@ -25,16 +25,17 @@ Alarms = Callable[[random.Random, float], bool]
 difference, which is 0 for false alarms."""
 
 
-def variants(num: int, repeats: int) -> Alarms:
+def variants(num: int, repeats: int, first_spread: float = _SPREAD) -> Alarms:
     """The last of some variants is slower than the first one, or any is said to be."""
+    spreads = [first_spread, *[_SPREAD] * (num - 1)]
 
     def alarms(draw: random.Random, difference: float) -> bool:
-        rates = [[draw.gauss(1, _SPREAD) for _ in range(repeats)] for _ in range(num)]
+        rates = [[draw.gauss(1, spread) for _ in range(repeats)] for spread in spreads]
         rates[-1] = [rate / (1 + difference) for rate in rates[-1]]
         first, *others = map(statistics.measure, rates)
         judged = [
             statistics.differs(ratio)
-            for ratio in statistics.ratios([(other, first) for other in others])
+            for ratio in statistics.ratios([(other, first) for other in others], pooled=True)
         ]
         return bool(judged[-1]) if difference else any(judged)
 
@@ -53,7 +54,7 @@ def single_runs(correlation: float) -> Alarms:
                 deviation = correlation * deviation + fresh
                 rates.append((1 / slower * (1 + _SPREAD * deviation), 1.0))
             blocks = [rate for rate, _ in statistics.in_blocks(rates)]
-            num, sd = len(blocks), statistics.standard_deviation(blocks)
+            num, sd = len(blocks), statistics.measure(blocks).sd
             own = statistics.count_independent(blocks)
             sides.append(
                 statistics.spread_measure(
@@ -96,6 +97,7 @@ CASES: dict[str, Alarms] = {
     "2 variants, 3 repeats": variants(2, 3),
     "4 variants, 3 repeats": variants(4, 3),
     "4 variants, 5 repeats": variants(4, 5),
+    "4 variants, 3 repeats, of which the first spreads by 6 %": variants(4, 3, 0.06),
     "2 single runs": single_runs(0.0),
     "2 single runs, windows correlated by 0.9": single_runs(0.9),
     "8 ranks": ranks(8),

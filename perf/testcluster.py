@@ -102,7 +102,7 @@ def booted(**settings: int) -> Iterator[Site]:
     sys.path[:0] = [str(_TESTS / "slurm"), str(_TESTS / "support")]
     try:
         from slurm_cluster.cluster import Cluster
-        from slurm_cluster.needs import missing_programs
+        from slurm_cluster.config import missing_programs
     except ImportError as error:
         print(f"skipped: the cluster of the tests takes {error.name}: pip install '.[test]'")
         sys.exit(0)

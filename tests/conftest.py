@@ -29,6 +29,7 @@ from pbs_cluster import pbs, pbs_folder  # noqa: F401
 from slurm_fixtures import (  # noqa: F401
     _no_namespaces,
     cluster_of,
+    clusters,
     databases,
     slurm,
     slurm_netns,

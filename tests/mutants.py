@@ -97,38 +97,28 @@ def mutants_of(path: Path) -> list[Mutant]:
     for line in text.encode().splitlines(keepends=True):
         lines.append(lines[-1] + len(line))
     tree = ast.parse(text)
-    # Annotations, defaults of fields' docstrings and texts of f-strings are no behaviour.
-    skipped = {
-        id(inner)
+    # Annotations, and texts of f-strings, are no behaviour.
+    parts = [
+        part
         for node in ast.walk(tree)
-        for part in (
-            getattr(node, "annotation", None),
-            getattr(node, "returns", None),
-            node if isinstance(node, ast.JoinedStr) else None,
-        )
-        if part is not None
-        for inner in ast.walk(part)
-    }
+        for part in (getattr(node, "annotation", None), getattr(node, "returns", None), node)
+        if part is not None and (part is not node or isinstance(node, ast.JoinedStr))
+    ]
+    skipped = {id(inner) for part in parts for inner in ast.walk(part)}
     found = []
     for node in ast.walk(tree):
         if id(node) in skipped or not isinstance(node, ast.expr) or (new := changed(node)) is None:
             continue
-        begin, end = (
-            lines[node.lineno - 1] + node.col_offset,
-            lines[node.end_lineno - 1] + node.end_col_offset,
-        )
+        begin = lines[node.lineno - 1] + node.col_offset
+        end = lines[node.end_lineno - 1] + node.end_col_offset
         old = text.encode()[begin:end].decode()
-        found.append(
-            Mutant(
-                path,
-                begin,
-                end,
-                old,
-                f"({ast.unparse(ast.fix_missing_locations(new))})",
-                node.lineno,
-            )
-        )
+        new = f"({ast.unparse(ast.fix_missing_locations(new))})"
+        found.append(Mutant(path, begin, end, old, new, node.lineno))
     return found
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(ROOT / "hpcdist").parts[0].removesuffix(".py")
 
 
 def drawn(number: int, seed: int) -> list[Mutant]:
@@ -136,9 +126,7 @@ def drawn(number: int, seed: int) -> list[Mutant]:
     chance = random.Random(seed)
     rooms: dict[str, list[Mutant]] = {}
     for path in sorted((ROOT / "hpcdist").rglob("*.py")):
-        rooms.setdefault(
-            path.relative_to(ROOT / "hpcdist").parts[0].removesuffix(".py"), []
-        ).extend(mutants_of(path))
+        rooms.setdefault(room_of(path), []).extend(mutants_of(path))
     chosen = [chance.choice(mutants) for mutants in rooms.values() if mutants]
     rest = [mutant for mutants in rooms.values() for mutant in mutants if mutant not in chosen]
     return (chosen + chance.sample(rest, max(0, number - len(chosen))))[:number]
@@ -146,7 +134,7 @@ def drawn(number: int, seed: int) -> list[Mutant]:
 
 def killer(mutant: Mutant, processes: int, limit_s: float) -> str:
     """The stage of tests that finds a fault, or "" if none does."""
-    room = mutant.path.relative_to(ROOT / "hpcdist").parts[0].removesuffix(".py")
+    room = room_of(mutant.path)
     nearest = [name for name in NEAREST.get(room, (room,)) if (ROOT / "tests" / name).exists()]
     stages = {"nearest": nearest, "quick": [name for name in QUICK if name not in nearest]}
     original = mutant.path.read_bytes()
@@ -155,17 +143,9 @@ def killer(mutant: Mutant, processes: int, limit_s: float) -> str:
             original[: mutant.begin] + mutant.new.encode() + original[mutant.end :]
         )
         for stage, names in stages.items():
+            pytest = [sys.executable, "-m", "pytest", "-x", "-q", "--dist=loadfile"]
             tests = [f"tests/{name}" for name in names]
-            command = [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-x",
-                "-q",
-                f"--numprocesses={processes}",
-                "--dist=loadfile",
-                *tests,
-            ]
+            command = [*pytest, f"--numprocesses={processes}", *tests]
             try:
                 done = subprocess.run(
                     command, cwd=ROOT, capture_output=True, timeout=limit_s, check=False

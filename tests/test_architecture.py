@@ -12,32 +12,27 @@ ROOMS = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
 """From the top down."""
 
 
-def modules():
-    """File by dotted name."""
-    files = (ROOT / "hpcdist").rglob("*.py")
+@pytest.fixture(scope="module")
+def nodes():
+    """The nodes of each module's syntax tree, by its dotted name."""
     return {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-        for path in files
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): [
+            *ast.walk(ast.parse(path.read_text()))
+        ]
+        for path in (ROOT / "hpcdist").rglob("*.py")
     }
 
 
-def type_checking_only(tree):
-    """The nodes that no running program imports."""
-    return {
-        id(node)
-        for one in ast.walk(tree)
-        if isinstance(one, ast.If) and "TYPE_CHECKING" in ast.unparse(one.test)
+def imported(nodes, names):
+    """Modules of hpcdist that a module imports anywhere, in functions too."""
+    left_out = {
+        id(statement)
+        for one in nodes
+        if isinstance(one, ast.If) and "TYPE_CHECKING" in ast.dump(one.test)
         for statement in one.body
-        for node in ast.walk(statement)
     }
-
-
-def imported(path, names):
-    """Modules of hpcdist that a file imports anywhere, in functions too."""
-    tree = ast.parse(path.read_text())
-    left_out = type_checking_only(tree)
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if id(node) in left_out:
             continue
         if isinstance(node, ast.Import):
@@ -50,10 +45,9 @@ def imported(path, names):
 
 
 @pytest.fixture(scope="module")
-def graph():
+def graph(nodes):
     """What each module imports."""
-    found = modules()
-    return {name: imported(path, found.keys()) - {name} for name, path in found.items()}
+    return {name: imported(own, nodes.keys()) - {name} for name, own in nodes.items()}
 
 
 def room(name):
@@ -125,27 +119,25 @@ NAMES_SCHEDULERS = {
 """Module -> why it names one all the same."""
 
 
-def names_in(path):
-    """Return the names in a file's code, without comments and docstrings."""
-    tree = ast.parse(path.read_text())
+def names_in(nodes):
+    """Return the names in a module's code, without comments and docstrings."""
     texts = {
         id(node.value)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if id(node) not in texts:
             named = [value for _, value in ast.iter_fields(node) if isinstance(value, str)]
             yield from filter(OF_ONE_SCHEDULER.search, named)
 
 
-def test_only_the_folder_of_a_scheduler_names_it():
-    own = re.compile(r"hpcdist\.schedulers\.(?:slurm|lsf|pbs|azure)\b")
+def test_only_the_folder_of_a_scheduler_names_it(nodes):
     found = {
-        name.removeprefix("hpcdist."): sorted(set(names_in(path)))
-        for name, path in modules().items()
-        if not own.match(name)
+        name.removeprefix("hpcdist."): named
+        for name, own in nodes.items()
+        if not re.match(r"hpcdist\.schedulers\.(?:slurm|lsf|pbs|azure)\b", name)
+        and (named := sorted(set(names_in(own))))
     }
-    found = {name: named for name, named in found.items() if named}
     assert {n: named for n, named in found.items() if n not in NAMES_SCHEDULERS} == {}
     assert NAMES_SCHEDULERS.keys() <= found.keys(), "the list names a module that names none"

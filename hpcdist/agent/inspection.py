@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hpcdist.agent import messages
 from hpcdist.agent.watch import LivingRank, RankWatch
-from hpcdist.base.polling import poll
+from hpcdist.base.progress import poll
 from hpcdist.machine.process import catches, process_use, send_signal
 from hpcdist.rank.pipe import UNRECORDED
 from hpcdist.runs import requests

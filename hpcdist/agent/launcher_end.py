@@ -17,7 +17,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from hpcdist.agent.outcome import lives
-from hpcdist.base.polling import poll
+from hpcdist.base.progress import poll
 from hpcdist.base.text import one_line
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.run import Run

@@ -3,12 +3,11 @@ PYTHONPATH, such as that of a container image or of a cloud's machine.
 
     <cache>/carried/<digest>/      private; the digest is of the names, sizes and times of its files
       hpcdist/                     with jobs/ and templates/
-        carried/any/               distributions of pure Python
-        carried/<tag>/             those that were compiled for one kind of Python
+        carried/                   the distributions that it needs
 
-Only hpcdist itself stands on PYTHONPATH: importing it puts the folders that fit behind all else on
-the module path, so that the image's own versions of everything are in use, where it has them.
-What cannot be carried, for no compiled version fits, must be in the image: `hpcdist.base.needs`.
+Only hpcdist itself stands on PYTHONPATH: importing it puts the folder of the distributions behind
+all else on the module path, so that the image's own versions of everything are in use, where it has
+them. What was compiled for another kind of Python must be in the image: `hpcdist.base.needs`.
 """
 
 from __future__ import annotations
@@ -24,25 +23,19 @@ from pathlib import Path
 
 from hpcdist.base import files
 from hpcdist.base.errors import UserError
-from hpcdist.base.needs import CARRIED, compiled_tags
+from hpcdist.base.needs import CARRIED
 from hpcdist.base.ownership import doors, is_own
 
 FOLDER = "carried"
-_ANY = "any"
 _SHIPPED = ("jobs", "templates")
 _BYTE_CODE = "__pycache__"
-_DIGEST_LENGTH = 32
-
-
-class CannotCarryError(UserError):
-    """hpcdist cannot be taken along from here."""
 
 
 def carry(cache: Path | None = None) -> Path:
     """Return the folder for PYTHONPATH; it is made once for what is installed here.
 
     `cache` is the folder that takes it; None: the user's cache. Any number may do so at once.
-    Raises CannotCarryError.
+    Raises UserError.
     """
     path = carried_folder(cache)
     aside = files.aside_of(path)
@@ -71,37 +64,28 @@ def carry(cache: Path | None = None) -> Path:
 
 
 def carried_folder(cache: Path | None = None) -> Path:
-    """Return the folder that `carry` would make, which need not be there."""
+    """Return the folder that `carry` would make, which need not be there. Raises UserError."""
     try:
         known = [(place, os.stat(path)) for place, path in sorted(_each_file())]
-    except OSError as error:
+        folder = (cache or files.user_cache()) / FOLDER
+    except (OSError, RuntimeError) as error:  # such as that there is no home
         raise _cannot(error) from None
     lines = [f"{place} {found.st_size} {found.st_mtime_ns}\n" for place, found in known]
-    return _folder(cache) / hashlib.sha256("".join(lines).encode()).hexdigest()[:_DIGEST_LENGTH]
+    return folder / hashlib.blake2b("".join(lines).encode(), digest_size=16).hexdigest()
 
 
-def _folder(cache: Path | None) -> Path:
-    try:
-        return (cache or files.user_cache()) / FOLDER
-    except RuntimeError as error:  # there is no home
-        raise _cannot(error) from None
-
-
-def _cannot(error: Exception) -> CannotCarryError:
-    return CannotCarryError(
+def _cannot(error: Exception) -> UserError:
+    return UserError(
         f"hpcdist cannot be copied for another Python: {error}",
         hint="name another folder for caches with XDG_CACHE_HOME",
     )
 
 
 def _check_private(folder: Path) -> None:
-    """Raise CannotCarryError where others could exchange what a job would run."""
+    """Raise PermissionError where others could exchange what a job would run."""
     open_to = [door for door in doors(folder) if door.path == folder or door.who == "everyone"]
     if open_to or not is_own(folder):
-        raise CannotCarryError(
-            f"{open_to[0] if open_to else folder}: no job takes hpcdist from there",
-            hint="name another folder for caches with XDG_CACHE_HOME",
-        )
+        raise PermissionError(f"{open_to[0] if open_to else folder}, and a job would run it")
 
 
 def _each_file() -> Iterator[tuple[str, Path]]:
@@ -124,24 +108,19 @@ def _tree(folder: Path, below: str) -> Iterator[tuple[str, Path]]:
 
 
 def _distribution(name: str) -> Iterator[tuple[str, Path]]:
-    """Yield the files of a distribution, below the folder of its kind; without its programs."""
+    """Yield the files of a distribution, without its programs and byte code."""
     try:
         found = metadata.distribution(name)
-        listed = [one for one in found.files or () if ".." not in one.parts]
     except metadata.PackageNotFoundError:
-        listed = []
-    paths = [one for one in listed if _BYTE_CODE not in one.parts]
-    if not paths:
-        raise CannotCarryError(
+        found = None
+    listed = (found.files if found else None) or ()
+    if found is None or not listed:
+        raise UserError(
             f"hpcdist cannot be copied for another Python: {name} is not installed as pip does it",
             hint=f"python -m pip install {name}",
         )
-    # Any for pure Python, and else the tag of the compiled modules of this Python.
-    compiled, kind = [one.name for one in paths if one.suffix == ".so"], _ANY
-    if compiled:
-        own, of_any = compiled_tags()
-        kind = of_any if all(one.endswith(".abi3.so") for one in compiled) else own
-    for one in paths:
+    for one in listed:
         path = Path(str(found.locate_file(one)))
-        if path.is_file():  # listed, and perhaps removed by whoever packed it
-            yield f"hpcdist/{FOLDER}/{kind}/{one.as_posix()}", path
+        is_module = not {"..", _BYTE_CODE} & {*one.parts}
+        if is_module and path.is_file():  # listed, and perhaps removed by whoever packed it
+            yield f"hpcdist/{FOLDER}/{one.as_posix()}", path

@@ -82,25 +82,15 @@ class RunFailedError(HpcdistError):
 
     def __init__(self, run: str, verdict: Verdict) -> None:
         super().__init__(f"run {run}: {verdict.message}")
+        first = verdict.first
         self.verdict = verdict
         """Why it ended: `kind`, `message`, `first` (the end of the rank that failed first)."""
-
-    @property
-    def rank(self) -> int | None:
+        self.rank = None if first is None else first.rank
         """The rank that failed first; None where none is to blame."""
-        first = self.verdict.first
-        return None if first is None else first.rank
-
-    @property
-    def host(self) -> str | None:
+        self.host = (first or verdict).host
         """The host of that rank, or of the agent that is to blame."""
-        return (self.verdict.first or self.verdict).host
-
-    @property
-    def remote_traceback(self) -> str | None:
+        self.remote_traceback = None if first is None else first.report.traceback
         """The traceback of that rank, as text."""
-        first = self.verdict.first
-        return None if first is None else first.report.traceback
 
     def __str__(self) -> str:
         traceback = self.remote_traceback

@@ -8,20 +8,19 @@ import errno
 import json
 import math
 import os
-import re
 import secrets
 import stat
 import tempfile
 import time
 from collections.abc import Iterator
 from io import FileIO
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, TypeVar
 
 import msgspec
 
-from hpcdist.base.text import as_utf8, show_bytes
+from hpcdist.base.text import show_bytes
 
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
@@ -100,39 +99,30 @@ def reason(error: OSError) -> str:
 def write_once(path: Path, content: str, *, reserve: Path | None = None) -> bool:
     """Write whole, unless the file is there already; True for the one writer that won.
 
-    `reserve` is a file that is written over, and gone then: for a disk that is full.
+    `reserve` is a file that becomes this one, for a disk that is full: it has its space already,
+    and what is freed, others could take.
     """
     if os.path.lexists(path):
         return False
     aside = aside_of(path)
-    if reserve is None or not _write_over(reserve, aside, content.encode(errors="surrogateescape")):
-        write_whole(aside, content)
-    try:
-        os.link(aside, path)
-    except FileExistsError:
-        return False
-    except OSError:  # a file system without hard links: who makes it, empty for a moment, has won
+    with contextlib.suppress(FileNotFoundError):  # another caller has taken it
+        if reserve is not None:
+            os.rename(reserve, aside)
+    with contextlib.ExitStack() as stack:
+        stack.callback(aside.unlink, missing_ok=True)
+        with open(os.open(aside, os.O_WRONLY | os.O_CREAT, PRIVATE_FILE), "wb") as file:
+            file.write(content.encode(errors="surrogateescape"))
+            file.truncate()
         try:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE))
+            os.link(aside, path)
         except FileExistsError:
             return False
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
-    return True
-
-
-def _write_over(reserve: Path, aside: Path, data: bytes) -> bool:
-    """Write into a file that has its space already, as others would take what is freed. It becomes
-    `aside` before, which one caller can do; False where it is gone, or another did."""
-    try:
-        os.rename(reserve, aside)
-        with open(aside, "r+b") as file:
-            file.write(data)
-            file.truncate()
-    except OSError:  # such as a file system that never writes in place
-        aside.unlink(missing_ok=True)
-        return False
+        except OSError:  # no hard links here: who makes it, empty for a moment, has won
+            try:
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE))
+            except FileExistsError:
+                return False
+            os.replace(aside, path)
     return True
 
 
@@ -140,35 +130,24 @@ def write_json(path: Path, value: Any) -> None:
     write_whole(path, to_json(value))
 
 
-_C1 = re.compile("[\x7f-\x9f]")
-"""Control characters that JSON does not escape."""
-
-
 def to_json(value: Any) -> str:
-    """Return a value as readable JSON and a newline. Names that are not UTF-8 are escaped, as is
-    what a terminal would act on."""
-    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    return as_utf8(_C1.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
+    """Return a value as readable JSON and a newline. What is not ASCII is escaped, as are names
+    that are not UTF-8, and what a terminal would act on."""
+    return json.dumps(value, indent=2).replace("\x7f", "\\u007f") + "\n"
 
 
 def open_regular(path: str | Path, *, most_bytes: float, flags: int = 0) -> FileIO:
     """Open a file to read it; OSError for anything but a regular file, such as a pipe, which would
     block its reader, and for one that has more than `most_bytes`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | flags)
-    try:
-        _check_regular(path, os.fstat(descriptor), most_bytes)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return open(descriptor, "rb", buffering=0)
-
-
-def _check_regular(path: str | Path, status: os.stat_result, most_bytes: float) -> None:
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_size <= most_bytes:
+        return open(descriptor, "rb", buffering=0)
+    os.close(descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    if status.st_size > most_bytes:
-        sizes = f"{show_bytes(status.st_size)}, and no more than {show_bytes(most_bytes)} are read"
-        raise OSError(errno.EFBIG, f"it has {sizes}", str(path))
+    sizes = f"{show_bytes(status.st_size)}, and no more than {show_bytes(most_bytes)} are read"
+    raise OSError(errno.EFBIG, f"it has {sizes}", str(path))
 
 
 def read_bytes(path: str | Path, *, most_bytes: float) -> bytes:
@@ -203,31 +182,19 @@ def now_by(folder: Path) -> float:
     can be made, the time is this host's.
     """
     try:
-        descriptor, path = tempfile.mkstemp(prefix=".clock-", dir=folder)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return os.fstat(file.fileno()).st_mtime
     except OSError:
         return time.time()
-    try:
-        return os.fstat(descriptor).st_mtime
-    finally:
-        os.close(descriptor)
-        with contextlib.suppress(OSError):
-            os.unlink(path)
 
 
 def list_names(folder: str | Path) -> list[str]:
     """Return the names in a folder; OSError where it cannot be read, or has too many."""
     with os.scandir(folder) as entries:
-        return [entry.name for entry in first_entries(entries, folder)]
-
-
-def first_entries(
-    entries: Iterator[os.DirEntry[str]], folder: str | Path
-) -> list[os.DirEntry[str]]:
-    """Return the entries of a folder that is being listed; OSError where it has too many."""
-    listed = list(islice(entries, MOST_ENTRIES + 1))
-    if len(listed) > MOST_ENTRIES:
+        names = [entry.name for entry in islice(entries, MOST_ENTRIES + 1)]
+    if len(names) > MOST_ENTRIES:
         raise OSError(errno.EFBIG, f"it holds more than {MOST_ENTRIES:,} entries", str(folder))
-    return listed
+    return names
 
 
 _Kind = TypeVar("_Kind")
@@ -252,6 +219,7 @@ def parse_json(content: bytes) -> Any:
     """Parse as the standard library does, or raise ValueError. What msgspec takes, it takes alike,
     in an eighth of the time: Infinity, names that are not UTF-8 and all that is torn are left to
     the other."""
+    too_deep: list[Any] = []
     try:
         try:
             value = msgspec.json.decode(content)
@@ -259,27 +227,24 @@ def parse_json(content: bytes) -> Any:
             value = json.loads(content.decode(), parse_float=_finite, parse_constant=_finite)
             json.dumps(value, ensure_ascii=False).encode(errors="surrogateescape")
         if content.count(b"[") + content.count(b"{") > _MOST_DEPTH:
-            _check_depth(value)
+            too_deep = [value]
+            for _ in range(_MOST_DEPTH + 1):
+                inside = [one.values() if isinstance(one, dict) else one for one in too_deep]
+                too_deep = [one for one in chain(*inside) if isinstance(one, dict | list)]
     except UnicodeError:
         raise ValueError("it is not UTF-8 text") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"it is torn, or not JSON: {error}") from None
     except RecursionError:
-        raise ValueError(f"it is nested more than {_MOST_DEPTH} levels deep") from None
+        too_deep = [content]
+    if too_deep:
+        raise ValueError(f"it is nested more than {_MOST_DEPTH} levels deep")
     return value
 
 
 def _finite(text: str) -> float | None:
     value = float(text)
     return value if math.isfinite(value) else None
-
-
-def _check_depth(value: Any, depth: int = 0) -> None:
-    if depth > _MOST_DEPTH:
-        raise RecursionError
-    for inner in value.values() if isinstance(value, dict) else value:
-        if isinstance(inner, dict | list):
-            _check_depth(inner, depth + 1)
 
 
 def read_as(path: Path, kind: type[_Kind]) -> _Kind | None:
@@ -292,27 +257,14 @@ def read_as(path: Path, kind: type[_Kind]) -> _Kind | None:
 
 
 def why_unreadable(path: Path, kind: Any = dict[str, Any]) -> str | None:
-    """Return why a JSON file gives no value of this type, with the key and the value that are
-    wrong; None where it does."""
-    value: Any = None
+    """Return why a JSON file gives no value of this type, with the key that is wrong; None where it
+    does."""
     try:
-        value = load_json(path)
-        convert(value, kind)
+        convert(load_json(path), kind)
     except OSError as error:
         return error.strerror
-    except msgspec.ValidationError as error:
-        expected, _, place = str(error).partition(" - at `$")
-        if not isinstance(value, dict):
-            return "it contains no JSON object"
-        for part in re.findall(r"[^.\[\]`]+", place):
-            is_key = isinstance(value, dict) and part in value
-            is_place = isinstance(value, list) and part.isdecimal()
-            value = value[part] if is_key else value[int(part)] if is_place else ...
-        key = place.strip(".`")
-        shown = "" if not key else f"{key}: " if value is ... else f"{key} is {value!r:.40}: "
-        return f"{shown}{expected[0].lower()}{expected[1:]}"
     except ValueError as error:
-        return str(error)
+        return f"{str(error)[0].lower()}{str(error)[1:]}"
     return None
 
 
@@ -344,18 +296,15 @@ def shipped_folder(name: str) -> Path:
     return inside if inside.is_dir() else package.parent / name
 
 
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
-
-
 def open_private(path: Path, *, create: bool = False) -> BinaryIO:
-    """The file, to read, or to write where it may be created; PermissionError where others own it,
-    or could write or read it."""
+    """Open a file to read it, or to lock it where it may be created; PermissionError where others
+    own it, or could write or read it."""
     flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
-    flags |= os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe of others would block its reader
-    descriptor = os.open(path, flags, PRIVATE_FILE)
-    file = open(descriptor, "r+b" if create else "rb")  # noqa: SIM115 - it is returned
-    found = os.fstat(file.fileno())
-    if found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
+    # A pipe of others would block its reader.
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, PRIVATE_FILE)
+    file = open(descriptor, "rb")  # noqa: SIM115 - it is returned
+    found = os.fstat(descriptor)
+    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         file.close()
         raise PermissionError(f"{path} is not private to the user who reads it: it is not loaded")
     return file

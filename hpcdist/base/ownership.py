@@ -1,17 +1,21 @@
-"""Tell whose files and folders are, and who else may put something in their place.
+"""Tell whose files and folders are, and who else may put something in their place; measure and
+remove folders of this user's.
 
 A user trusts their own account and root's. Whoever may write a folder may exchange what is in it,
-also what is not theirs, unless the folder is sticky, as /tmp is.
+also what is not theirs, unless the folder is sticky, as /tmp is. So folders are opened without
+following links, and removed by what was opened.
 """
 
 from __future__ import annotations
 
+import errno
 import grp
 import os
 import pwd
+import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -20,9 +24,8 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError
 
-Who = Literal["everyone", "group", "owner"]
-
 _MOST_BYTES = 1e9
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 class NotOwnError(HpcdistError):
@@ -40,7 +43,7 @@ def check_own_folder(folder: Path, *, with_content: bool = True) -> None:
     """Raise NotOwnError where a folder is not this user's own, is a link, or can be written by
     others; or where something right in it is another user's."""
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        descriptor = os.open(folder, _FOLDER)
     except OSError as error:
         why = "a link stands in its place" if folder.is_symlink() else error.strerror
         raise NotOwnError(f"{folder}: {why}") from None
@@ -83,15 +86,12 @@ class Door(msgspec.Struct, frozen=True):
 
     path: Path
     """The path itself, or a folder above it, which they may write."""
-    who: Who
-    name: str
-    """Name of the group or the owner."""
+    who: Literal["everyone", "group", "owner"]
+    how: str
+    """In words, behind the path."""
 
     def __str__(self) -> str:
-        if self.who == "owner":
-            return f"{self.path} belongs to {self.name}"
-        writers = "everyone" if self.who == "everyone" else f"the group {self.name}"
-        return f"{self.path} can be written by {writers}"
+        return f"{self.path} {self.how}"
 
 
 def is_own(path: Path) -> bool:
@@ -109,16 +109,10 @@ def owner_id(path: Path) -> int | None:
         return None
 
 
-def owner_of(path: Path) -> str:
-    """Return the name of a path's owner."""
-    uid = owner_id(path)
-    return "nobody, for it is gone" if uid is None else owner_name(uid)
-
-
-def owner_name(uid: int) -> str:
-    """Return a user's name; in words where only the number is known."""
+def owner_name(uid: int | None) -> str:
+    """Return a user's name; in words where only the number is known, or there is no owner."""
     try:
-        return pwd.getpwuid(uid).pw_name
+        return "nobody, for it is gone" if uid is None else pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"user {uid}"
 
@@ -135,28 +129,73 @@ def doors(path: Path) -> list[Door]:
 def _doors_at(place: Path) -> Iterator[Door]:
     status = os.lstat(place)
     if status.st_uid not in {0, os.geteuid()}:
-        yield Door(place, "owner", owner_name(status.st_uid))
+        yield Door(place, "owner", f"belongs to {owner_name(status.st_uid)}")
     if stat.S_ISLNK(status.st_mode) or status.st_mode & stat.S_ISVTX:
         return
     if status.st_mode & stat.S_IWOTH:
-        yield Door(place, "everyone", "")
-    elif status.st_mode & stat.S_IWGRP and not _is_alone_in(status.st_gid):
-        yield Door(place, "group", _group_name(status.st_gid))
+        yield Door(place, "everyone", "can be written by everyone")
+    elif status.st_mode & stat.S_IWGRP and (group := _others_in(status.st_gid)):
+        yield Door(place, "group", f"can be written by the group {group}")
 
 
-def _is_alone_in(gid: int) -> bool:
-    """Return whether a group is root's, or this user's private one, which many systems make for
-    each: then a umask of 002 opens nothing."""
+def _others_in(gid: int) -> str | None:
+    """Return the name of a group; None where it is root's, or this user's private one, and nobody
+    else is in it. Many systems make one for each user: then a umask of 002 opens nothing."""
     try:
         group, own = grp.getgrgid(gid), pwd.getpwuid(os.geteuid())
     except KeyError:
-        return False
-    is_private = gid == own.pw_gid and group.gr_name == own.pw_name
-    return (is_private or gid == 0) and set(group.gr_mem) <= {own.pw_name, "root"}
-
-
-def _group_name(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
         return str(gid)
+    is_private = gid == own.pw_gid and group.gr_name == own.pw_name
+    is_alone = (is_private or gid == 0) and set(group.gr_mem) <= {own.pw_name, "root"}
+    return None if is_alone else group.gr_name
+
+
+class Tree(msgspec.Struct, frozen=True):
+    """A folder, as it was when it was measured."""
+
+    path: Path
+    identity: tuple[int, int] | None
+    """Device and inode; None where it could not be opened."""
+    num_bytes: int
+    """Bytes of all files, links not followed; of a file with several names, a share for each."""
+
+
+def measure_tree(path: Path) -> Tree:
+    """Measure a folder; OSError where it is none, is a link, is another user's, or is too deep."""
+    num_bytes = 0
+    with open_own_folder(path) as top:
+        try:
+            for _, _, names, folder in os.fwalk(dir_fd=top):
+                for name in names:
+                    with suppress(FileNotFoundError):  # removed at this moment
+                        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                        num_bytes += status.st_size // max(1, status.st_nlink)
+        except RecursionError:
+            raise OSError(errno.ELOOP, "has too many folders within each other") from None
+        status = os.fstat(top)
+        return Tree(path, (status.st_dev, status.st_ino), num_bytes)
+
+
+def empty_tree(tree: Tree) -> None:
+    """Remove all that is in a folder that was measured; OSError where another one is there."""
+    with open_own_folder(tree.path) as top:
+        status = os.fstat(top)
+        if (status.st_dev, status.st_ino) != tree.identity:
+            raise OSError(errno.ESTALE, "another folder has taken its place", str(tree.path))
+        for name in os.listdir(top):
+            try:
+                os.unlink(name, dir_fd=top)
+            except IsADirectoryError:
+                shutil.rmtree(f"/proc/self/fd/{top}/{name}")  # which follows no link
+
+
+@contextmanager
+def open_own_folder(path: Path) -> Iterator[int]:
+    """Open a folder that is no link, and this user's; OSError for any other."""
+    descriptor = os.open(path, _FOLDER)
+    try:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "it belongs to another user", str(path))
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -12,9 +12,8 @@ import io
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from hpcdist.base.statistics import Interval, Measure
 from hpcdist.base.text import shown
@@ -30,7 +29,6 @@ _INKS = (
 )
 _LONGEST_LABEL = 48
 _DPI = 150
-_FEW_DECADES = 100.0
 _TITLE_WIDTH = 12
 """Characters of a title for each inch."""
 
@@ -69,9 +67,6 @@ class Picture(NamedTuple):
     """Ids of the runs of a benchmark that it draws."""
 
 
-T = TypeVar("T")
-
-
 def error_bars(measures: Sequence[Measure]) -> tuple[list[float], list[float]]:
     """Return how far the intervals of means reach below and above them; 0 where none is known."""
     ends = [each.interval or Interval(low=each.mean, high=each.mean) for each in measures]
@@ -80,15 +75,8 @@ def error_bars(measures: Sequence[Measure]) -> tuple[list[float], list[float]]:
     return below, [max(0.0, end.high - each.mean) for each, end in pairs]
 
 
-def first(runs: Sequence[T], most: int) -> tuple[Sequence[T], str]:
-    """Return the runs that are drawn, and the sentence on those that are not."""
-    left_out = len(runs) - most
-    return runs[:most], f" Only {most} of {len(runs)} runs are drawn." if left_out > 0 else ""
-
-
-@contextmanager
-def drawing(ink: str = INK) -> Iterator[None]:
-    """Give figures made and saved within this block one colour of texts and axes; `$` is text."""
+def render(picture: Picture, form: Literal["png", "svg"]) -> bytes:
+    """Draw a picture: on white, or as an SVG with INK for texts and axes and no background."""
     import matplotlib as mpl
 
     settings: Any = {
@@ -96,31 +84,19 @@ def drawing(ink: str = INK) -> Iterator[None]:
         "legend.framealpha": 0.0,  # no white box on a dark page
         "svg.fonttype": "none",  # text stays text: to be searched, read aloud and selected
         "font.size": 10,
-        **dict.fromkeys(_INKS, ink),
+        **dict.fromkeys(_INKS, INK),
     }
     with mpl.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        yield
-
-
-def render(picture: Picture, form: Literal["png", "svg"]) -> bytes:
-    """Draw a picture: on white, or as an SVG with INK for texts and axes and no background."""
-    with drawing():
         figure, file = picture.draw(), io.BytesIO()
-        title(figure, picture.title)
+        width = int(_TITLE_WIDTH * figure.get_figwidth())
+        figure.suptitle(textwrap.fill(picture.title, width), fontsize="medium")
         if form == "png":
             figure.savefig(file, format=form)
             return file.getvalue()
         figure.set_dpi(_SVG_DPI)
         figure.savefig(file, format=form, transparent=True, metadata={"Date": None})
     return _BETWEEN_ELEMENTS.sub(b"", file.getvalue())
-
-
-def title(figure: Figure, *lines: str) -> None:
-    """Set a title of several lines, which are folded where the figure is narrow."""
-    width = int(_TITLE_WIDTH * figure.get_figwidth())
-    texts = [textwrap.fill(line, width) for line in lines if line]
-    figure.suptitle("\n".join(texts), fontsize="medium")
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:
@@ -175,7 +151,7 @@ def plain_log_ticks(axis: Axis) -> None:
     from matplotlib.ticker import LogLocator, NullLocator
 
     low, high = axis.get_data_interval()
-    subs = (1.0, 2.0, 5.0) if high < _FEW_DECADES * low else (1.0,)
+    subs = (1.0, 2.0, 5.0) if high < 100 * low else (1.0,)
     axis.set_major_locator(LogLocator(subs=subs))
     axis.set_major_formatter(PLAIN_NUMBERS)
     axis.set_minor_locator(NullLocator())

@@ -1,17 +1,16 @@
-"""A line on the terminal that says how much of some long work is done: a command that wants it
-calls `show`, and the rooms that work call `track`."""
+"""The one loop that waits, and a line on the terminal that says how much of some long work is done:
+a command that wants it calls `show`, and the rooms that work call `track`."""
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from contextlib import AbstractContextManager
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -26,7 +25,7 @@ def show() -> None:
     _is_wanted = True
 
 
-class StatusLine:
+class StatusLine(AbstractContextManager["StatusLine"]):
     """A line on the terminal that says how far some work is, once that takes more than a second. It
     is drawn by who works: a thread would be in the way of forks."""
 
@@ -37,9 +36,6 @@ class StatusLine:
         is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._is_on = _is_wanted and is_terminal
         self._begun_s = self._drawn_s = time.monotonic()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.clear()
@@ -52,10 +48,6 @@ class StatusLine:
             self._drawn_s = now_s
             StatusLine._shown = text[: shutil.get_terminal_size().columns - 1]
             print(StatusLine._shown, end="", file=sys.stderr, flush=True)
-
-    def show_wait(self, what: str) -> Callable[[float], None]:
-        """Return what shows the seconds that something has been waited for."""
-        return lambda waited_s: self.show(f"{what}: {waited_s:.0f} s")
 
     @staticmethod
     def clear() -> None:
@@ -72,3 +64,17 @@ def track(items: Iterable[T], what: str, *, total: int | None = None) -> Iterato
         for num_done, item in enumerate(items, start=1):
             yield item
             line.show(f"{what}: {num_done:,}" + (f" of {number:,}" if number else ""))
+
+
+def poll(look: Callable[[], T | None], *, interval_s: float, limit_s: float | None) -> T | None:
+    """Call `look` every `interval_s` seconds and return the first value that is not None.
+
+    Returns None once `limit_s` seconds have passed; None: it goes on. What `look` raises
+    ends the waiting.
+    """
+    deadline_s = math.inf if limit_s is None else time.monotonic() + limit_s
+    while (value := look()) is None:
+        if time.monotonic() >= deadline_s:
+            return None
+        time.sleep(interval_s)
+    return value

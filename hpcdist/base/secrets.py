@@ -28,40 +28,26 @@ _PERHAPS_SECRET = re.compile(
 # Names are judged by their words: apiKey, api_key and --api-key are api_key.
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_NOT_BEFORE = (
-    r"(?=_|$)(?!_(?:accuracy|batch|budget|class|count|dim|dir|dropout|embeddings?|env|file|folder"
-    r"|format|freq|ids?|idx|index|len|length|level|limit|loss|mask|merging|method|metric|mixer"
-    r"|mixing|mode|name|num|number|path|per|pooling|rate|ratio|resampler|sampler|sampling|shift"
-    r"|size|split|type|uri|url|var|variable|weight|window)(?:_|$))"
-)
-"""With these behind them, words of secrets are something else: token_count, password_file."""
-_TEXT_TOKEN = re.compile(
-    r"(?:^|_)(?:audio|bos|class|classifier|cls|decoder|eos|first|image|input|last|mask|max|min|n"
-    r"|next|num|output|pad|per|prompt|register|sample|sep|special|start|stop|unk|video|vocab)"
-    r"_token(?=_|$)"
-)
-"""A token of a text: pad_token."""
+_NOT_BEFORE = r"(?=_|$)(?!_(?:env|file|folder|ids?|length|name|path|url|var|variable)(?:_|$))"
+"""With these behind them, words of secrets are something else: password_file."""
 _SECRET_NAME = re.compile(
     r"(?:^|_)(?:"
-    r"[a-z]*(?:token|secrets?|passw(?:or)?ds?|passphrase|(?:api|access|secret|private)key)"
-    r"|credentials?|jwt|pwd|pw|pat|bearer|passcode"
+    r"[a-z]*(?:secrets?|passw(?:or)?ds?|passphrase)|credentials?|passcode|pwd|pw"
+    r"|(?:admin|db|email|ftp|mail|mongo|mysql|pg|postgres|redis|root|smtp|sql|user)_pass"
+    rf"|dbpass|mypass|userpass){_NOT_BEFORE}"
+    r"|(?:^|(?<!bos|cls|eos|pad|sep|unk)(?<!class|image)(?<!mask)_)(?:"  # no token of a text
+    r"[a-z]*token|[a-z]*(?:api|access|secret|private)key|jwt|pat|bearer"
     r"|(?:access|account|api|encryption|private|secret|signing|storage|subscription|wandb|comet"
     r"|neptune|openai|anthropic|hf|huggingface|aws|azure)_key"  # no key of a dictionary
-    r"|(?:admin|email|ftp|mail|mongo|mysql|pg|postgres|redis|root|smtp|sql)_pass"  # over the data
-    r"|(?:db|user)_?pass|mypass"
-    rf"){_NOT_BEFORE}"
+    r")(?:_\d+)?$"
 )
-_PASSWORD = re.compile(r"(?:^|_)(?:passw(?:or)?d|passphrase|passcode)$")
-"""Names of which a number is no count."""
-_LOGIN = re.compile(r"(?:^|_)(?:auth|login|userpwd|u)$")
-_USER_AND_PASSWORD = re.compile(r"[^\s:/,=]+:(?!\d+$)[^\s:/,]{4,}")
-"""The form that curl and its like take: `user:password`, and not docker's `1000:1000`."""
 _LIKELY_NAME = re.compile(
-    r"(?:^|_)(?:auth|authorization|cookie|key|license|session|sig|signature)" + _NOT_BEFORE
+    r"(?:^|_)(?:auth|authorization|cookie|[a-z]*key|license|session|sig|signature|[a-z]*token)"
+    + _NOT_BEFORE
 )
 """Names whose values are secret only where they look random."""
 _HARMLESS = re.compile(
-    r"(?:(?:~|\.{0,2}/|\$|`|%).*|<[^>]*>|\[[^]]*\]|true|false|yes|no|on|off|none|null|\d{1,6})?",
+    r"(?:(?:~|\.{0,2}/|\$|`|%).*|<[^>]*>|\[[^]]*\]|true|false|yes|no|on|off|none|null|\d{1,3})?",
     re.IGNORECASE | re.DOTALL,
 )
 """Values that are no secret whatever their name: TOKENIZERS_PARALLELISM=false, the path of a file
@@ -76,7 +62,7 @@ _RANDOM = re.compile(
 
 _PASSWORD_IN_URL = re.compile(
     r"(?<![A-Za-z\d+.-])(?!(?:git\+)?(?:ssh|sftp|rsync)://[^:/\s@]*@)"  # a user alone
-    r"([A-Za-z][A-Za-z\d+.-]{0,30}://)(?!\*\*\*@)[^/\s]{1,2000}@"  # or a token alone
+    r"([A-Za-z][A-Za-z\d+.-]{0,30}://)(?!\*\*\*@)([^/\s]{1,2000})@"  # or a token alone
 )
 _SECRET_VALUE = re.compile(
     r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?:[^-]*-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
@@ -104,7 +90,6 @@ _NAMED = re.compile(
 `--a b`."""
 _MARKED = re.compile(r"\0(\"[^\"]*\"?|'[^']*'?|[^\s\"',;&}\])]+)")
 _SETTING = re.compile(r"[\w.+~@/-]+=")
-_LONGEST_KEY = 1000
 _LEAST_WORD = 6
 """Letters of a secret that is looked for in other texts; shorter ones stand in many words."""
 
@@ -113,14 +98,10 @@ _FILE_NAMES = (
     ".mylogin.cnf .netrc .pgpass .pypirc .s3cfg .vault-token .vault_pass _netrc *.env *.jks *.kdbx "
     "*.key *.keystore *.keytab *.p12 *.pfx *.ppk application_default_credentials.json kaggle.json "
     "client_secret_*.json id_dsa id_ecdsa id_ecdsa_sk id_ed25519 id_ed25519_sk id_rsa id_*.bak "
-    "id_*~ krb5cc_* kubeconfig"
-)
-_SECRET_PLACES = (
-    *("/.aws/credentials", "/.docker/config.json", "/.kube/config", "/.streamlit/secrets.toml"),
-    *("/huggingface/token", "/.huggingface/token"),
+    "id_*~ krb5cc_* kubeconfig .aws/credentials .docker/config.json .kube/config "
+    ".streamlit/secrets.toml huggingface/token .huggingface/token"
 )
 _SAMPLE = re.compile(r"(?:^|\.)(?:example|sample|template|dist|defaults?)(?:\.|$)")
-_FIXTURE = re.compile(r"(?:^|/)(?:fixtures?|test_?data|test_?certs)/")
 
 
 def looks_secret(name: str, value: str) -> bool:
@@ -134,16 +115,11 @@ def holds_secret(text: str) -> bool:
     return bool(_SECRET_VALUE.search(text) or _PASSWORD_IN_URL.search(text))
 
 
-def without_passwords(text: str) -> str:
-    """Return a text without the user and password of addresses in it."""
-    return _PASSWORD_IN_URL.sub(rf"\1{HIDDEN}@", text)
-
-
 def redact(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables worth keeping; those that may hold a secret are left out altogether,
     but for addresses, which lose their passwords."""
     kept = {
-        name: without_passwords(value)
+        name: _PASSWORD_IN_URL.sub(rf"\1{HIDDEN}@", value)
         for name, value in sorted(environment.items())
         if _KEPT.fullmatch(name) and not _PERHAPS_SECRET.search(name)
     }
@@ -152,16 +128,16 @@ def redact(environment: Mapping[str, str]) -> dict[str, str]:
 
 def is_secret_file(path: str) -> bool:
     """Return True if a file by this name usually holds passwords or keys."""
-    place = f"/{path}".lower()
-    name = place.rpartition("/")[2]
-    is_known = bool(_secret_names().fullmatch(name)) and not _SAMPLE.search(name)
-    is_fixture = _FIXTURE.search(path)  # keys of tests open nothing
-    return (is_known or place.endswith(_SECRET_PLACES)) and not is_fixture
+    *_, name = parts = path.lower().split("/")[-2:]
+    known = _secret_names()
+    is_known = known.fullmatch(name) or known.fullmatch("/".join(parts))
+    return bool(is_known) and not _SAMPLE.search(name)
 
 
 @cache  # not when this module is imported, as every command does
 def _secret_names() -> re.Pattern[str]:
-    return re.compile("|".join(map(translate, _FILE_NAMES.split())))
+    names = "|".join(map(translate, _FILE_NAMES.split()))
+    return re.compile(names.replace(".*", "[^/]*"))
 
 
 class Stars:
@@ -185,8 +161,8 @@ class Stars:
     def args(self, args: Sequence[str]) -> list[str]:
         """Return the arguments of a program with their secrets starred out: both `--token=x` and
         `--token x`."""
-        starred, before = [], ""
-        for arg in args:
+        starred = []
+        for before, arg in zip(["", *args], args, strict=False):
             name, _, value = arg.partition("=")
             is_option = before.startswith("-") and "=" not in before
             if _SETTING.match(arg) and _is_named_secret(name, value):
@@ -195,22 +171,20 @@ class Stars:
                 starred.append(self._hidden(arg))
             else:
                 starred.append(self.text(arg))
-            before = arg
         return starred
 
     def text(self, text: str) -> str:
         """Return a text with the secrets in it starred out, `token=x` and those found so far among
         them."""
         text = _SECRET_VALUE.sub(lambda found: self._hidden(found[0]), text.replace("\0", ""))
-        for found in _PASSWORD_IN_URL.finditer(text):
-            self._hidden(found[0].removeprefix(found[1])[:-1])
-        text = _NAMED.sub(_mark, without_passwords(text))
+        text = _PASSWORD_IN_URL.sub(lambda found: f"{found[1]}{self._hidden(found[2])}@", text)
+        text = _NAMED.sub(_mark, text)
         return self.again(_MARKED.sub(lambda found: self._hidden(found[1]), text))
 
     def again(self, text: str) -> str:
         """Return a text without the secrets found so far, and without what looks like one by its
         value; what only has a secret's name stays, since the text may be of a program."""
-        text = _SECRET_VALUE.sub(HIDDEN, without_passwords(text))
+        text = _SECRET_VALUE.sub(HIDDEN, _PASSWORD_IN_URL.sub(rf"\1{HIDDEN}@", text))
         words = sorted(map(re.escape, self._words), key=len, reverse=True)
         return re.sub(rf"(?<!\w)(?:{'|'.join(words)})(?!\w)", HIDDEN, text) if words else text
 
@@ -230,10 +204,8 @@ def _mark(found: re.Match[str]) -> str:
 
 def _is_named_secret(name: str, value: str) -> bool:
     """Return True if a value that has this name is secret."""
-    name = "_".join(_WORD.findall(name)).lower()
     if _HARMLESS.fullmatch(value):
-        return bool(_PASSWORD.search(name)) and value.isdecimal()
-    name = _TEXT_TOKEN.sub("_", name)
-    is_login = _LOGIN.search(name) and _USER_AND_PASSWORD.fullmatch(value)
-    is_likely = _LIKELY_NAME.search(name) and _RANDOM.search(value[:_LONGEST_KEY])
-    return bool(_SECRET_NAME.search(name) or is_login or is_likely)
+        return False
+    name = "_".join(_WORD.findall(name)).lower()
+    is_likely = _LIKELY_NAME.search(name) and _RANDOM.search(value[:1000])
+    return bool(_SECRET_NAME.search(name) or is_likely)

@@ -5,11 +5,12 @@ add up (first-order propagation, on the logarithm),
 
     interval = S * exp(± t * sqrt(e1^2 + e0^2)),    e = sd / (mean * sqrt(n)),
 
-with Welch's and Satterthwaite's degrees of freedom for t. Fieller's interval (E. C. Fieller, J. R.
-Stat. Soc. Suppl. 7, 1940) is exact for normal values, but has no bounds where the denominator's own
-interval reaches 0, which with two runs takes a spread of 11 % (t is 12.7). On logarithms there
-always are bounds, above 0, and those of the inverse ratio are their inverses; for spreads of some
-percent, as repeats have, both say the same.
+with Welch's and Satterthwaite's degrees of freedom for t. Variants of one job, three or more, are
+taken to spread alike: e is then no smaller than the mean variance of all says (`_pool`).
+Fieller's interval (E. C. Fieller, J. R. Stat. Soc. Suppl. 7, 1940) is exact for normal values, but
+has no bounds where the denominator's own interval reaches 0, which with two runs takes a spread of
+11 % (t is 12.7). On logarithms there always are bounds, above 0, and those of the inverse ratio are
+their inverses; for spreads of some percent, as repeats have, both say the same.
 
 Several comparisons that one question needs are judged together (`ratios`), so that in 95 of 100
 such families none is said to differ that does not: S. Holm, "A simple sequentially rejective
@@ -47,6 +48,8 @@ _LEAST_ROW = 8
 
 LARGEST_EXPONENT = 300.0
 """exp of more is no number; an interval this wide says that nothing is known."""
+_NEARLY_ALL = 0.95
+"""Where one side has this much of all variance, it is of another kind than the others."""
 _LARGEST_VARIATION = 1e60
 """Its fourth power is a number, too; only damaged files have as much."""
 _TINY = 1e-300
@@ -113,15 +116,9 @@ def spread_measure(
     return Measure(mean=mean, sd=sd, count=count, interval=interval, over=over)
 
 
-def ratio(measure: Measure, baseline: Measure) -> Ratio:
-    """Divide two measures, whose means are above 0, as the only comparison."""
-    (only,) = ratios([(measure, baseline)])
-    return only
-
-
-def ratios(pairs: Sequence[tuple[Measure, Measure]]) -> list[Ratio]:
+def ratios(pairs: Sequence[tuple[Measure, Measure]], *, pooled: bool = False) -> list[Ratio]:
     """Divide the first measure of each pair by the second; means are above 0. All of them are
-    judged as one family.
+    judged as one family; `pooled`: repeats on all sides are of one kind, and spread alike.
 
     A single run is taken to spread as the repeats of the other side do. Where no spread is known,
     there is no interval.
@@ -131,6 +128,8 @@ def ratios(pairs: Sequence[tuple[Measure, Measure]]) -> list[Ratio]:
     for index, pair in enumerate(pairs):
         if (error := _error_of_ratio(*pair)) is not None:
             errors[index] = error
+    if pooled:
+        errors = _pool(pairs, errors)
     values = []
     for index, known in errors.items():
         distance = abs(math.log(found[index].mean)) if found[index].mean else math.inf
@@ -138,17 +137,15 @@ def ratios(pairs: Sequence[tuple[Measure, Measure]]) -> list[Ratio]:
         is_equal = float(distance == 0)
         p = two_sided(distance / known.error, known.freedom) if known.error else is_equal
         values.append(p)
-    for (index, known), judged in zip(errors.items(), holm(values), strict=True):
-        times, half = found[index].mean, 0.0
-        if known.error:
-            half = quantile(judged.confidence, known.freedom) * known.error
-            half = min(LARGEST_EXPONENT, half)
+    for (index, known), (p, confidence) in zip(errors.items(), holm(values), strict=True):
+        times = found[index].mean
+        half = min(LARGEST_EXPONENT, quantile(confidence, known.freedom) * known.error)
         found[index] = Ratio(
             mean=times,
             sd=times * known.variation,
             interval=Interval(low=times * math.exp(-half), high=times * math.exp(half)),
             over=known.over,
-            p=judged.p,
+            p=p,
         )
     return found
 
@@ -158,26 +155,21 @@ def differs(ratio: Ratio) -> bool | None:
     return None if ratio.p is None else ratio.p < 1 - CONFIDENCE
 
 
-class Judged(NamedTuple):
-    """One comparison of a family."""
+def holm(values: Sequence[float]) -> list[tuple[float, float]]:
+    """Judge the p values of one family of comparisons, in their order.
 
-    p: float
-    """Adjusted: below 5 % where the two differ."""
-    confidence: float
-    """Confidence of the interval that leaves out "no difference" exactly where the two differ."""
-
-
-def holm(values: Sequence[float]) -> list[Judged]:
-    """Judge the p values of one family of comparisons, in their order."""
+    Returns for each the adjusted p, below 5 % where the two differ, and the confidence of the
+    interval that leaves out "no difference" exactly there.
+    """
     order = sorted(range(len(values)), key=values.__getitem__)
-    judged: dict[int, Judged] = {}
+    judged: dict[int, tuple[float, float]] = {}
     adjusted, confidence = 0.0, CONFIDENCE
     for place, index in enumerate(order):
         left = len(values) - place
         if adjusted < 1 - CONFIDENCE:  # else this one has the limit at which the procedure ended
             confidence = 1 - (1 - CONFIDENCE) / left
         adjusted = max(adjusted, min(1.0, left * values[index]))
-        judged[index] = Judged(adjusted, confidence)
+        judged[index] = adjusted, confidence
     return [judged[index] for index in range(len(values))]
 
 
@@ -227,11 +219,12 @@ def count_independent(values: Sequence[float]) -> int:
 
 def ratios_of_all(measures: Sequence[Measure]) -> dict[tuple[int, int], Ratio]:
     """Return the ratio of every measure to every other, by their places; every two of them are one
-    comparison of a family."""
+    comparison of a family, and their repeats are taken to spread alike."""
     pairs = list(itertools.combinations(range(len(measures)), 2))
     found: dict[tuple[int, int], Ratio] = {}
     for places in (pairs, [(other, one) for one, other in pairs]):
-        judged = ratios([(measures[one], measures[other]) for one, other in places])
+        sides = [(measures[one], measures[other]) for one, other in places]
+        judged = ratios(sides, pooled=True)
         found |= dict(zip(places, judged, strict=True))
     return found
 
@@ -310,3 +303,30 @@ def _error_of_ratio(measure: Measure, baseline: Measure) -> _LogError | None:
     parts = [square**2 / (count - 1) for square, count in zip(squares, counts, strict=True)]
     freedom = sum(squares) ** 2 / sum(parts) if sum(parts) else math.inf
     return _LogError(math.sqrt(sum(squares)), freedom, math.hypot(*variations), over)
+
+
+def _pool(
+    pairs: Sequence[tuple[Measure, Measure]], errors: dict[int, _LogError]
+) -> dict[int, _LogError]:
+    """Return errors that are no smaller than the mean variance of three sides or more says, and
+    have the degrees of freedom of all: two or three repeats alone tell little of their spread."""
+    sides = {id(side): side for pair in pairs for side in pair if side.over == "runs"}
+    known = [(side.count or 2) - 1 for side in sides.values()]
+    squares = [
+        min(_LARGEST_VARIATION, (side.sd or 0.0) / side.mean) ** 2 for side in sides.values()
+    ]
+    total = math.fsum(squares)
+    if len(squares) < 3 or not total or max(squares) > _NEARLY_ALL * total:
+        return errors
+    parts = [number * square for number, square in zip(known, squares, strict=True)]
+    variance = math.fsum(parts) / sum(known)
+    # By Satterthwaite, with d / (d + 2) for the bias that the square of a variance has.
+    spread = math.fsum(part**2 / (number + 2) for part, number in zip(parts, known, strict=True))
+    freedom = min(float(sum(known)), math.fsum(parts) ** 2 / spread)
+    pooled = dict(errors)
+    for index, own in errors.items():
+        if own.over == "runs":
+            counts = (side.count or 1 for side in pairs[index])
+            error = math.sqrt(variance * sum(1 / count for count in counts))
+            pooled[index] = own._replace(error=max(own.error, error), freedom=freedom)
+    return pooled

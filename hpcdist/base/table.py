@@ -16,12 +16,12 @@ from msgspec import Struct
 
 from hpcdist.base.text import (
     UNDEFINED,
-    column_decimals,
     decimals_for,
     format_number,
     format_percent,
     harmless,
     shown,
+    spread_text,
 )
 
 if TYPE_CHECKING:
@@ -34,15 +34,9 @@ Format = Callable[[Sequence[Any]], list[str]]
 """Make text of the values of a column, of which none is None and none is text."""
 
 _GAP = 2
-_HYPHENATED = ("speed-", "GPU-", "CPU-")
-"""Words that have a hyphen on one line, too."""
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~$])")
-_FORMULA = ("=", "+", "-", "@")
-
-
-def plain(values: Sequence[Any]) -> list[str]:
-    """Format values as Python does."""
-    return [str(value) for value in values]
+_FORMULA = re.compile(r"^(?=[=+@-])")
+"""Begin of a text that a spreadsheet would take for a formula."""
 
 
 def each(show: Callable[[Any], str]) -> Format:
@@ -50,35 +44,16 @@ def each(show: Callable[[Any], str]) -> Format:
     return lambda values: [show(value) for value in values]
 
 
-def count(values: Sequence[int]) -> list[str]:
-    """Format counts: `12,345`."""
-    return [f"{value:,}" for value in values]
-
-
-def size(values: Sequence[tuple[int, int]]) -> list[str]:
-    """Format nodes and GPUs of each: `2 x 4`."""
-    return [f"{nodes} x {gpus}" for nodes, gpus in values]
-
-
-def number(
-    decimals: int | None = None,
-    *,
-    per: float = 1.0,
-    most: int | None = None,
-    is_wide: bool = False,
-) -> Format:
+def number(decimals: int | None = None, *, per: float = 1.0) -> Format:
     """Format numbers in a unit that is `per`, with so many decimals.
 
-    Without `decimals` the values decide, up to `most`: three digits of the smallest, at most four
-    of the largest; with `is_wide` at least two of the smallest.
+    Without `decimals` the values decide: three digits of the smallest, at most four of the largest,
+    and at most four decimals.
     """
 
     def texts(values: Sequence[float]) -> list[str]:
         scaled = [value / per for value in values]
-        places = decimals
-        if places is None:
-            places = column_decimals(scaled) if is_wide else decimals_for(scaled)
-        places = places if most is None else min(most, places)
+        places = min(4, decimals_for(scaled)) if decimals is None else decimals
         return [format_number(value, places) for value in scaled]
 
     return texts
@@ -93,14 +68,8 @@ def mean_interval(decimals: int | None = None) -> Format:
     """Format means and half their intervals, which are as wide to both sides: `12.3 ± 0.4`."""
 
     def texts(values: Sequence[Any]) -> list[str]:
-        means = [value.mean for value in values]
-        places = decimals_for(means) if decimals is None else decimals
-        ends = [value.interval for value in values]
-        halves = [end and format_number((end.high - end.low) / 2, places) for end in ends]
-        texts = [format_number(mean, places) for mean in means]
-        return [
-            f"{text} ± {half}" if half else text for text, half in zip(texts, halves, strict=True)
-        ]
+        places = decimals_for([value.mean for value in values]) if decimals is None else decimals
+        return [spread_text(value, places, is_symmetric=True) for value in values]
 
     return texts
 
@@ -112,7 +81,7 @@ class Column(Struct, Generic[Row], frozen=True):
     """Header; line breaks are for narrow terminals."""
     value: Callable[[Row], Any]
     """Return the value of a row: a number, text, a Measure, a tuple; None is not known."""
-    format: Format = plain
+    format: Format = each(str)
     """Turns values into text; a value that is text stands as it is in any column."""
     unit: str = ""
     align: Literal["left", "right"] = "right"
@@ -123,16 +92,14 @@ class Column(Struct, Generic[Row], frozen=True):
 
     @property
     def title(self) -> str:
-        """Header and unit, on several lines; the unit has one of its own below a header of one
-        line, or of one that ends with a line break."""
-        space = "" if self.header.endswith("\n") else " " if "\n" in self.header else "\n"
+        """Header and unit, on several lines; the unit has one of its own below a header of one."""
+        space = " " if "\n" in self.header else "\n"
         return f"{self.header}{space}({self.unit})" if self.unit else self.header
 
     @property
     def name(self) -> str:
-        """Header and unit on one line, without hyphens that only break a word."""
-        hyphen = "-" if self.header.startswith(_HYPHENATED) else ""
-        return shown(self.title.replace("-\n", hyphen))
+        """Header and unit on one line."""
+        return shown(self.title.replace("-\n", "-"))
 
     def cells(self, rows: Sequence[Row]) -> list[Cell]:
         """Return a cell for each row."""
@@ -142,24 +109,17 @@ class Column(Struct, Generic[Row], frozen=True):
         cells = []
         for row, value in zip(rows, values, strict=True):
             style = self.style(value) if self.style else ""
-            if value is None:
-                cells.append(Cell(UNDEFINED, "", style))
-                continue
-            text = shown(value) if isinstance(value, str) else next(formatted)
+            text = UNDEFINED if value is None else value
+            text = shown(text) if isinstance(text, str) else next(formatted)
             text += " *" if self.is_marked and self.is_marked(row) else ""
-            key = _sort_value(value)
-            cells.append(Cell(text, "" if key is None else str(key), style))
+            cells.append(Cell(text, _sort_key(value), style))
         return cells
 
 
-def _sort_value(value: Any) -> float | str | None:
-    if isinstance(value, (tuple, list)):
-        return _sort_value(value[0]) if value else None
-    if isinstance(value, str):
-        return shown(value)
-    if isinstance(value, (int, float)) or value is None:
-        return value
-    return getattr(value, "mean", None)
+def _sort_key(value: Any) -> str:
+    first = next(iter(value), None) if isinstance(value, tuple | list) else value
+    first = getattr(first, "mean", first)
+    return "" if first is None else shown(str(first))
 
 
 class Cell(NamedTuple):
@@ -211,16 +171,15 @@ class Table(Struct, Generic[Row], frozen=True):
         """Yield the cells of one row beside each other, without blanks at the end."""
         from rich.segment import Segment
 
-        parts: list[tuple[str, str]] = []
+        blanks = 0
         for place, width in band.items():
-            cell, is_right = row[place], self.columns[place].align == "right"
-            blanks = " " * (width - _width(cell.text))
-            text = blanks + cell.text if is_right else cell.text + blanks
-            parts += [(text, cell.style), (" " * _GAP, "")]
-        while parts and not parts[-1][0].strip():
-            parts.pop()
-        for text, style in [*parts[:-1], *((text.rstrip(), style) for text, style in parts[-1:])]:
-            yield Segment(text, console.get_style(style) if style else None)
+            text, style = row[place].text, row[place].style
+            rest, is_right = width - _width(text), self.columns[place].align == "right"
+            if text:
+                yield Segment(" " * (blanks + is_right * rest))
+                yield Segment(text, console.get_style(style) if style else None)
+                blanks = -width if is_right else -_width(text)
+            blanks += width + _GAP
         yield Segment.line()
 
 
@@ -275,9 +234,8 @@ def to_csv(table: Table[Any]) -> str:
     writer.writerow([column.header for column in table.columns])
     for row in table.rows:
         cells = [column.value(row) for column in table.columns]
-        texts = [shown(cell) if isinstance(cell, str) else cell for cell in cells]
-        # A spreadsheet must not take a name for a formula.
-        is_formula = [isinstance(text, str) and text.startswith(_FORMULA) for text in texts]
-        pairs = zip(texts, is_formula, strict=True)
-        writer.writerow([f"'{text}" if is_one else text for text, is_one in pairs])
+        texts = [
+            _FORMULA.sub("'", shown(cell)) if isinstance(cell, str) else cell for cell in cells
+        ]
+        writer.writerow(texts)
     return file.getvalue()

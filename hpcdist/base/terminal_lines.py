@@ -83,15 +83,10 @@ def _is_redrawn(text: str) -> bool:
     return "\r" in text.rstrip("\r")
 
 
-def terminal_lines(data: bytes, *, styled: bool = True) -> list[str]:
-    """Return the lines that stay on a terminal in the end."""
-    return TerminalLines(styled=styled).feed(data, is_last=True)
-
-
 def last_lines(path: Path, count: int) -> list[str]:
     """Return the last lines of a log, without colours; none where it cannot be read."""
     with suppress(OSError), open_regular(path, most_bytes=math.inf) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _READ_BYTES))
-        lines = terminal_lines(file.read(_READ_BYTES), styled=False)
+        lines = TerminalLines(styled=False).feed(file.read(_READ_BYTES), is_last=True)
         return lines[-count:] if count else []
     return []

@@ -5,9 +5,7 @@ and the words of others made harmless.
 from __future__ import annotations
 
 import itertools
-import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -27,22 +25,6 @@ def harmless(text: str) -> str:
     return "\n".join(map(one_line, text.split("\n")))
 
 
-_PLAIN_YAML = re.compile(r"[A-Za-z_][\w./-]*")
-_NOT_TEXT = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
-
-
-def yaml_scalar(value: str) -> str:
-    """Return a text as YAML: in quotes where it would be read as something else."""
-    if _PLAIN_YAML.fullmatch(value) and value.lower() not in _NOT_TEXT:
-        return value
-    return json.dumps(value, ensure_ascii=False)
-
-
-def as_utf8(text: str) -> str:
-    """Return text that any encoder takes: undecodable bytes of file names are escaped."""
-    return text.encode(errors="backslashreplace").decode()
-
-
 def listed(numbers: Sequence[int], noun: str = "rank") -> str:
     """Return numbers for a sentence: `rank 1`, `ranks 0, 2 and 3`; four in a row are a range."""
     if len(numbers) == 1:
@@ -59,24 +41,19 @@ def format_ranges(numbers: Sequence[int]) -> str:
 
 def _ranges(numbers: Sequence[int], *, at_least: int) -> list[str]:
     """Return the numbers as text, so many or more in a row as a range."""
-    rows: list[list[int]] = []
-    for number in numbers:
-        if rows and number == rows[-1][-1] + 1:
-            rows[-1].append(number)
-        else:
-            rows.append([number])
-    texts = [[f"{row[0]}-{row[-1]}"] if len(row) >= at_least else map(str, row) for row in rows]
-    return list(itertools.chain(*texts))
-
-
-_SIMILAR = 0.6  # difflib's own limit for a good match
+    texts: list[str] = []
+    for _, row in itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in row]
+        is_range = len(members) >= at_least
+        texts += [f"{members[0]}-{members[-1]}"] if is_range else map(str, members)
+    return texts
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most like `name`; None where none is like it."""
     import difflib
 
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=_SIMILAR)
+    matches = difflib.get_close_matches(name, list(known), n=1)
     return matches[0] if matches else None
 
 
@@ -86,14 +63,6 @@ def nearest_first(name: str, known: Iterable[str]) -> list[str]:
 
     like = {other: difflib.SequenceMatcher(a=name, b=other).ratio() for other in known}
     return sorted(like, key=lambda other: (-like[other], other))
-
-
-def unique(name: str, taken: set[str]) -> str:
-    """Return the name, with a number where it is taken, and take it."""
-    numbered = (f"{name}-{number}" for number in itertools.count(2))
-    free = next(new for new in itertools.chain([name], numbered) if new not in taken)
-    taken.add(free)
-    return free
 
 
 UNDEFINED = "-"
@@ -125,12 +94,6 @@ def decimals_for(values: Sequence[float]) -> int:
     """Decimals for a column: three digits of the smallest value, at most four of the largest."""
     digits = [math.floor(math.log10(value)) for value in values if value > 0] or [0]
     return max(0, min(2 - min(digits), 3 - max(digits)))
-
-
-def column_decimals(values: Sequence[float]) -> int:
-    """Decimals for a column of large and small values: at least two digits of the smallest."""
-    least = min((value for value in values if value > 0), default=1.0)
-    return max(decimals_for(values), 1 - math.floor(math.log10(least)))
 
 
 def time_unit(time_s: float) -> tuple[float, str]:
@@ -167,13 +130,13 @@ def interval_text(measure: Measure, decimals: int) -> str:
     return text if low == high == text else f"{text} ({low} to {high})"
 
 
-def spread_text(measure: Measure, decimals: int) -> str:
-    """`1.83 ± 0.04`, half the interval; `1.8 (1.1 to 2.9)` where that is wide."""
+def spread_text(measure: Measure, decimals: int, *, is_symmetric: bool = False) -> str:
+    """`1.83 ± 0.04`, half the interval; `1.8 (1.1 to 2.9)` where a wide one is lopsided."""
     text = format_number(measure.mean, decimals)
     if measure.interval is None:
         return text
     half = (measure.interval.high - measure.interval.low) / 2
-    if half <= _LOPSIDED * measure.mean:
+    if is_symmetric or half <= _LOPSIDED * measure.mean:
         return f"{text} ± {format_number(half, decimals)}"
     return interval_text(measure, decimals)
 
@@ -211,8 +174,6 @@ def show_bytes(number: float) -> str:
 
 def show_binary(number: int) -> str:
     """`1 KiB`, `256 MiB`: in powers of 1024 where it is a whole number of them."""
-    unit = 0
-    while number and number % 1024 == 0 and unit < len(_BINARY_UNITS) - 1:
-        number //= 1024
-        unit += 1
-    return f"{number:,} {_BINARY_UNITS[unit]}"
+    factors = (number & -number).bit_length() - 1  # of two
+    unit = max(0, min(factors // 10, len(_BINARY_UNITS) - 1))
+    return f"{number >> 10 * unit:,} {_BINARY_UNITS[unit]}"

@@ -37,7 +37,7 @@ from hpcdist.base.statistics import (
     ratios,
     spread_measure,
 )
-from hpcdist.base.table import Column, Format, Table, count, each, number
+from hpcdist.base.table import Column, Format, Table, each, number
 from hpcdist.base.text import (
     decimals_for,
     format_number,
@@ -297,7 +297,8 @@ def to_tables(summary: BenchmarkSummary, run: int) -> Iterator[Table[TimedCell]]
 
 def _key_column(name: str, rows: Sequence[TimedCell]) -> Column[TimedCell]:
     are_texts = any(isinstance(cell.keys.get(name), str) for cell in rows)
-    text = each(functools.partial(_key_text, name)) if name.endswith("_bytes") else count
+    is_size = name.endswith("_bytes")
+    text = each(functools.partial(_key_text, name) if is_size else "{:,}".format)
     header = _unit_of(name)[0].replace(" ", "\n")
     return Column(header, _getter("keys", name), text, align="left" if are_texts else "right")
 
@@ -324,7 +325,7 @@ def _figure_columns(table: CellTable, rows: Sequence[TimedCell]) -> Iterator[Col
         if _unit_of(name)[2]:
             yield _column(name, _getter("more", name))
     if len({cell.repeats for cell in rows if cell.repeats}) > 1:
-        yield Column("times", lambda cell: cell.repeats or None, count)
+        yield Column("times", lambda cell: cell.repeats or None, number(0))
     if table.baseline:
         compared = compare(rows, table.baseline)
         gains = {each.cell.id: interval_text(each.gain, 2) for each in compared}

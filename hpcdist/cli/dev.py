@@ -14,10 +14,10 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError
-from hpcdist.base.polling import poll
-from hpcdist.base.served import is_served
+from hpcdist.base.progress import poll
 from hpcdist.base.terminal_lines import last_lines
 from hpcdist.base.text import number_of
+from hpcdist.base.version import is_served
 from hpcdist.cli.follow import Interrupted, Interrupts
 from hpcdist.cli.host import JobCommand
 from hpcdist.cli.options import DEV_OPTIONS, JobOptions, job_options, json_option

@@ -19,7 +19,7 @@ from hpcdist.runs.run import Run, name_to_type
 
 if TYPE_CHECKING:
     from hpcdist.runs.verdict import Verdict
-    from hpcdist.submission.submit import Submission
+    from hpcdist.submission.plan import PlannedSubmission
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HURRY_S = 0.5
@@ -173,7 +173,7 @@ def wait_for_sweep(runs: Sequence[Run], path: Path, interrupts: Interrupts) -> i
     return exit_code_of_all(verdicts.values())
 
 
-def run_points(submission: Submission, interrupts: Interrupts, *, as_json: bool) -> int:
+def run_points(sweep: PlannedSubmission, interrupts: Interrupts, *, as_json: bool) -> int:
     """Run the points of a sweep that are for this machine, each as `submit --local` shows it, and
     return the exit code."""
     from hpcdist.monitor.follow import end_sentence, follow
@@ -181,9 +181,9 @@ def run_points(submission: Submission, interrupts: Interrupts, *, as_json: bool)
     from hpcdist.monitor.states import exit_code_of_all
     from hpcdist.submission.submit import start_points
 
-    points, name = submission.planned.points, submission.id
+    points, name = sweep.points, sweep.id
     verdicts: list[Verdict | None] = []
-    for index, run in start_points(submission):
+    for index, run in start_points(sweep):
         label = points[index].label
         if not isinstance(run, Run):
             say(f"the run for {label} could not be started: {run.message}")

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdist.base import served
 from hpcdist.base.errors import ProfileError, RunNotFoundError, UserError
+from hpcdist.base.version import is_served
 from hpcdist.cli.options import HOST, named_runs, write_in_groups
 from hpcdist.cli.printing import note
 from hpcdist.runs.run import runs_folder, slug
@@ -37,7 +37,7 @@ class HostCommand(click.Command):
     """A verb that may run at a host."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        if served.is_served():
+        if is_served():
             return super().invoke(ctx)
         if "cluster" in ctx.params or "scheduler" in ctx.params:
             host = _host_of_job(ctx)

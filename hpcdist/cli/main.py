@@ -24,6 +24,7 @@ from hpcdist.base.version import __version__
 
 VERBS = {
     "submit": "Submit a job: to Slurm, LSF, PBS or Azure, or on this machine.",
+    "plan": "Say when a job would start, how long it takes, and whether it fits.",
     "dev": "Hold nodes, in which one run after the other starts at once.",
     "init": "Make a first script.",
     "jobs": "List the jobs that can be submitted.",
@@ -127,9 +128,9 @@ def main(args: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # names of files may hold what no encoding takes
             stream.reconfigure(errors="backslashreplace")
     if "HPCDIST_SERVED" in os.environ:
-        from hpcdist.base import served
+        from hpcdist.base.version import begin_command
 
-        served.begin()
+        begin_command()
     given = sys.argv[1:] if args is None else list(args)
     as_json = "--json" in given[: given.index("--") if "--" in given else None]
     try:

@@ -212,15 +212,13 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
             names = {key: flag.name for key, flag in given.items()}
             points.check_given_once(axes, names)
             return points.make_points(axes, num_repeats=self.repeat or 1)
-        if axes and not comparison.axes:
+        if axes and comparison.axes is None:
             raise click.UsageError(
                 f"{comparison.name} compares jobs already: submit it without --sweep, or "
                 "sweep one of them"
             )
-        if axes:
-            comparison = comparison.swept({key: [one.value for one in each] for key, each in axes})
         repeats = self.repeat or comparison.repeat
-        return points.variant_points(comparison, given, num_repeats=repeats)
+        return points.variant_points(comparison, given, axes, num_repeats=repeats)
 
     def choose_cluster(self) -> tuple[str, LoadedProfile]:
         """Return the scheduler, or `auto`, and the profile."""

@@ -14,7 +14,7 @@ import click
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED
 from hpcdist.base.progress import StatusLine
 from hpcdist.base.text import (
-    column_decimals,
+    decimals_for,
     format_number,
     format_percent,
     format_time,
@@ -77,7 +77,7 @@ def profile(
     request = Request(limit_s=limit_s, ranks=ranks, profiled_steps=steps, wait_s=_WAIT_S)
     with StatusLine() as line:
         what = f"waiting for {number_of(steps, 'step')} of the ranks"
-        answer = ask(run, request, on_wait=line.show_wait(what))
+        answer = ask(run, request, on_wait=lambda waited_s: line.show(f"{what}: {waited_s:.0f} s"))
     nodes = [node.ranks for node in answer.reports.values() if isinstance(node, NodeProfiles)]
     reports = dict(sorted((rank, one) for ranks in nodes for rank, one in ranks.items()))
     errors = {rank: one.error for rank, one in reports.items() if one.error is not None}
@@ -112,7 +112,7 @@ def _print(run: Run, reports: Mapping[int, StepReport]) -> None:
         "outside of operations: Python, waiting": wall_s - busy_s,
         "several at once, counted above for each": busy_s - operations_s,
     }
-    decimals = column_decimals([time_s / num_steps * 1e3 for _, time_s in shown])
+    decimals = decimals_for([time_s / num_steps * 1e3 for _, time_s in shown])
     shown += [each for each in rest.items() if abs(each[1] / wall_s) >= _LEAST_SHARE]
     rows = [
         (

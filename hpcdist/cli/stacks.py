@@ -55,7 +55,8 @@ def stacks(*, run_name: str, ranks: list[int] | None, runs: Path, as_json: bool)
     run = find_run(runs, run_name)
     request = Request(limit_s=_LIMIT_S, ranks=ranks)
     with StatusLine() as line:
-        answer = ask(run, request, on_wait=line.show_wait("waiting for the agents"))
+        what = "waiting for the agents"
+        answer = ask(run, request, on_wait=lambda waited_s: line.show(f"{what}: {waited_s:.0f} s"))
     view = view_stacks(answer, ranks)
     if as_json:
         print_json({"run": run.id, **structs.asdict(view)})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_INTERRUPTED, SchedulerError
 from hpcdist.base.text import number_of
@@ -18,12 +20,10 @@ from hpcdist.cli.options import JOB_OPTIONS, JobOptions, how_to_follow, job_opti
 from hpcdist.cli.printing import note, print_json, say
 from hpcdist.cluster.schedulers import DEV
 from hpcdist.runs.run import Run, check_own, find_run, name_to_type
-from hpcdist.submission.once import submitted_before
 
 if TYPE_CHECKING:
     from hpcdist.schedulers.base import Dependency
     from hpcdist.submission.plan import PlannedSubmission
-    from hpcdist.submission.submit import Submission
 
 
 @click.command(cls=JobCommand)
@@ -75,7 +75,10 @@ def submit(
     Ctrl-C ends a run that was started with --local, --here or --in; with --detach it goes on.
     A run on a cluster continues; `hpcdist cancel` ends it.
     """
-    from hpcdist.submission.submit import Submission
+    from hpcdist.planning.foresight import Foresight
+    from hpcdist.planning.when import start_sentence
+    from hpcdist.schedulers.base import Start
+    from hpcdist.submission.submit import begin, submitted_before
     from hpcdist.submission.submit import submit as hand_over
 
     interrupts = Interrupts()
@@ -86,20 +89,28 @@ def submit(
     _check_options(options, wait=wait, detach=detach, here=here)
     owned = here or ((options.local or within is not None) and not detach)
     with interrupts.handled():
-        planned = _plan_in(options, within) if here or within is not None else plan(options)
+        is_held = here or within is not None
+        planned = _plan_in(options, within) if is_held else plan(options)
+        foresight = None
+        if not (is_held or planned.is_sweep or options.after):  # else the answer would mislead
+            foresight = Foresight(planned.plans[0])
         dependencies = settle_afters(options, planned)
-        if options.after:
-            planned = planned.now()  # this machine may look otherwise after the waiting
         planned.prepare()  # may be interrupted
         interrupts.defer()  # from here on the runs are to be known, and can be ended
         if planned.points_here():  # they wait here
-            submission = Submission(planned, options.runs)
+            planned = begin(planned, options.runs)
         else:
-            submission = hand_over(planned, runs=options.runs, dependencies=dependencies)
-            note(*submission.messages)
+            if foresight is not None:
+                foreseen = foresight.values(options.runs)
+                planned = replace(planned, plans=[replace(planned.plans[0], foreseen=foreseen)])
+            planned = hand_over(planned, runs=options.runs, dependencies=dependencies)
+            note(*planned.messages)
+            start = foresight.start if foresight is not None else Start()
+            if planned.scheduler.has_queue and (text := start_sentence(start, time.time())):
+                note(f"start: {text}")
         if planned.is_sweep:
-            return _see_sweep(submission, interrupts, wait=wait, as_json=as_json)
-        (run,) = submission.runs
+            return _see_sweep(planned, interrupts, wait=wait, as_json=as_json)
+        (run,) = planned.runs
         if owned or wait:
             return follow_run(run, interrupts, as_json=as_json, owned=owned)
         report_run(run, as_json=as_json)
@@ -177,51 +188,51 @@ def settle_afters(options: JobOptions, planned: PlannedSubmission) -> list[Depen
     return settle(afters, planned.scheduler, note=note)
 
 
-def _see_sweep(submission: Submission, interrupts: Interrupts, *, wait: bool, as_json: bool) -> int:
+def _see_sweep(
+    sweep: PlannedSubmission, interrupts: Interrupts, *, wait: bool, as_json: bool
+) -> int:
     """Run the points that are for this machine, or wait for a scheduler where the user wants to;
     report what there is then."""
-    planned, path = submission.planned, submission.path
-    is_here = bool(planned.points_here())
+    path, is_here = sweep.path, bool(sweep.points_here())
     if not as_json:
-        print(submission.id, flush=True)
+        print(sweep.id, flush=True)
         if not is_here:
-            jobs = f"{number_of(len(submission.jobs), 'job')}: {', '.join(submission.job_ids)}"
-            say(f"{len(submission.runs)} runs submitted to {planned.scheduler.name}, as {jobs}")
+            ids = ", ".join(job.job_id for job in sweep.jobs)
+            jobs = f"{number_of(len(sweep.jobs), 'job')}: {ids}"
+            say(f"{len(sweep.runs)} runs submitted to {sweep.scheduler.name}, as {jobs}")
             _name_verbs(path, "status", "summary", "cancel")
     code: int | None = None
     if is_here:
-        code = follow.run_points(submission, interrupts, as_json=as_json)
+        code = follow.run_points(sweep, interrupts, as_json=as_json)
     elif wait:
-        code = follow.wait_for_sweep(submission.runs, path, interrupts)
-    begun = [run for run in submission.runs if run.path.exists()]
+        code = follow.wait_for_sweep(sweep.runs, path, interrupts)
+    begun = [run for run in sweep.runs if run.path.exists()]
     has_ended = begun and (is_here or code not in (None, EXIT_INTERRUPTED))
-    if has_ended and planned.comparison:
+    if has_ended and sweep.comparison:
         follow.print_summary(begun, path, as_json=as_json)
     elif has_ended and code == EXIT_DONE and not as_json:
         follow.name_summary(path)
     if as_json:
-        print_json(_describe_sweep(submission) | {"exit_code": code})
+        print_json(_describe_sweep(sweep) | {"exit_code": code})
     if code is None:
         interrupts.check()
     return code or EXIT_DONE
 
 
-def _describe_sweep(submission: Submission) -> dict[str, Any]:
+def _describe_sweep(sweep: PlannedSubmission) -> dict[str, Any]:
     """Return what --json prints of a sweep."""
-    planned = submission.planned
-    jobs = zip(submission.jobs, submission.job_ids, strict=True)
     described = []
-    for run, point in zip(submission.runs, planned.points, strict=True):
+    for run, point in zip(sweep.runs, sweep.points, strict=True):
         begun = run if run.path.exists() else None
         told: dict[str, Any] = {"run": begun and run.id, "path": begun and run.path}
         told |= {"point": point.values, "repeat": point.repeat, "job_id": run.read_job_id()}
         described.append(told | {"verdict": run.read_verdict()})
     return {
-        "sweep": submission.id,
-        "path": submission.path,
-        "scheduler": planned.scheduler.name,
+        "sweep": sweep.id,
+        "path": sweep.path,
+        "scheduler": sweep.scheduler.name,
         "runs": described,
-        "jobs": [{"name": job.target.name, "job_id": job_id} for job, job_id in jobs],
+        "jobs": [{"name": job.target.name, "job_id": job.job_id} for job in sweep.jobs],
     }
 
 

@@ -49,8 +49,7 @@ def _goal(_context: click.Context, _option: click.Parameter, text: str | None) -
     "--goal",
     metavar="KEY=VALUE",
     callback=_goal,
-    help="Show the time and samples to loss=0.5 or accuracy=97% (test data), or train_loss=0.5. "
-    "[default: the jobs' record.goal]",
+    help="Show the time and samples to loss=0.5 or accuracy=97% (test data), or train_loss=0.5.",
 )
 @click.option(
     "--against",

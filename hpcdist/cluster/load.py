@@ -21,7 +21,7 @@ import msgspec
 
 from hpcdist.base.errors import JobError, ProfileError
 from hpcdist.base.files import read_bytes, shipped_folder
-from hpcdist.base.ownership import doors, owner_of
+from hpcdist.base.ownership import doors, owner_id, owner_name
 from hpcdist.base.secrets import holds_secret, looks_secret
 from hpcdist.base.text import nearest, nearest_first
 from hpcdist.cluster.channels import NONE, parse_channel
@@ -267,7 +267,7 @@ def _notes_on_writers(file: _ProfileFile, values: Mapping[str, Any]) -> list[str
         )
     others = [str(door) for door in found if (door.path, door.who) != (file.path, "owner")]
     also = f"; {' and '.join(others)}" if others else ""
-    owner = owner_of(file.path)
+    owner = owner_name(owner_id(file.path))
     return [f"{what} from {file.path}, which belongs to {owner}, will be run as you{also}"]
 
 

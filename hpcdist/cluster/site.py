@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Literal
 
 from msgspec import Struct
 
 from hpcdist.base.errors import SchedulerError
-from hpcdist.base.text import number_of, yaml_scalar
+from hpcdist.base.text import number_of
 from hpcdist.machine.command import run_command
 
 _TIMEOUT_S = 20.0
@@ -84,8 +85,8 @@ def first_file(site: Site) -> str:
     )
     worth = [one for one in ranked if one.gpus or one.is_default] or ranked[:1]
     worth = worth[:1] if site.partitions_share_nodes else worth
-    blocks = [list(_profile(site, one, yaml_scalar(one.name))) for one in worth]
-    default = yaml_scalar(worth[0].name)
+    blocks = [list(_profile(site, one, json.dumps(one.name))) for one in worth]
+    default = json.dumps(worth[0].name)
     blocks[0] = [*_profile(site, worth[0], default), _FURTHER]
     head = _HEAD.format(scheduler=site.scheduler, default=default)
     return head + "\n\n".join(map("\n".join, blocks)) + "\n"
@@ -100,17 +101,17 @@ def _profile(site: Site, partition: Partition, title: str) -> Iterator[str]:
     default = "; the site's default" if partition.is_default else ""
     yield f"  {title}:  # {nodes}{default}"
     yield f"    scheduler: {site.scheduler}"
-    yield f"    partition: {yaml_scalar(partition.name)}"
+    yield f"    partition: {json.dumps(partition.name)}"
     queues = [other.name for other in site.partitions if other is not partition]
     if site.partitions_share_nodes and queues:
         yield f"    # other queues: {', '.join(queues)}"
     if site.accounts:
-        line = f"account: {yaml_scalar(site.accounts[0])}"
+        line = f"account: {json.dumps(site.accounts[0])}"
         yours = f"# {line}  # yours: {', '.join(site.accounts)}"
         yield f"    {yours if site.accounts[1:] else line}"
     yield f"    gpu_request: {site.gpu_request if partition.gpus else 'none'}"
     if types := partition.gpu_types:
-        line = f"gpu_type: {yaml_scalar(types[0])}"
+        line = f"gpu_type: {json.dumps(types[0])}"
         yield (
             f"    # {line}  # it has {', '.join(types)}; unset: any" if types[1:] else f"    {line}"
         )

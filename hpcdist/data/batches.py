@@ -172,7 +172,7 @@ def loader_options(data: Data, device: torch.device) -> dict[str, Any]:
     if data.workers:
         options |= {
             "prefetch_factor": data.prefetch_factor,
-            "persistent_workers": data.persistent_workers,
+            "persistent_workers": True,
             "multiprocessing_context": data.multiprocessing_context,
             "worker_init_fn": partial(_start_worker, os.getpid()),
         }

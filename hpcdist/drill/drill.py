@@ -22,7 +22,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED, HpcdistError, SchedulerError, UserError
-from hpcdist.base.polling import poll
+from hpcdist.base.progress import poll
 from hpcdist.job.spec import JobSpec, OwnCodeJob, TrainingJob
 from hpcdist.machine.command import run_command
 from hpcdist.monitor.living import find_rank

@@ -19,10 +19,8 @@ itself is what makes it that variant, and comes first. The others are compared w
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -82,40 +80,19 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     shared: dict[str, Flag]
     """Key -> the value that all variants take by default."""
     variants: dict[str, Variant]
-    axes: dict[str, Sequence[Any]] = {}
-    """If the file sweeps a job: the values whose combinations are the variants."""
-
-    def swept(self, others: Mapping[str, Sequence[Any]]) -> Comparison:
-        """Return this with other values on its axes, or on more axes; raises JobError."""
-        axes = {**self.axes, **{SHORT_NAMES.get(name, name): each for name, each in others.items()}}
-        number = math.prod(map(len, axes.values()))
-        if not 2 <= number <= MAX_POINTS:
-            raise JobError(
-                f"{self.source}: sweep has {number} points, must be from 2 to {MAX_POINTS}",
-                hint="the first point is what the others are compared with",
-            )
-        job = next(iter(self.variants.values())).job
-        variants = {}
-        for values in itertools.product(*axes.values()):
-            point = dict(zip(axes, values, strict=True))
-            shown = [value if isinstance(value, str) else show(value) for value in values]
-            pairs = zip(axes, shown, strict=True)
-            label = " ".join(f"{SHORT_OF.get(key, key)}={text}" for key, text in pairs)
-            variants[label] = Variant(job=job, set=point)
-        if len(variants) < number:
-            hint = "list each value once; repeat says how often each point is run"
-            raise JobError(f"{self.source}: sweep has a value twice", hint=hint)
-        return msgspec.structs.replace(self, axes=axes, variants=variants)
+    """If the file sweeps a job: that job alone, under the empty name."""
+    axes: dict[str, list[Any]] | None = None
+    """If the file sweeps a job: the values whose combinations are its variants."""
 
     def flags(self, variant: str, given: Mapping[str, Flag]) -> dict[str, Flag]:
         """The values of one variant, where the user gave `given` for all; raises JobError."""
         own = {}
         for key, value in self.variants[variant].set.items():
-            place = f"sweep at {variant}: " if self.axes else f"compare.{variant}.set."
+            place = f"sweep at {variant}: " if self.axes is not None else f"compare.{variant}.set."
             own[key] = Flag(name=f"{self.source}: {place}{key}={show(value)}", value=value)
             typed = given.get(key)
             # A variant of its own size has it beside --gpus, which is for the others.
-            is_size = key.startswith("resources.") and not self.axes
+            is_size = key.startswith("resources.") and self.axes is None
             if typed is not None and typed.value != value and not is_size:
                 raise JobError(
                     f"{typed.name} contradicts {self.source}: {key} is {show(value)} in the "
@@ -144,7 +121,7 @@ def find_comparison(name: str | os.PathLike[str]) -> Comparison | None:
             f"{file.shown}: compare has {len(variants)} of the 2 or more variants that it needs",
             hint="name another: compare: {one: {job: ddp}, other: {job: ddp, set: {...}}}",
         )
-    comparison = Comparison(
+    return Comparison(
         name=file.path.stem,
         description=read.description,
         source=file.shown,
@@ -154,8 +131,8 @@ def find_comparison(name: str | os.PathLike[str]) -> Comparison | None:
             for key, value in (sizes | read.set).items()
         },
         variants=variants,
+        axes=read.sweep if isinstance(read, _Sweep) else None,
     )
-    return comparison.swept(read.sweep) if isinstance(read, _Sweep) else comparison
 
 
 class JobListing(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ script. A module is found by its name as `python -m` would, a program as execvp 
 from __future__ import annotations
 
 import os
+import pkgutil
 import shutil
 import sys
 import warnings
@@ -35,21 +36,6 @@ NameKind = Literal["job", "module", "program"]
 
 _KINDS: dict[str, Literal["yaml", "script"]] = {".yaml": "yaml", ".yml": "yaml", ".py": "script"}
 _MAIN = "__main__"
-_ARCHIVES = (".zip", ".pyz", ".tar", ".tgz", ".gz")
-_NO_SCRIPTS = (
-    *_ARCHIVES,
-    ".sh",
-    ".bash",
-    ".json",
-    ".ipynb",
-    ".toml",
-    ".cfg",
-    ".ini",
-    ".txt",
-    ".md",
-    ".csv",
-)
-"""Suffixes of files that can by chance be read as Python, and are none."""
 _CORRECT = "correct the script; nothing was started"
 
 
@@ -119,10 +105,7 @@ def _unknown_job(name: str, kind: str | None) -> JobError:
     listed = f"jobs are {', '.join(nearest_first(stem, known))}; or give a path"
     message = f"{name}: there is no such file" if kind else f"there is no job called {name!r}"
     if kind is None:
-        if "." in name and all(part.isidentifier() for part in name.split(".")):
-            listed += ", or a module with -m"
-        if shutil.which(name):
-            listed += ", or the program of that name with --no-python"
+        listed += ", a module with -m or a program with --no-python"
         near = next((f"{name}{end}" for end in _KINDS if os.path.isfile(f"{name}{end}")), near)
     return JobError(message, hint=f"did you mean {near}? {listed}" if near else listed)
 
@@ -164,11 +147,9 @@ def check_script(path: str, shown: str) -> None:
     suffix = os.path.splitext(path)[1].lower()
     other = f"run a program that is not Python with --no-python: {'' if '/' in shown else './'}"
     other += shown
-    if suffix in _NO_SCRIPTS:
+    if suffix not in ("", SUFFIX):  # some files are Python by chance
         if suffix == ".ipynb":
             other = f"make a script of it: jupyter nbconvert --to script {shown}"
-        if suffix in _ARCHIVES:
-            other = "unpack it, and run its program"
         raise JobError(
             f"{shown} does not have the name of a Python script",
             hint=f"job files end in .yaml, scripts in .py or have no suffix; {other}",
@@ -217,12 +198,11 @@ def find_module(name: str, shown: str) -> str:
             where = " or ".join(map(os.path.relpath, folders or ())) or (
                 "the working directory or where Python looks for packages"
             )
-            near = (
-                "" if around and folders is None else nearest(part, _modules_in(folders or ["."]))
-            )
-            hint = f"the working directory is {os.getcwd()}"
-            if near is not None:
-                hint = f"did you mean {f'{around}.{near}'.strip('.')}?"
+            has_modules = not around or folders is not None
+            near = nearest(part, _modules_in(folders or ["."])) if has_modules else ""
+            hint = f"did you mean {f'{around}.{near}'.strip('.')}?"
+            if near is None:
+                hint = f"the working directory is {os.getcwd()}"
             raise JobError(f"{shown}: there is no module {found} in {where}", hint=hint)
         folders = spec.submodule_search_locations
     if folders is not None and (spec := _ask_finders(f"{name}.{_MAIN}", folders)) is None:
@@ -254,8 +234,6 @@ def _ask_finders(name: str, folders: Sequence[str] | None) -> ModuleSpec | None:
 
 
 def _modules_in(folders: Iterable[str]) -> list[str]:
-    import pkgutil
-
     return sorted({module.name for module in pkgutil.iter_modules(map(str, folders))})
 
 
@@ -276,6 +254,6 @@ def find_program(name: str, shown: str, folder: str = "") -> str:
         hint = "check the path of the program"
         raise JobError(f"{shown}: there is no such file", hint=hint)
     if not os.access(path, os.X_OK):
-        hint = f"chmod +x {shown}; a Python script needs no --no-python"
+        hint = f"chmod +x {name}; a Python script needs no --no-python"
         raise JobError(f"{shown} is not executable", hint=hint)
     return path

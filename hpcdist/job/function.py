@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 from hpcdist.base.errors import JobError
 from hpcdist.base.files import open_private
 from hpcdist.job.load import Flag, LoadedJob, load_values
-from hpcdist.job.preload import heavy_imports
+from hpcdist.job.preload import Program, read_program
 
 
 def load_function(function: Callable[..., Any], *, flags: Mapping[str, Flag]) -> LoadedJob:
@@ -30,10 +30,8 @@ def load_function(function: Callable[..., Any], *, flags: Mapping[str, Flag]) ->
     name = function_name(function)
     source, modules = _source(_innermost(function)), list[str]()
     if source is not None:
-        file = Path(source)
-        num_packages = name.partition(":")[0].count(".") + (file.name == "__init__.py")
         with suppress(Exception):  # it may have changed since its import, or cannot be parsed
-            modules = heavy_imports(file, file.parents[num_packages] if num_packages else None)
+            modules = read_function(name, source).heavy
     values = {
         "name": name.rpartition(".")[2].rpartition(":")[2].strip("<>"),
         "workload": "function",
@@ -43,6 +41,13 @@ def load_function(function: Callable[..., Any], *, flags: Mapping[str, Flag]) ->
         "modules": modules,
     }
     return load_values(values, source=name, flags=flags)
+
+
+def read_function(name: str, source: str) -> Program:
+    """Read the program that a function, by its name, and its file are."""
+    file = Path(source)
+    num_packages = name.partition(":")[0].count(".") + (file.name == "__init__.py")
+    return read_program(file, file.parents[num_packages] if num_packages else None)
 
 
 def function_name(function: Callable[..., Any]) -> str:

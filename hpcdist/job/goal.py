@@ -1,7 +1,4 @@
-"""Goals of a training: an accuracy or a loss, to which the summary gives the time and the samples.
-
-Separate because the job's key `record.goal` and `hpcdist summary --goal` are read alike.
-"""
+"""Goals of a training: an accuracy or a loss, to which the summary gives time and samples."""
 
 from __future__ import annotations
 

@@ -40,7 +40,6 @@ from hpcdist.job.files import (
     read_bytes,
     read_job_file,
 )
-from hpcdist.job.goal import parse_goal
 from hpcdist.job.spec import (
     FILE_JOB_TYPES,
     JOB_TYPES,
@@ -112,9 +111,8 @@ def load_job(
             f"{file.shown} compares several jobs, and is not one itself",
             hint=f"run all of them with: hpcdist submit {file.shown}",
         )
-    defaults = defaults or {}
     try:
-        loaded = _checked(values, given, file.shown, FILE_JOB_TYPES, defaults)
+        loaded = _checked(values, given, file.shown, FILE_JOB_TYPES, defaults or {})
     except JobError as error:
         raise _with_line(error, file) from None
     if isinstance(loaded.job, ScriptJob) and loaded.job.accelerate is not None:
@@ -243,14 +241,8 @@ def _checked(
 
 
 def _finish(loaded: LoadedJob, file: JobFile, script_args: list[str]) -> JobSpec:
-    """Settle what a struct cannot know: paths are absolute, script arguments have a script, and a
-    goal names a figure."""
+    """Settle what a struct cannot know: paths are absolute, and script arguments have a script."""
     job = loaded.job
-    try:
-        parse_goal(job.record.goal or "loss=0")
-    except ValueError as error:
-        said = f"record.goal is {show(job.record.goal)}, {error}"
-        raise JobError(f"{loaded.place_of('record.goal')}: {said}") from None
     if isinstance(job, ScriptJob):
         script = _find_code(job, file, loaded)
         return msgspec.structs.replace(job, script=script, args=[*job.args, *script_args])

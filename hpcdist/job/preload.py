@@ -13,6 +13,7 @@ import os
 import re
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 from hpcdist.base.files import read_bytes
 from hpcdist.job.files import MOST_SOURCE_BYTES
@@ -39,12 +40,17 @@ _SETTERS = frozenset(("setdefault", "pop", "update", "clear", "putenv", "unseten
 _MOST_FILES, _MOST_BYTES = 300, 2_000_000
 
 
-def heavy_imports(path: Path, root: Path | None = None) -> list[str]:
-    """Return the heavy modules to import before the fork for the program in a file; its imports
-    look first in `root`, or in its own folder. Raises what reading and parsing the file raises."""
+class Program(NamedTuple):
+    """A user's program: the heavy modules to import before the fork, and its own files."""
+
+    heavy: list[str]
+    files: list[Path]
+
+
+def read_program(path: Path, root: Path | None = None) -> Program:
+    """Read the program in a file; its imports look first in `root`, or in its own folder. Raises
+    what reading and parsing the file raises."""
     folders = [*dict.fromkeys((root or path.parent, Path.cwd()))]
-    if any(_find(folders, name) for name in PRELOADED_PACKAGES):
-        return []  # the program may find a module of the user's in its place
     heavy: dict[str, None] = {}
     safe: dict[str, None] = {}  # those at the top of the script
     waiting, num_bytes, needs_dynamo, sets_variables = [path], 0, False, False
@@ -78,11 +84,20 @@ def heavy_imports(path: Path, root: Path | None = None) -> list[str]:
                 if not level and module.partition(".")[0] in PRELOADED_PACKAGES:
                     heavy |= {module: None} if node in at_import else {}
                     safe |= {module: None} if is_safe and node in tree.body else {}
+    if any(_find(folders, name) for name in PRELOADED_PACKAGES):
+        return Program([], waiting)  # it may find a module of the user's in its place
     if sets_variables:
-        return list(safe)
+        return Program(list(safe), waiting)
     if needs_dynamo and any(name.startswith("torch") for name in heavy):
         heavy["torch._dynamo"] = None
-    return list(heavy)
+    return Program(list(heavy), waiting)
+
+
+def files_of(name: str | None) -> list[Path]:
+    """Return the own files of what a job names as package.module:Class; none for other names."""
+    module, colon, _ = (name or "").partition(":")
+    file = _find([Path.cwd()], module) if colon else None
+    return read_program(file, Path.cwd()).files if file else []
 
 
 def _imports(node: ast.AST) -> list[tuple[int, str]]:

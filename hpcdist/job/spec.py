@@ -84,8 +84,6 @@ class Data(Section, frozen=True, kw_only=True):
     """Page-locked batches, for GPUs; auto: if the ranks have GPUs."""
     prefetch_factor: Count = 2
     """Batches that each worker prepares ahead of time."""
-    persistent_workers: bool = True
-    """Keep workers from one epoch to the next."""
     multiprocessing_context: Literal["fork", "forkserver", "spawn"] = "fork"
     """Start method of the workers."""
 
@@ -196,9 +194,6 @@ class Record(Section, frozen=True, kw_only=True):
     flops: bool = False
     """Count the floating-point operations of the model before the first step, for FLOP/s and MFU;
     at most a second."""
-    goal: str | None = None
-    """Goal to which the summary gives the time: accuracy=97%, loss=0.5 (both of the test data) or
-    train_loss=0.5; unset: the highest accuracy that all runs of the job reach."""
 
 
 class Container(Section, frozen=True, kw_only=True):
@@ -381,8 +376,6 @@ class Allreduce(Section, frozen=True, kw_only=True):
     """All-reduces before the measured ones, including the one that is checked."""
     max_time_s: Positive = 2.0
     """Approximate time to measure one size, in seconds."""
-    check: bool = True
-    """Check every number of the sums of each size."""
 
 
 class AllreduceJob(JobSpec, frozen=True, kw_only=True):

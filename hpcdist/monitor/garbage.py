@@ -15,9 +15,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpcdist.base import files
-from hpcdist.base.ownership import is_own
+from hpcdist.base.ownership import Tree, empty_tree, is_own, measure_tree, open_own_folder
 from hpcdist.base.progress import track
-from hpcdist.base.trees import Tree, empty_tree, measure_tree, open_own_folder
 from hpcdist.monitor.states import OPEN_STATES
 from hpcdist.runs.run import SWEEP_FILE, Run, created_ns
 from hpcdist.runs.snapshot import FOLDER, find_code, walk

@@ -10,7 +10,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, UserError
-from hpcdist.base.polling import poll
+from hpcdist.base.progress import poll
 from hpcdist.monitor.states import run_conditions
 from hpcdist.runs import requests
 from hpcdist.runs.events import read_events

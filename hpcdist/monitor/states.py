@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from hpcdist.base import errors
-from hpcdist.base.polling import poll
+from hpcdist.base.progress import poll
 from hpcdist.base.terminal_lines import last_lines
 from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
 from hpcdist.runs.remote import is_remote, read_remote

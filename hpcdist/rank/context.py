@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct
 
 from hpcdist.base import files
+from hpcdist.job.preload import files_of
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.run import Run
 
@@ -115,7 +117,7 @@ class Workload(Generic[JobT]):
     """The work of one job's ranks, and the checks and preparations before it. A workload overrides
     `run`, and of the rest what it needs.
 
-    All methods but `run` are called outside of the ranks, and import no torch.
+    All methods but `run` import no torch, and but for `own_files` are called outside of the ranks.
     """
 
     def __init__(self, job: JobT) -> None:
@@ -134,6 +136,11 @@ class Workload(Generic[JobT]):
     def preload(self) -> list[str]:
         """Return the modules, which start no threads, that a node's forkserver imports in order."""
         return []
+
+    def own_files(self) -> Sequence[Path]:
+        """Return the files of the user's own code that the ranks run."""
+        model, data = (getattr(self.job, section, None) for section in ("model", "data"))
+        return files_of(getattr(model, "name", None)) + files_of(getattr(data, "dataset", None))
 
     def run(self, context: RankContext) -> None:
         """Run in this rank; `context.job` is the workload's own job."""

@@ -18,14 +18,13 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from hpcdist.base import files, served
+from hpcdist.base import files
 from hpcdist.base.errors import SchedulerError
-from hpcdist.base.version import __version__
+from hpcdist.base.version import SERVED_VARIABLE, __version__
 from hpcdist.cluster.load import PROFILES_VARIABLE
 from hpcdist.remote.ssh import NONE_THERE, Connection, ConnectionLostError, Where
 from hpcdist.runs.snapshot import SnapshotPlan
-from hpcdist.submission.once import SUBMISSION_VARIABLE
-from hpcdist.submission.workspace import SUBMIT_DIR_VARIABLE
+from hpcdist.submission.workspace import SUBMISSION_VARIABLE, SUBMIT_DIR_VARIABLE
 
 Note = Callable[[str], None]
 
@@ -72,7 +71,7 @@ class Verb(Struct, frozen=True, kw_only=True):
             f"cd; (umask 077; mkdir -p {project}) && cd {project} || exit 1",
             f"runs={runs}; case $runs in /*) ;; *) runs=$PWD/$runs; esac",
             f'export HPCDIST_RUNS="$runs" {SUBMIT_DIR_VARIABLE}="$PWD"',
-            f"export {served.VARIABLE}={__version__} {SUBMISSION_VARIABLE}={submission}",
+            f"export {SERVED_VARIABLE}={__version__} {SUBMISSION_VARIABLE}={submission}",
         ]
         if self.profiles is not None:
             lines += [

@@ -84,7 +84,7 @@ class Start(Event, frozen=True, kw_only=True, tag="start"):
     num_threads: Count | None = None
     backend: str | None = None
     code: str | None = None
-    """The digest of the user's file that is run, on rank 0."""
+    """A digest of the user's files that are run, on rank 0."""
 
 
 class PeerGroup(Event, frozen=True, kw_only=True, tag="group"):

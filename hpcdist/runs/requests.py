@@ -23,7 +23,7 @@ from typing import Annotated
 import msgspec
 
 from hpcdist.base import files
-from hpcdist.base.polling import poll
+from hpcdist.base.progress import poll
 from hpcdist.base.text import listed
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import UnixTime

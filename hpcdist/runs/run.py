@@ -37,10 +37,18 @@ from hpcdist.base.errors import (
     RunFailedError,
     RunNotFoundError,
 )
-from hpcdist.base.ownership import Door, doors, is_own, owner_id, owner_of, read_own
-from hpcdist.base.served import is_served
+from hpcdist.base.ownership import (
+    Door,
+    doors,
+    empty_tree,
+    is_own,
+    measure_tree,
+    owner_id,
+    owner_name,
+    read_own,
+)
 from hpcdist.base.text import nearest
-from hpcdist.base.trees import empty_tree, measure_tree
+from hpcdist.base.version import is_served
 from hpcdist.job.spec import JobSpec, job_from_dict
 from hpcdist.runs.paths import RunPaths
 from hpcdist.runs.spec import LaunchPlan, RunSpec, Submission, SweepPlace
@@ -189,8 +197,13 @@ class Run(RunAttempts):
         return files.now_by(self.launch_folder) - shown_s < _SIGNS_MISSED * SIGN_EVERY_S
 
     def ask_to_cancel(self) -> None:
-        """Tell the agents, before they are sent a signal, that the user wants the end."""
+        """Tell the agents, before they are sent a signal, that the user wants the end; those, too,
+        of runs in the nodes that this one holds: the scheduler's signal may reach ranks first."""
         files.write_whole(self.cancel_file, "")
+        for order in self.orders_folder.glob("*.json"):
+            inside = Run(self.path.parent / order.stem.partition("-")[2])
+            if inside.launch_folder.is_dir():
+                inside.ask_to_cancel()
 
     def read_spec(self) -> RunSpec | None:
         """Return what spec.json says; None where it is missing or torn."""
@@ -279,8 +292,7 @@ def name_to_type(path: Path) -> str:
 def all_runs(runs: Path) -> list[Run]:
     """Return every run in the folder, oldest first; entries that are not runs are left out."""
     try:
-        with os.scandir(runs) as listed:
-            entries = files.first_entries(listed, runs)
+        names = files.list_names(runs)
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -288,10 +300,11 @@ def all_runs(runs: Path) -> list[Run]:
             f"{runs}: the runs cannot be read: {error.strerror}", hint=_ANOTHER
         ) from None
     found = []
-    for entry in filter(os.path.isdir, entries):
-        if entry.name.startswith("."):  # no run's name does, see `slug`
+    for name in names:
+        # No run's name begins with a dot, see `slug`.
+        if name.startswith(".") or not os.path.isdir(runs / name):
             continue
-        run = Run(Path(entry.path))
+        run = Run(runs / name)
         spec = run.spec
         if is_run(run.path, spec):
             run.recorded_id = spec.id  # its file is read just once
@@ -304,8 +317,9 @@ def is_run(path: str | Path, spec: RunSpec | None = None) -> bool:
     name, too; by a folder where that is damaged."""
     run = Run(Path(path))
     spec = spec or run.spec
-    is_damaged_one = os.path.lexists(run.spec_file) and os.path.isdir(run.attempts_folder)
-    return bool(spec.job and spec.created_s) or is_damaged_one
+    if spec.job and spec.created_s:
+        return True
+    return os.path.lexists(run.spec_file) and os.path.isdir(run.attempts_folder)
 
 
 def find_run(runs: Path, name: str) -> Run:
@@ -404,8 +418,9 @@ def find_named(runs: Path, name: str) -> Run | Sweep:
 def check_own(path: Path, verb: str) -> None:
     """Raise RunDirectoryError for the directory of a run, or a sweep, of somebody else's."""
     if not is_own(path):
+        owner = owner_name(owner_id(path))
         raise RunDirectoryError(
-            f"{path} belongs to {owner_of(path)}, and hpcdist {verb} is for its owner alone",
+            f"{path} belongs to {owner}, and hpcdist {verb} is for its owner alone",
             hint="list the runs with: hpcdist runs",
         )
 

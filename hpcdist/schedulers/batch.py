@@ -33,7 +33,7 @@ from hpcdist.base.errors import (
     RunDirectoryError,
     SchedulerError,
 )
-from hpcdist.base.polling import poll
+from hpcdist.base.progress import poll
 from hpcdist.base.text import number_of
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from hpcdist.base import files
 from hpcdist.base.errors import JobError, SchedulerError, UserError
-from hpcdist.base.polling import poll
+from hpcdist.base.progress import poll
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.run import Run

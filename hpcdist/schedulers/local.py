@@ -18,7 +18,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import JobError, SchedulerError
-from hpcdist.base.polling import poll
+from hpcdist.base.progress import poll
 from hpcdist.base.text import number_of
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -21,16 +21,24 @@ from hpcdist.base.errors import JobError, UserError
 from hpcdist.base.secrets import Stars
 from hpcdist.cluster.channels import parse_channel, read_address
 from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
+from hpcdist.job.files import find_program
 from hpcdist.job.load import LoadedJob, locate
-from hpcdist.job.spec import JobSpec, ScriptJob, TrainingJob, job_to_dict
+from hpcdist.job.spec import TrainingJob, job_to_dict
 from hpcdist.machine.containers import InContainer
 from hpcdist.runs.run import Run, Sweep
+from hpcdist.runs.spec import Planned
 from hpcdist.schedulers import detect_scheduler, load_scheduler
 from hpcdist.schedulers.base import Allocation, Dependency, Directive, Plan, Scheduler, Target
-from hpcdist.submission.container import in_container, settle_container
 from hpcdist.submission.leave_out import leave_out_nodes
 from hpcdist.submission.points import Point
-from hpcdist.submission.workspace import PLACEHOLDER_ID, Workspace, plan_workspace
+from hpcdist.submission.workspace import (
+    PLACEHOLDER_ID,
+    Workspace,
+    in_container,
+    own_code,
+    plan_workspace,
+    settle_container,
+)
 from hpcdist.workloads import load_workload
 
 
@@ -42,6 +50,8 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
     cluster: LoadedProfile
     plan: Plan
     workspace: Workspace
+    foreseen: Planned | None = None
+    """What its plan says, for spec.json."""
     call: bytes | None = None
     """The function that is submitted, with its arguments, pickled; None: the job is no function."""
 
@@ -109,10 +119,10 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
 
     def now(self) -> PlannedRun:
         """Return the plan for this machine as it is now: which GPUs are idle changes."""
+        if not self.scheduler.runs_here:
+            return self
         with _located(self.loaded):
-            job = self.loaded.job
-            plan = self.scheduler.plan(job, self.plan.cluster)
-        return replace(self, plan=plan)
+            return replace(self, plan=self.scheduler.plan(self.loaded.job, self.plan.cluster))
 
     def with_seed_of(self, repeat: int) -> PlannedRun:
         """Return the plan with a seed of its own, without which a repeat would not show what chance
@@ -134,7 +144,8 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
 
 
 class PlannedSubmission(Struct, frozen=True, kw_only=True):
-    """All runs of one submission, and how each would run; a single run has one point."""
+    """All runs of one submission, and how each would run; a single run has one point. Once it is
+    submitted, it has its folder and its jobs."""
 
     points: list[Point]
     plans: list[PlannedRun]
@@ -147,6 +158,8 @@ class PlannedSubmission(Struct, frozen=True, kw_only=True):
     """The runs belong to a sweep, which has a folder of its own."""
     path: Path = Path("RUN")
     """The run's folder, or the sweep's, made or not; its name is that of the submission."""
+    jobs: list[Job] = []
+    """The jobs that the scheduler has accepted."""
 
     @classmethod
     def of_run(cls, planned: PlannedRun) -> PlannedSubmission:
@@ -167,12 +180,14 @@ class PlannedSubmission(Struct, frozen=True, kw_only=True):
     def sweep(self) -> Sweep | None:
         return Sweep(self.path) if self.is_sweep else None
 
+    def run(self, index: int) -> Run:
+        """Return the run directory of a point, made or not."""
+        return self.sweep.run(index, len(self.points)) if self.sweep else Run(self.path)
+
     @property
     def runs(self) -> list[Run]:
-        """The run directories, made or not, one per point."""
-        if (sweep := self.sweep) is None:
-            return [Run(self.path)]
-        return [sweep.run(index, len(self.points)) for index in range(len(self.points))]
+        """The run directories, one per point."""
+        return [self.run(index) for index in range(len(self.points))]
 
     @property
     def scheduler(self) -> Scheduler:
@@ -194,15 +209,15 @@ class PlannedSubmission(Struct, frozen=True, kw_only=True):
         """Return what the user should know, each sentence once."""
         return list(dict.fromkeys(note for one in self.plans for note in one.notes))
 
+    @property
+    def messages(self) -> list[str]:
+        """Return what the scheduler had to say, each sentence once."""
+        return list(dict.fromkeys(message for job in self.jobs for message in job.messages))
+
     def prepare(self) -> None:
         """Do what comes before any submission, once for runs that are the same."""
         for one in {id(one): one for one in self.plans}.values():
             one.prepare()
-
-    def now(self) -> PlannedSubmission:
-        """Return the plan for this machine as it is at present, if the runs are for it."""
-        plans = [one.now() if one.scheduler.runs_here else one for one in self.plans]
-        return replace(self, plans=plans)
 
 
 def plan_run(
@@ -214,37 +229,33 @@ def plan_run(
     runs: Path | None = None,
     allocation: Allocation | None = None,
     workspace: Workspace | None = None,
-    like: PlannedRun | None = None,
+    beside: PlannedRun | None = None,
 ) -> PlannedRun:
     """Check the job and plan how it would run on the cluster, or at once in an allocation.
 
     `snapshot` says whether the job runs from a snapshot; None: as its scheduler does by default.
     `runs` is the folder of the runs, None: the one by default. A step in an allocation cannot be
     requeued: one that is told to stop ends with what it has saved. `workspace` is where the job's
-    files are; None: where this process is, or in a new snapshot. `like` is the plan of another job
-    of the same code for the same cluster; jobs of one shape share what the scheduler says.
+    files are; None: where this process is, or in a new snapshot. `beside` is the plan of another
+    run of the submission, for the same cluster.
     Raises UserError or SchedulerError: nothing that can be known beforehand is left for later.
     """
     chosen = load_scheduler(detect_scheduler() if scheduler == "auto" else scheduler)
     if allocation is not None:
         launch = replace(loaded.job.launch, requeue=False)
         loaded = loaded.with_job(launch=launch)
-    if like is None:
+    if beside is None:
         _check_channels(cluster.profile.notify, chosen)
         cluster = leave_out_nodes(chosen, cluster) if allocation is None else cluster
     else:
-        cluster = like.cluster
+        cluster = beside.cluster
     with _located(loaded):
         load_workload(loaded.job).check()
         loaded = settle_container(loaded, cluster, chosen)
         if allocation is not None:
             plan = chosen.plan_step(loaded.job, cluster.profile, allocation)
-        elif like is not None and shape_of(like.loaded.job) == shape_of(loaded.job):
-            plan = like.plan
         else:
             plan = chosen.plan(loaded.job, cluster.profile)
-    if workspace is None and like is not None:
-        workspace = like.workspace
     return PlannedRun(
         loaded=loaded,
         scheduler=chosen,
@@ -264,7 +275,12 @@ def plan_run(
 
 def _check_channels(notify: Sequence[str], scheduler: Scheduler) -> None:
     """Raise UserError for a channel that could not tell anything, as far as that is known here."""
-    for reference in [rest for kind, rest in map(parse_channel, notify) if kind == "apprise"]:
+    for kind, reference in map(parse_channel, notify):
+        if kind == "command" and scheduler.runs_here:
+            program = shlex.split(reference)[0]
+            find_program(program, f"notify: {program}")
+        if kind != "apprise":
+            continue
         if not scheduler.shares_files:
             raise UserError(
                 f"notify: apprise needs a variable, and the nodes of {scheduler.title} have none",
@@ -286,23 +302,22 @@ def plan_points(
     is_sweep: bool = True,
     **where: Any,
 ) -> PlannedSubmission:
-    """Load and plan every point: once for its repeats, and the scheduler's plan once for every
-    shape. Repeats have seeds of their own, but not with `same_seed`. `where` is as for `plan_run`.
+    """Load and plan every point, once for its repeats; points of the same code share its copy.
+    Repeats have seeds of their own, but not with `same_seed`. `where` is as for `plan_run`.
 
     Raises UserError or SchedulerError, as `load` and `plan_run` do.
     """
     by_values: dict[tuple[str, ...], PlannedRun] = {}
-    alike: dict[tuple[str, ...], PlannedRun] = {}
+    by_code: dict[str, Workspace] = {}
     plans: list[PlannedRun] = []
+    one: PlannedRun | None = None
     for point in points:
         values = (point.job or "", *(flag.name for flag in point.flags.values()))
         if values not in by_values:
             loaded = load(point)
-            script = loaded.job.script if isinstance(loaded.job, ScriptJob) else ""
-            code = (loaded.job.workload, script)
-            shape = (*code, shape_of(loaded.job))
-            like = alike.get(shape) or alike.get(code)
-            by_values[values] = alike[shape] = alike[code] = plan_run(loaded, like=like, **where)
+            code = own_code(loaded.job)
+            one = plan_run(loaded, workspace=by_code.get(code), beside=one, **where)
+            by_values[values], by_code[code] = one, one.workspace
         plans.append(by_values[values].with_seed_of(0 if same_seed else point.repeat))
     return PlannedSubmission(
         points=list(points),
@@ -311,11 +326,6 @@ def plan_points(
         comparison=comparison,
         is_sweep=is_sweep,
     )
-
-
-def shape_of(job: JobSpec) -> str:
-    """Return what a scheduler's plan depends on: jobs of one code and shape can share a plan."""
-    return msgspec.json.encode((job.resources, job.launch)).decode()
 
 
 # The scheduler's jobs.
@@ -331,6 +341,10 @@ class Job(Struct, frozen=True, kw_only=True):
     """Its runs."""
     is_behind: bool = False
     """It waits for the end of the job before it."""
+    job_id: str = ""
+    """Of an array its own; empty: the scheduler does not have it."""
+    messages: list[str] = []
+    """The scheduler's, as it accepted the job."""
 
     def target_behind(self, job_ids: Sequence[str]) -> Target:
         """Return the target with the id of the job before it, the last of these."""
@@ -340,43 +354,38 @@ class Job(Struct, frozen=True, kw_only=True):
         return replace(self.target, dependencies=[*self.target.dependencies, before])
 
 
-def group_points(scripts: Sequence[str], *, max_array_size: int) -> list[list[int]]:
-    """Put points of one script into arrays of at most `max_array_size`, in the points' order."""
-    by_script: dict[str, list[int]] = {}
-    for index, script in enumerate(scripts):
-        by_script.setdefault(script, []).append(index)
-    size = max(1, max_array_size)
-    return [
-        points[start : start + size]
-        for points in by_script.values()
-        for start in range(0, len(points), size)
-    ]
-
-
 def lay_out(planned: PlannedSubmission, dependencies: Sequence[Dependency] = ()) -> list[Job]:
     """Return the jobs of a submission that has its folder: runs whose scripts are the same go into
-    one array. With a limit on the runs at one time, the arrays run one after the other.
+    arrays, as long as the scheduler takes them. With a limit on the runs at one time, the arrays
+    run one after the other.
 
     Raises UserError where a job would have to wait for others, and its scheduler cannot.
     """
     scheduler, path = planned.scheduler, planned.path
     most = planned.max_parallel or len(planned.points)
     is_limited = scheduler.has_queue and most < len(planned.points)
-    groups = [[index] for index in range(len(planned.points))]
-    if planned.is_sweep and scheduler.has_queue:
-        scripts = [one.script(one.target(Run(path))) for one in planned.plans]
-        groups = group_points(scripts, max_array_size=scheduler.max_array_size)
     if scheduler.has_queue and not scheduler.jobs_can_wait and (is_limited or dependencies):
         option, instead = "--after", "submit it when the other run has ended"
         if is_limited:
             option, instead = "--max-parallel", "leave it out: the nodes of the compute are a limit"
         problem = f"{option}: a job of {scheduler.title} cannot wait for others"
         raise UserError(problem, hint=instead)
+    longest = max(1, scheduler.max_array_size)
+    by_script: dict[str, list[int]] = {}
+    for index, one in enumerate(planned.plans):
+        is_alone = longest == 1 or not planned.is_sweep
+        script = str(index) if is_alone else one.script(one.target(Run(path)))
+        by_script.setdefault(script, []).append(index)
+    groups = [
+        points[start : start + longest]
+        for points in by_script.values()
+        for start in range(0, len(points), longest)
+    ]
     arrays = [points for points in groups if len(points) > 1]
-    runs, jobs = planned.runs, list[Job]()
+    jobs: list[Job] = []
     for points in groups:
         first = planned.plans[points[0]]
-        target = first.target(runs[points[0]], dependencies)
+        target = first.target(planned.run(points[0]), dependencies)
         if (size := len(points)) > 1:  # a single run needs no array
             number = arrays.index(points)
             target = replace(

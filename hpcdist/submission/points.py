@@ -17,7 +17,7 @@ import msgspec
 from hpcdist.base.errors import JobError
 from hpcdist.base.secrets import Stars
 from hpcdist.job.check import show
-from hpcdist.job.comparison import MAX_POINTS, SHORT_NAMES, SHORT_OF, Comparison
+from hpcdist.job.comparison import MAX_POINTS, SHORT_NAMES, SHORT_OF, Comparison, Variant
 from hpcdist.job.load import Flag, parse_flag
 
 Axis: TypeAlias = "tuple[str, list[Flag]]"
@@ -79,13 +79,25 @@ def make_points(axes: Sequence[Axis], *, num_repeats: int = 1) -> list[Point]:
 
 
 def variant_points(
-    comparison: Comparison, given: Mapping[str, Flag], *, num_repeats: int
+    comparison: Comparison, given: Mapping[str, Flag], axes: Sequence[Axis], *, num_repeats: int
 ) -> list[Point]:
-    """Return the points of a comparison, where the user gave `given` for all of its variants.
+    """Return the points of a comparison, where the user gave `given` for all of its variants, and
+    `axes` in the place of those in its file.
 
     All variants are run once before any is run again, so that what changes on a machine in the
     meantime is not taken for a difference between them. Raises JobError.
     """
+    if comparison.axes is not None:
+        own = axes_from_values(comparison.axes, origin=f"{comparison.source}: sweep")
+        points = make_points([*(dict(own) | dict(axes)).items()])
+        if len(points) < 2:
+            raise JobError(
+                f"{comparison.source}: sweep has {len(points)} points, must be 2 or more",
+                hint="the first point is what the others are compared with",
+            )
+        job = comparison.variants[""].job
+        variants = {point.label: Variant(job=job, set=point.values) for point in points}
+        comparison = msgspec.structs.replace(comparison, variants=variants)
     flags = {name: comparison.flags(name, given) for name in comparison.variants}
     repeated = itertools.product(range(num_repeats), comparison.variants.items())
     return [
@@ -112,13 +124,13 @@ def parse_sweeps(texts: Sequence[str]) -> list[Axis]:
     return _checked(axes)
 
 
-def axes_from_values(values: Mapping[str, Sequence[Any]]) -> list[Axis]:
-    """Return the axes of values that come from Python; raises JobError."""
+def axes_from_values(values: Mapping[str, Sequence[Any]], *, origin: str = "over") -> list[Axis]:
+    """Return the axes of values that come from Python, or from a file; raises JobError."""
     axes = []
     for name, listed in values.items():
         if not listed:
-            raise JobError(f"over[{name!r}] is empty", hint="give it one value or more")
-        flags = [Flag(name=f"over[{name!r}]={show(value)}", value=value) for value in listed]
+            raise JobError(f"{origin}[{name!r}] is empty", hint="give it one value or more")
+        flags = [Flag(name=f"{origin}[{name!r}]={show(value)}", value=value) for value in listed]
         axes.append((_key(name), flags))
     return _checked(axes)
 

@@ -6,21 +6,23 @@ hand-over. A single run is a submission of one point, which needs no folder of a
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError
 from hpcdist.base.secrets import Stars, redact
-from hpcdist.base.version import versions
+from hpcdist.base.version import is_served, versions
 from hpcdist.job.spec import job_to_dict
 from hpcdist.runs.run import (
     Run,
+    all_runs,
     cannot_write,
     delete_folder,
     make_runs_folder,
@@ -32,10 +34,36 @@ from hpcdist.runs.snapshot import copy_code, run_git
 from hpcdist.runs.spec import RunSpec, SweepPlace, UsedCluster
 from hpcdist.schedulers.base import Dependency, Target
 from hpcdist.schedulers.tasks import array_of
-from hpcdist.submission.container import used_container
 from hpcdist.submission.plan import Job, PlannedRun, PlannedSubmission, lay_out
+from hpcdist.submission.workspace import SUBMISSION_VARIABLE, used_container
 
 _GIT_LIMIT_S = 5.0
+
+
+def submitted_before(runs: Path) -> list[Run] | None:
+    """Return the runs of an earlier submission of the name in the environment; None where there is
+    no name, or nothing was submitted by it.
+
+    From now on this process alone submits by that name, until it ends.
+    """
+    name = os.environ.get(SUBMISSION_VARIABLE)
+    if not name or not is_served():  # a job that submits has its submission's environment
+        return None
+    make_runs_folder(runs)
+    folder = runs / ".submissions"
+    folder.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
+    # It stays open, and locked, as long as this process lives.
+    descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT, files.PRIVATE_FILE)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        message = "the submission whose connection broke is still at work"
+        raise SchedulerError(message, hint="run the same command again in a minute") from None
+    if not os.fstat(descriptor).st_size:  # nobody had it before
+        os.write(descriptor, b"taken")
+        return None
+    found = [run for run in all_runs(runs) if run.spec.environment.get(SUBMISSION_VARIABLE) == name]
+    return found or None
 
 
 def submit(
@@ -43,137 +71,115 @@ def submit(
     *,
     runs: Path,
     dependencies: Sequence[Dependency] = (),
-) -> Submission:
-    """Make the runs in the folder `runs`, and submit them; the scheduler has them from then on.
+) -> PlannedSubmission:
+    """Make the runs in the folder `runs`, and submit them; return them with their jobs.
 
     An error before the first job is accepted leaves nothing behind, unless it is a
     SubmissionUnclearError. After one later, what the scheduler has, or may have, stays with it, the
     runs that it has not are deleted, and the error says so.
     """
-    submission = Submission(planned, runs)
+    planned = begin(replace(planned, plans=[one.now() for one in planned.plans]), runs)
+    surroundings = surroundings_now()
+    jobs: list[Job] = []
+    accepted: list[Job] = []
     try:
-        jobs = lay_out(submission.planned, dependencies)
+        jobs = lay_out(planned, dependencies)
         # All directories before the scheduler is called: a full disk is found before too.
         for job in jobs:
-            submission.make_runs(job)
+            make_runs(planned, job, surroundings)
         for job in jobs:
-            submission.hand_over(job)
+            own = [planned.run(index) for index in job.points]
+            target = job.target_behind([one.job_id for one in accepted])
+            messages = hand_over(job.planned, target, own)
+            job_id = array_of(str(own[0].read_job_id()))
+            accepted.append(replace(job, job_id=job_id, messages=messages))
     except BaseException as error:  # noqa: BLE001 - it is raised below
-        submission.take_back()
-        known = cannot_write(runs, error) if isinstance(error, OSError) else error
-        if isinstance(known, HpcdistError):
-            known = submission.what_is_left(known)
-        raise known from None
-    return submission
-
-
-class Submission:
-    """Runs that a scheduler has; half way, those that it has and those that it has not."""
-
-    def __init__(self, planned: PlannedSubmission, runs: Path) -> None:
-        """Make the folder of the run, or of the sweep, in `runs`, and copy the code into it, once
-        for all runs; an error leaves nothing behind."""
-        make_runs_folder(runs)
-        self.planned = planned.at(make_unique_folder(runs, slug(planned.name)))
-        self.path, self.runs = self.planned.path, self.planned.runs
-        try:
-            if any(one.loaded.job.container.image for one in planned.plans):
-                from hpcdist.base.carried import carry
-
-                carry()
-            if snapshots := [one for plan in planned.plans if (one := plan.workspace.snapshot)]:
-                copy_code(snapshots[0], self.path)
-            if (sweep := self.planned.sweep) is not None:
-                sweep.write()
-        except BaseException:
-            delete_folder(self.path)
-            raise
-        self.id = self.path.name
-        self.jobs: list[Job] = []
-        """The jobs with runs that the scheduler has accepted."""
-        self.job_ids: list[str] = []
-        """Their ids; of an array its own."""
-        self.messages: list[str] = []
-        """The messages of the scheduler, each sentence once."""
-        self._surroundings = surroundings_now()
-        self._unclear: Job | None = None
-        """A job of which nobody knows whether the scheduler has it."""
-
-    def make_runs(self, job: Job) -> None:
-        """Make the directories of a job's runs."""
-        for task, index in enumerate(job.points):
-            run, point = self.runs[index], self.planned.points[index]
-            run.make()
-            place = self.planned.sweep and SweepPlace(
-                id=self.id,
-                index=index,
-                num_points=len(self.planned.points),
-                point=point.values,
-                repeat=point.repeat,
-                label=point.label,
-                comparison=self.planned.comparison,
-                variant=point.variant,
-                job_name=job.target.name,
-                task=None if job.target.array_size is None else task,
-            )
-            planned = self.planned.plans[index] if job.points[1:] else job.planned
-            write_spec(run, planned, msgspec.structs.replace(self._surroundings, sweep=place))
-
-    def hand_over(self, job: Job) -> None:
-        """Give a job to the scheduler."""
-        runs, target = [self.runs[index] for index in job.points], job.target_behind(self.job_ids)
-        try:
-            said = hand_over(job.planned, target, runs)
-        except SubmissionUnclearError:
-            self._unclear = job
-            raise
-        self.jobs.append(job)
-        self.job_ids.append(array_of(str(runs[0].read_job_id())))
-        self.messages = list(dict.fromkeys([*self.messages, *said]))
-
-    def take_back(self) -> None:
-        """Delete the runs that the scheduler has not; with the last of them goes the sweep."""
-        jobs = [*self.jobs, *([self._unclear] if self._unclear else [])]
-        theirs = {index for job in jobs for index in job.points}
-        for index, run in enumerate(self.runs):
+        unclear = jobs[len(accepted)] if isinstance(error, SubmissionUnclearError) else None
+        theirs = {index for job in [*accepted, unclear] if job for index in job.points}
+        for index, run in enumerate(planned.runs):
             if index not in theirs:
                 delete_folder(run.path)
-        if not theirs and self.planned.sweep is not None:
-            delete_folder(self.path)
+        if not theirs and planned.is_sweep:
+            delete_folder(planned.path)
+        known = cannot_write(runs, error) if isinstance(error, OSError) else error
+        if isinstance(known, HpcdistError) and (accepted or (unclear and planned.is_sweep)):
+            known = _error_half_way(planned, accepted, unclear, known)
+        raise known from None
+    return replace(planned, jobs=accepted)
 
-    def what_is_left(self, error: HpcdistError) -> HpcdistError:
-        """Return the error that says what the scheduler has, or may have, where that is some of the
-        jobs of a sweep, and not all."""
-        if not self.jobs and not (self._unclear and self.planned.is_sweep):
-            return error
-        number, name = sum(len(job.points) for job in self.jobs), name_to_type(self.path)
-        unclear = f" of {len(self._unclear.points)} that is not known," if self._unclear else ""
-        kind = SubmissionUnclearError if self._unclear else SchedulerError
-        return kind(
-            f"{number} of the {len(self.runs)} runs of sweep {self.id} were submitted,{unclear} "
-            f"the others were not: {error.message}",
-            hint=f"hpcdist status {name} shows what runs, hpcdist cancel {name} ends them",
+
+def begin(planned: PlannedSubmission, runs: Path) -> PlannedSubmission:
+    """Make the folder of the run, or of the sweep, in `runs`, and copy the code into it, once for
+    all runs; an error leaves nothing behind."""
+    make_runs_folder(runs)
+    planned = planned.at(make_unique_folder(runs, slug(planned.name)))
+    try:
+        if any(one.loaded.job.container.image for one in planned.plans):
+            from hpcdist.base.carried import carry
+
+            carry()
+        if snapshots := [one for plan in planned.plans if (one := plan.workspace.snapshot)]:
+            copy_code(snapshots[0], planned.path)
+        if planned.sweep is not None:
+            planned.sweep.write()
+    except BaseException:
+        delete_folder(planned.path)
+        raise
+    return planned
+
+
+def make_runs(planned: PlannedSubmission, job: Job, surroundings: RunSpec) -> None:
+    """Make the directories of a job's runs."""
+    for task, index in enumerate(job.points):
+        run, point = planned.run(index), planned.points[index]
+        run.make()
+        place = planned.sweep and SweepPlace(
+            id=planned.id,
+            index=index,
+            num_points=len(planned.points),
+            point=point.values,
+            repeat=point.repeat,
+            label=point.label,
+            comparison=planned.comparison,
+            variant=point.variant,
+            job_name=job.target.name,
+            task=None if job.target.array_size is None else task,
         )
+        one = planned.plans[index] if job.points[1:] else job.planned
+        write_spec(run, one, replace(surroundings, sweep=place))
 
 
-# A sweep on this machine.
+def _error_half_way(
+    planned: PlannedSubmission, accepted: Sequence[Job], unclear: Job | None, error: HpcdistError
+) -> HpcdistError:
+    """Return the error that says which jobs of a sweep the scheduler has, or may have."""
+    number, name = sum(len(job.points) for job in accepted), name_to_type(planned.path)
+    not_known = f" of {len(unclear.points)} that is not known," if unclear else ""
+    kind = SubmissionUnclearError if unclear else SchedulerError
+    return kind(
+        f"{number} of the {len(planned.runs)} runs of sweep {planned.id} were submitted,"
+        f"{not_known} the others were not: {error.message}",
+        hint=f"hpcdist status {name} shows what runs, hpcdist cancel {name} ends them",
+    )
 
 
-def start_points(submission: Submission) -> Iterator[tuple[int, Run | HpcdistError]]:
-    """Start the points of a sweep for this machine, each when the caller asks for it: yield its
-    place and its run, or why it could not be started. Start no more once the sweep is cancelled.
+def start_points(planned: PlannedSubmission) -> Iterator[tuple[int, Run | HpcdistError]]:
+    """Start the points of a sweep for this machine, which has begun, each when the caller asks for
+    it: yield its place and its run, or why it could not be started. Start no more once the sweep is
+    cancelled.
 
     The caller waits for a run, and ends it after an error of its own.
     """
-    for index in submission.planned.points_here():
-        sweep, run = submission.planned.sweep, submission.runs[index]
-        if sweep is not None and sweep.cancel_file.exists():
+    surroundings = surroundings_now()
+    for index in planned.points_here():
+        run = planned.run(index)
+        if planned.sweep is not None and planned.sweep.cancel_file.exists():
             return
         try:
-            planned = submission.planned.plans[index].now()
-            job = Job(planned=planned, target=planned.target(run), points=[index])
-            submission.make_runs(job)
-            submission.hand_over(job)
+            one = planned.plans[index].now()
+            job = Job(planned=one, target=one.target(run), points=[index])
+            make_runs(planned, job, surroundings)
+            hand_over(one, job.target, [run])
         except BaseException as error:
             delete_folder(run.path)
             if not isinstance(error, HpcdistError):
@@ -220,10 +226,10 @@ def write_spec(run: Run, planned: PlannedRun, spec: RunSpec | None = None) -> No
         files.write_json(run.private_file, hidden)
     if (place := spec.sweep) is not None:
         point, label = stars.value(place.point), place.label and stars.text(place.label)
-        place = msgspec.structs.replace(place, point=point, label=label)
+        place = replace(place, point=point, label=label)
     container = planned.container_in(run.path.parent)
     run.write_spec(
-        msgspec.structs.replace(
+        replace(
             spec,
             id=run.id,
             created_s=spec.created_s or time.time(),
@@ -231,12 +237,13 @@ def write_spec(run: Run, planned: PlannedRun, spec: RunSpec | None = None) -> No
             cluster=UsedCluster(name=cluster.name, profile=cluster.profile),
             job=shown_job,
             hidden=sorted(hidden),
-            plan=msgspec.structs.replace(planned.plan.launch, container=container),
+            plan=replace(planned.plan.launch, container=container),
             job_source=loaded.source,
             cwd=workspace.submit_dir,
             snapshot=workspace.used,
             container=used_container(loaded.job),
             sweep=place,
+            planned=planned.foreseen,
         )
     )
     if planned.call is not None:

@@ -83,16 +83,24 @@ def find_measurements(runs: Sequence[Run], *, uses_kept: bool) -> list[Measureme
     runs which have not changed since are taken, and those of the user's other ended runs are
     kept."""
     measurements = []
-    # Conditions are the larger part of a run, and mostly alike: equal ones are one object.
     shared: dict[str, dict[str, Any]] = {}
     for run in track(runs, "reading runs"):
-        found = (uses_kept and read_kept(run)) or measure(run, keeps=uses_kept and is_own(run.path))
-        if (own := found.run) is not None:
-            conditions = shared.setdefault(repr(own.conditions), own.conditions)
-            own = msgspec.structs.replace(own, conditions=conditions)
-            found = msgspec.structs.replace(found, run=own)
+        found = read_kept(run) if uses_kept else None
+        if found is None:
+            found = measure(run, keeps=uses_kept and is_own(run.path))
+            known = found.run.conditions if found.run else {}
+            found = _with_conditions(found, shared.setdefault(repr(known), known))
         measurements.append(found)
     return measurements
+
+
+def _with_conditions(found: Measurement, conditions: dict[str, Any]) -> Measurement:
+    """Return a measurement with other conditions: they are the larger part of a run, and mostly
+    alike, so that equal ones are one object, and decoded once."""
+    if found.run is None:
+        return found
+    own = msgspec.structs.replace(found.run, conditions=conditions)
+    return msgspec.structs.replace(found, run=own)
 
 
 class _Kept(Struct, frozen=True, kw_only=True):
@@ -100,17 +108,24 @@ class _Kept(Struct, frozen=True, kw_only=True):
 
     digest: bytes
     """Digest of the fingerprint."""
+    conditions: msgspec.Raw
     content: Measurement
+    """Without its conditions."""
 
 
 _decoder = msgspec.msgpack.Decoder(_Kept)
+_decode_conditions = functools.lru_cache(msgspec.msgpack.Decoder(dict[str, Any]).decode)
 
 
 def write_kept(run: Run, digest: bytes, measurement: Measurement) -> None:
     """Keep what was made of a run with this fingerprint, as far as the disk lets it, but what only
     Python can hold: names that are no text, numbers beyond 64 bits."""
     with suppress(OverflowError, UnicodeError, OSError):
-        data = msgspec.msgpack.encode(_Kept(digest=digest, content=measurement))
+        own = measurement.run.conditions if measurement.run else {}
+        conditions = msgspec.Raw(msgspec.msgpack.encode(own))
+        content = _with_conditions(measurement, {})
+        kept = _Kept(digest=digest, conditions=conditions, content=content)
+        data = msgspec.msgpack.encode(kept)
         files.write_whole(run.figures_file, hashlib.sha256(data).digest() + data)
 
 
@@ -123,9 +138,10 @@ def read_kept(run: Run) -> Measurement | None:
         if hashlib.sha256(content).digest() != data[:_SEAL_BYTES]:
             return None
         kept = _decoder.decode(content)
+        found = _with_conditions(kept.content, _decode_conditions(bytes(kept.conditions)))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return kept.content if kept.digest == take_fingerprint(run) else None
+    return found if kept.digest == take_fingerprint(run) else None
 
 
 def take_fingerprint(run: Run) -> bytes:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
 from hpcdist.cluster.schedulers import LOCAL
-from hpcdist.job.goal import Goal, parse_goal
+from hpcdist.job.goal import Goal
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import State
@@ -47,7 +46,7 @@ def summarize(
     `accounting` what it has on jobs; or they are asked for that, for the runs that may have it.
     With `uses_kept`, figures that are kept beside runs which have not changed since are taken, and
     those of the user's other runs are kept.
-    `goal` is the accuracy or loss that times are for; None is that of the jobs' `record.goal`.
+    `goal` is the accuracy or loss that times are for; None: there are no such times.
     """
     measured: list[MeasuredRun] = []
     runs, skipped = without_copies(runs)
@@ -75,18 +74,15 @@ def summarize(
     digests = settings_digests([run.conditions for run in measured])
     measured = _set_disturbed_aside(measured, digests)
     beside_others, sizes, variants = compare_runs(measured)
-    goals = _goals(measured) if goal is None else [goal] * len(measured)
     return Summary(
         runs=[
             RunSummary(
                 **msgspec.structs.asdict(run.figures),
                 **msgspec.structs.asdict(beside),
                 settings=digest,
-                time_to_accuracy=time_to_goal(run.bests, wanted, each=run.figures.samples_per_step),
+                time_to_accuracy=time_to_goal(run.bests, goal, each=run.figures.samples_per_step),
             )
-            for run, beside, digest, wanted in zip(
-                measured, beside_others, digests, goals, strict=True
-            )
+            for run, beside, digest in zip(measured, beside_others, digests, strict=True)
         ],
         groups=sizes,
         comparisons=variants,
@@ -94,21 +90,6 @@ def summarize(
         series={run.figures.path: run.series for run in measured if run.figures.path},
         skipped=skipped,
     )
-
-
-def _goals(measured: Sequence[MeasuredRun]) -> list[Goal | None]:
-    """Return the `record.goal` that the runs of a job, or of a comparison, agree on, for each."""
-    texts: dict[str, set[str]] = {}
-    names = [run.figures.comparison or run.figures.job for run in measured]
-    for name, run in zip(names, measured, strict=True):
-        if isinstance(text := run.conditions.get("record.goal"), str):
-            texts.setdefault(name, set()).add(text)
-    agreed = {}
-    for name, own in texts.items():
-        with suppress(ValueError):  # of a damaged file
-            if len(own) == 1:
-                agreed[name] = parse_goal(*own)
-    return [agreed.get(name) for name in names]
 
 
 def _set_disturbed_aside(

@@ -8,12 +8,14 @@ single process with as many threads finds.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - its usual name
-from torch import Tensor
+from torch import Tensor, nn
 
 from hpcdist.data.batches import BatchSource
 from hpcdist.data.order import Share
@@ -73,11 +75,35 @@ def evaluate(
     return Score(loss=loss, accuracy=right, samples=num_samples)
 
 
+def score_model(
+    model: nn.Module,
+    source: BatchSource,
+    num_samples: int,
+    context: RankContext,
+    *,
+    autocast: AbstractContextManager[Any],
+    together: bool = False,
+) -> Score:
+    """Score a model that is being trained, as `evaluate` does, in a number format."""
+    model.eval()
+    with torch.inference_mode(), autocast:
+        score = evaluate(model, source, num_samples, context, together=together)
+    model.train()
+    return score
+
+
 def record_epoch(
-    context: RankContext, epoch: Epoch, score: Score | None, progress: str, num_samples: int = 0
+    context: RankContext,
+    epoch: Epoch,
+    score: Score | None,
+    *,
+    epochs: int,
+    begun_of: int | None = None,
+    num_samples: int = 0,
 ) -> None:
-    """Write the events of an epoch, or of what there was of it, and print rank 0's line, which
-    begins with `progress`. The epoch's loss is this rank's; `num_samples` are those of all."""
+    """Write the events of an epoch, or of what there was of it, which then is begun within a
+    training of so many steps, and print rank 0's line. The epoch's loss is this rank's;
+    `num_samples` are those of all."""
     if score is not None:
         context.events.write(Evaluation(epoch=epoch.epoch, step=epoch.step, **asdict(score)))
     context.events.write(epoch)
@@ -87,4 +113,7 @@ def record_epoch(
         accuracy = f"  accuracy {100 * score.accuracy:.2f} %" if score else ""
         time_s = epoch.epoch_time_s
         rate = f"  {num_samples / time_s:,.0f} samples/s" if num_samples and time_s else ""
+        progress = f"epoch {epoch.epoch}/{epochs}"
+        if begun_of is not None:
+            progress = f"step {epoch.step:,}/{begun_of:,} in epoch {epoch.epoch + 1}"
         context.say(f"{progress}{loss}{accuracy}{rate}")

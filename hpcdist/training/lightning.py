@@ -34,19 +34,9 @@ from hpcdist.rank.timing import call_when_ready, is_sharded, note_order
 from hpcdist.runs.events import Epoch, Resume, Setup
 from hpcdist.training.checkpoint import checkpoint
 from hpcdist.training.checkpoint import files as checkpoint_files
-from hpcdist.training.evaluation import Score, evaluate, record_epoch
-from hpcdist.training.models import (
-    build_model,
-    count_parameters,
-    pick_memory_format,
-    seed_all,
-)
-from hpcdist.training.strategies import (
-    DDP_OPTIONS,
-    STRATEGIES,
-    build_optimizer,
-    learning_rate,
-)
+from hpcdist.training.evaluation import Score, record_epoch, score_model
+from hpcdist.training.models import count_parameters, make_model, seed_all
+from hpcdist.training.strategies import DDP_OPTIONS, STRATEGIES, build_optimizer, learning_rate
 
 _LOGGERS = ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric")
 _PRECISIONS: dict[str, Any] = {"fp32": "32-true", "fp16-mixed": "16-mixed"}
@@ -144,19 +134,9 @@ class Classifier(LightningModule):
         super().__init__()
         self._context, self._job, self._data = context, job, data
         self._device_of_rank = device = torch.device(context.device)
-        seed_all(job.train.seed, device)
-        self.net = build_model(job.model, data.image_shape, data.num_classes)
-        self._memory_format = pick_memory_format(
-            self.net,
-            tensor_cores=job.train.precision != "fp32",
-            device=device,
-        )
-        self.net.to(memory_format=self._memory_format)
+        self.net, self._memory_format = make_model(job, data, device)
         self._test_source = make_batches(
-            data.test,
-            device=device,
-            data=job.data,
-            memory_format=self._memory_format,
+            data.test, device, job.data, memory_format=self._memory_format
         )
         self._losses: list[Tensor] = []
 
@@ -225,27 +205,17 @@ class Classifier(LightningModule):
         score = self._evaluate() if every and is_due else None
         if score is not None:
             self.log_dict({"loss": score.loss, "accuracy": score.accuracy}, rank_zero_only=False)
-        progress = f"epoch {epoch}/{train.epochs}"
-        if not is_complete:
-            total = int(self.trainer.estimated_stepping_batches)
-            progress = f"step {step:,}/{total:,} in epoch {epoch + 1}"
+        begun_of = None if is_complete else int(self.trainer.estimated_stepping_batches)
         loss = float(torch.stack(self._losses).mean()) if self._losses else None
         event = Epoch(epoch=epoch, step=step, loss=loss, epoch_time_s=time_s)
-        record_epoch(self._context, event, score, progress)
+        record_epoch(self._context, event, score, epochs=train.epochs, begun_of=begun_of)
 
     def _evaluate(self) -> Score:
         if self._context.world_size > 1:
             STRATEGIES["ddp"].align_buffers(self.net)
-        self.net.eval()
-        with torch.inference_mode(), self.trainer.precision_plugin.forward_context():
-            score = evaluate(
-                self.net,
-                self._test_source,
-                len(self._data.test),
-                self._context,
-            )
-        self.net.train()
-        return score
+        autocast = self.trainer.precision_plugin.forward_context()
+        source, num_samples = self._test_source, len(self._data.test)
+        return score_model(self.net, source, num_samples, self._context, autocast=autocast)
 
 
 def train(context: RankContext, job: LightningJob) -> bool:

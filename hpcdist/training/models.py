@@ -22,14 +22,14 @@ from torch import Tensor, nn
 
 from hpcdist.base.errors import JobError
 from hpcdist.base.secrets import Stars
-from hpcdist.job.spec import Model
+from hpcdist.data.arrays import DataSet
+from hpcdist.job.spec import LightningJob, Model, TrainJob
 from hpcdist.training.checks import is_own, is_torchvision
 
 Shape = tuple[int, int, int]
 """(channels, height, width) of an image."""
 
 _LARGEST_MAP = 7  # larger feature maps are averaged down to it, so that large images stay cheap
-_RGB = 3
 _LEAST_SIDES = {"alexnet": 64, "inception_v3": 80, "maxvit_t": 224}
 """Smallest image that a torchvision model takes, where it is not 32."""
 
@@ -130,7 +130,7 @@ class Scaled(nn.Module):
         if self._size and images.shape[2:] != self._size:
             images = F.interpolate(images, self._size, mode="bilinear", antialias=False)
         if self._rgb and images.shape[1] == 1:
-            images = images.expand(-1, _RGB, -1, -1)
+            images = images.expand(-1, 3, -1, -1)
         logits: Tensor = self.net(images)
         return logits
 
@@ -205,6 +205,20 @@ def pick_memory_format(
     is_convolutional = any(isinstance(part, nn.Conv2d) for part in module.modules())
     is_faster = is_convolutional and (device.type == "cpu" or tensor_cores)
     return torch.channels_last if is_faster else torch.contiguous_format
+
+
+def make_model(
+    job: TrainJob | LightningJob, data: DataSet, device: torch.device, *, is_sharded: bool = False
+) -> tuple[nn.Module, torch.memory_format]:
+    """Build the model of a training, with the same weights in all ranks, and return it with the
+    memory format of its weights and images."""
+    seed_all(job.train.seed, device)
+    model = build_model(job.model, data.image_shape, data.num_classes)
+    tensor_cores = job.train.precision != "fp32"
+    memory_format = pick_memory_format(model, tensor_cores=tensor_cores, device=device)
+    if is_sharded:  # FSDP2 cuts up contiguous weights only
+        memory_format = torch.contiguous_format
+    return model.to(memory_format=memory_format), memory_format
 
 
 def find_blocks(module: nn.Module) -> Iterator[nn.Module]:

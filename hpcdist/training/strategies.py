@@ -25,7 +25,6 @@ from hpcdist.training.models import find_blocks
 class Precision:
     """In which format numbers are multiplied; weights are float32."""
 
-    name: str
     autocast: torch.dtype | None = None
     """Format of matrix products and convolutions where it is not float32."""
     scales_gradients: bool = False
@@ -39,12 +38,9 @@ class Precision:
 
 
 PRECISIONS = {
-    precision.name: precision
-    for precision in (
-        Precision(name="fp32"),
-        Precision(name="bf16-mixed", autocast=torch.bfloat16),
-        Precision(name="fp16-mixed", autocast=torch.float16, scales_gradients=True),
-    )
+    "fp32": Precision(),
+    "bf16-mixed": Precision(autocast=torch.bfloat16),
+    "fp16-mixed": Precision(autocast=torch.float16, scales_gradients=True),
 }
 """train.precision -> what it means."""
 

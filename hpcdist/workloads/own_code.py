@@ -10,7 +10,7 @@ import runpy
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader, all_suffixes
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from typing import Any
 from hpcdist.base.errors import JobError
 from hpcdist.base.files import read_bytes
 from hpcdist.job.files import MOST_SOURCE_BYTES
-from hpcdist.job.function import load_call
-from hpcdist.job.preload import heavy_imports
+from hpcdist.job.function import load_call, read_function
+from hpcdist.job.preload import Program, read_program
 from hpcdist.job.spec import FunctionJob, ModuleJob, ProgramJob, ScriptJob
 from hpcdist.rank import own_loop
 from hpcdist.rank.context import RankContext, Workload
@@ -44,6 +44,9 @@ _KNOWS_LAUNCHERS = re.compile(
     rb"""["'](LOCAL_RANK|RANK|WORLD_SIZE)["'](?!\]\s*=[^=])|is_torchelastic_launched"""
 )
 """Text by which a program reads what launchers set, or asks for one."""
+
+_read_once = functools.cache(read_program)
+"""The forkserver reads, and the ranks that it forks know."""
 
 
 class ScriptWorkload(Workload[ScriptJob]):
@@ -70,7 +73,14 @@ class ScriptWorkload(Workload[ScriptJob]):
 
     def preload(self) -> list[str]:
         """Return the heavy modules that the script imports."""
-        return heavy_imports(Path(self.job.script))
+        return self._read().heavy
+
+    def own_files(self) -> Sequence[Path]:
+        return self._read().files
+
+    def _read(self) -> Program:
+        root = Path.cwd() if isinstance(self.job, ModuleJob) else None  # as `python -m` has it
+        return _read_once(Path(self.job.script), root)
 
     def run(self, context: RankContext) -> None:  # noqa: ARG002
         """Run the script as `__main__`, with sys.argv and sys.path as python would give them."""
@@ -90,9 +100,6 @@ class ModuleWorkload(ScriptWorkload):
 
     job: ModuleJob
 
-    def preload(self) -> list[str]:
-        return heavy_imports(Path(self.job.script), Path.cwd())
-
     def run(self, context: RankContext) -> None:  # noqa: ARG002
         """Run the module as `__main__`; its packages are imported before."""
         if not getattr(sys.flags, "safe_path", False):  # python -P, PYTHONSAFEPATH
@@ -107,6 +114,9 @@ class ProgramWorkload(Workload[ProgramJob]):
 
     Nothing is preloaded: no import outlives the rank's process image.
     """
+
+    def own_files(self) -> Sequence[Path]:
+        return [Path(self.job.script)]
 
     def run(self, context: RankContext) -> None:
         """Become the program; its exit code, or the signal that ends it, says how the rank ended.
@@ -142,6 +152,10 @@ class FunctionWorkload(Workload[FunctionJob]):
 
     def preload(self) -> list[str]:
         return self.job.modules
+
+    def own_files(self) -> Sequence[Path]:
+        source = self.job.source
+        return read_function(self.job.function, source).files if source else []
 
     def run(self, context: RankContext) -> None:
         """Call the function, and keep what it returns or raises."""

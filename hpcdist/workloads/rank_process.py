@@ -29,8 +29,7 @@ from hpcdist import workloads
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED, HpcdistError
 from hpcdist.base.secrets import Stars
-from hpcdist.base.text import as_utf8
-from hpcdist.job.spec import FunctionJob, JobSpec, OwnCodeJob, job_to_dict
+from hpcdist.job.spec import JobSpec, OwnCodeJob, job_to_dict
 from hpcdist.machine.memory import KernelKills, kernel_kills
 from hpcdist.machine.process import RANK_VARIABLE, WARNING_SIGNALS, die_with_parent
 from hpcdist.rank import own_loop
@@ -113,7 +112,7 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     """
     pid, job, progress = os.getpid(), context.job, context.progress
     place = context.place_fields()
-    digest = None if context.rank else _digest_of_program(job)
+    digest = None if context.rank else _digest_of_code(job)
     context.events.write(Start(pid=pid, node=place.pop("node_rank"), code=digest, **place))
     code, report = 0, None
     progress.alive()
@@ -180,12 +179,14 @@ def set_main(**names: Any) -> types.ModuleType:
     return main
 
 
-def _digest_of_program(job: JobSpec) -> str | None:
-    """Return the digest of the user's file that is run: it may be edited while the job waits."""
-    path = job.source if isinstance(job, FunctionJob) else getattr(job, "script", None)
-    with contextlib.suppress(OSError, ValueError):
-        content = files.read_bytes(path or "", most_bytes=_MOST_CODE_BYTES)
-        return hashlib.blake2b(content, digest_size=8).hexdigest()
+def _digest_of_code(job: JobSpec) -> str | None:
+    """Return a digest of the user's files that are run, which may be edited while the job waits:
+    the script and what it imports of its own; None where there are none."""
+    with contextlib.suppress(Exception):  # what is wrong with them, the program itself will say
+        paths = workloads.load_workload(job).own_files()
+        texts = [files.read_bytes(path, most_bytes=_MOST_CODE_BYTES) for path in paths]
+        digests = b"".join(hashlib.blake2b(text).digest() for text in texts)
+        return hashlib.blake2b(digests, digest_size=8).hexdigest() if digests else None
     return None
 
 
@@ -266,7 +267,8 @@ def clean(text: str, most_letters: int) -> str:
     if len(text) > most_letters:
         half = most_letters // 2
         text = f"{text[:half]}\n[... {len(text) - 2 * half} letters left out ...]\n{text[-half:]}"
-    return as_utf8(text)
+    # Bytes of file names that are not UTF-8 are escaped.
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _show(error: BaseException, *, is_of_user: bool) -> int:

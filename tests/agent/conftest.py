@@ -1,11 +1,7 @@
-"""Scripts by themselves, and trainings that lack memory, forked from a process that has torch."""
-
-from pathlib import Path
+"""Scripts by themselves, forked from a process that has torch, and ranks that are up."""
 
 import pytest
-from harness import start_run, start_script
-
-from hpcdist.job.load import load_job
+from harness import start_script
 
 
 @pytest.fixture
@@ -24,18 +20,12 @@ def run_script(tmp_path):
 
 
 @pytest.fixture
-def lack_memory(tmp_path, monkeypatch, running):
-    """Train a model for which there is no memory, with agents of this process, and look at what is
-    told of it."""
-    monkeypatch.chdir(Path(__file__).parents[1] / "support")
+def up():
+    """Wait until so many ranks of a run have printed a word; returns the run."""
 
-    def start(zygote, workload):
-        model = ("model.name=hungry_model:Net", "model.args.width=5000000")
-        loaded = load_job(workload, overrides=["launch.device=cpu", *model])
-        change = "hungry_model:go_to_its_folder"
-        launched = running(*start_run(zygote, loaded, tmp_path / "runs", change=change))
-        verdict = launched.verdict()
-        assert verdict.kind == "out_of_memory", launched.everything_said()
-        assert "allocate memory" in verdict.message
+    def wait(launched, ranks, word="up", attempt=0):
+        for rank in range(ranks):
+            launched.wait(lambda rank=rank: word in launched.log(rank, attempt))
+        return launched
 
-    return start
+    return wait

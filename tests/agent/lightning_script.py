@@ -1,16 +1,16 @@
-"""A user's script with Lightning, as written for torchrun; the Trainer's other options as JSON.
+"""A user's script with Lightning, as written for torchrun.
 
 Trains over all ranks, tests on one device, and makes a Fabric.
 """
 
 import json
 import os
-import sys
 
 import torch
 from lightning_fabric import Fabric
 from pytorch_lightning import LightningModule, Trainer
 from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics.utilities import prints
 
 
 class Model(LightningModule):
@@ -33,24 +33,20 @@ data = TensorDataset(torch.randn(32, 4), torch.randint(0, 2, (32,)))
 KINDS = {"devices": "LOCAL", "num_nodes": "GROUP"}
 QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
 SIZE = {name: int(os.environ[f"{kind}_WORLD_SIZE"]) for name, kind in KINDS.items()}
-trainer = Trainer(max_epochs=1, **QUIET, **SIZE | json.loads(sys.argv[1]))
+trainer = Trainer(max_epochs=1, **QUIET, **SIZE)
 model = Model()
 trainer.fit(model, DataLoader(data, batch_size=4))
 testing = Trainer(devices=1, **QUIET)
 testing.test(model, DataLoader(data, batch_size=4), verbose=False)
-
-
-def summed(fabric):
-    fabric.launch()
-    return fabric.all_reduce(torch.tensor(1.0), reduce_op="sum").item()
-
-
+fabric = Fabric(**SIZE)
+fabric.launch()
 told = {
     "rank": trainer.global_rank,
+    "of torchmetrics": prints.rank_zero_only.rank,
     "world_size": trainer.world_size,
     "steps": trainer.global_step,
     "testing": [testing.world_size, *testing.num_test_batches],
-    "fabric": summed(Fabric(**SIZE)),
+    "fabric": fabric.all_reduce(torch.tensor(1.0), reduce_op="sum").item(),
     "weights": model.net.weight.tolist(),
 }
 print("told:", json.dumps(told))

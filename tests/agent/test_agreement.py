@@ -1,4 +1,5 @@
-"""What nodes and ranks must agree on before they meet, and the addresses by which they may."""
+"""What nodes and ranks must agree on before they meet, the addresses by which they may, and the
+environment of a rank; torchrun's variables are in tests/conformance and tests/foreign."""
 
 import os
 import socket
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
+from rank_places import environment_of, place
 
 from hpcdist.agent.node import (
     CannotLaunchError,
@@ -16,141 +18,103 @@ from hpcdist.agent.node import (
     agree,
     rank_orders,
 )
-from hpcdist.job.spec import Launch
-from hpcdist.machine.network import (
-    NoSuchInterfaceError,
-    interface_of,
-    offered_addresses,
-)
+from hpcdist.job.spec import Launch, TrainJob
+from hpcdist.machine.network import NoSuchInterfaceError, offered_addresses
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan, NodePlan
 from hpcdist.schedulers.base import JobPlace
 
 
 def facts(node, **changes):
-    values = {"host": f"n{node}", "num_nodes": 2, "device": "cuda"}
-    uuids = [f"GPU-{node}a", f"GPU-{node}b"]
-    return NodeFacts(**{"node": node, "gpus": uuids, "master_addr": "10.0.0.1"} | values | changes)
-
-
-def agreement(*nodes, backend="auto"):
-    return agree({one.node: one for one in nodes}, backend)
-
-
-def test_nodes_that_are_alike_agree():
-    found = agreement(facts(0, master_addr="127.0.1.1"), facts(1))
-    assert (found.master_addr, found.device, found.backend) == ("10.0.0.1", "cuda", "nccl")
-    alone = agreement(facts(0, num_nodes=1, device="cpu", gpus=[], master_addr="127.0.0.1"))
-    assert (alone.master_addr, alone.device, alone.backend) == ("127.0.0.1", "cpu", "gloo")
+    values = {"host": f"n{node}", "num_nodes": 2, "device": "cuda", "master_addr": "10.0.0.1"}
+    return NodeFacts(node=node, gpus=[f"GPU-{node}a", f"GPU-{node}b"], **values | changes)
 
 
 @pytest.mark.parametrize(
-    ("reached", "expected"),
+    ("reached", "device", "expected"),
     [
-        (["127.0.0.1"], "127.0.0.1"),  # alone
-        (["127.0.1.1", "10.0.0.1", "10.0.0.1"], "10.0.0.1"),
-        (["127.0.1.1", "10.0.0.1", "10.1.0.1"], ""),  # by several interfaces: on all
+        (["127.0.0.1"], "cpu", ("127.0.0.1", "127.0.0.1", "gloo")),  # alone
+        (["127.0.1.1", "10.0.0.1", "10.0.0.1"], "cuda", ("10.0.0.1", "10.0.0.1", "nccl")),
+        (["127.0.1.1", "10.0.0.1", "10.1.0.1"], "cpu", ("10.0.0.1", "", "gloo")),
+    ],
+    ids=["alone", "by one address", "by several, on all"],
+)
+def test_nodes_that_are_alike_agree(reached, device, expected):
+    nodes = {node: facts(node, master_addr=address) for node, address in enumerate(reached)}
+    nodes = {node: replace(one, num_nodes=len(nodes), device=device) for node, one in nodes.items()}
+    found = agree(nodes, "auto")
+    assert (found.master_addr, found.bind_to, found.backend) == expected
+
+
+@pytest.mark.parametrize(
+    ("first", "changes", "words"),
+    [
+        (
+            {},
+            {"device": "cpu"},
+            "node 1 (host n1) has device cpu, node 0 (host n0) has device cuda",
+        ),
+        ({}, {"num_nodes": 3}, "node 1 (host n1) belongs to a job of 3 nodes, and 2 agents"),
+        ({"num_nodes": 5}, {"num_nodes": 5}, "a job of 5 nodes, and 2 agents have joined"),
+        ({"device": "cpu"}, {"device": "cpu"}, "launch.backend is nccl, but the nodes show no GPU"),
     ],
 )
-def test_the_store_listens_on_one_address_where_one_does(reached, expected):
-    nodes = {node: facts(node, master_addr=address) for node, address in enumerate(reached)}
-    nodes = {node: replace(one, num_nodes=len(nodes), device="cpu") for node, one in nodes.items()}
-    assert agree(nodes, "auto").bind_to == expected
+def test_a_node_that_differs_is_named_with_what_differs(first, changes, words):
+    with pytest.raises(CannotLaunchError) as caught:
+        agree({0: facts(0, **first), 1: facts(1, **changes)}, "nccl")
+    assert words in str(caught.value)
+
+
+def own_node(ranks=1, *, device="cpu", num_nodes=1, gpus=None, cpus_of_job=None, **plan):
+    job = SimpleNamespace(
+        ranks_per_node=ranks,
+        cpus_per_rank=None,
+        launch=Launch(),
+        resources=SimpleNamespace(gpus=gpus or ranks),
+    )
+    node = NodePlan(rank_cpus=plan.pop("rank_cpus", None))
+    plan = LaunchPlan(nodes=[node] * num_nodes, device=device, backend="auto", **plan)
+    return OwnNode(job, plan, JobPlace(node_rank=0, host="h", cpus=cpus_of_job))
 
 
 def test_ranks_of_a_node_that_is_alone_listen_on_loopback_whatever_the_profile_says():
-    def interface(num_nodes, named, address):
-        plan = LaunchPlan(
-            nodes=[NodePlan()] * num_nodes, device="cpu", backend="gloo", interface=named
-        )
-        return OwnNode(None, plan, JobPlace(node_rank=0, host="h")).interface_of(address)
-
-    assert interface(1, "ib0", "127.0.0.1") == "lo"
-    assert interface(2, "ib0", "127.0.0.1") == "ib0"
-    assert interface(2, None, "127.0.0.1") == "lo"
+    assert own_node(interface="ib0").interface_of("127.0.0.1") == "lo"
+    assert own_node(num_nodes=2, interface="ib0").interface_of("127.0.0.1") == "ib0"
+    assert own_node(num_nodes=2).interface_of("127.0.1.9") == "lo"
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("device", "ranks", "gpus", "expected"),
     [
-        ({"device": "cpu", "gpus": []}, ["node 1 (host n1) has device cpu", "device cuda"]),
-        ({"num_nodes": 3}, ["node 1 (host n1) belongs to a job of 3 nodes", "2 agents"]),
+        ("auto", 2, None, ("cuda", ["MIG-a", "MIG-b"])),
+        ("cpu", 3, None, ("cpu", [])),
+        # A rank that drives several gets those asked for, or what there is.
+        ("auto", 1, 2, ("cuda", ["MIG-a", "MIG-b"])),
+        ("auto", 1, 4, ("cuda", ["MIG-a", "MIG-b", "MIG-c"])),
     ],
 )
-def test_a_node_that_differs_is_named_with_what_differs(changes, words):
-    with pytest.raises(CannotLaunchError) as caught:
-        agreement(facts(0), facts(1, **changes))
-    assert all(word in str(caught.value) for word in words)
-
-
-def test_a_job_with_more_nodes_than_agents_is_refused():
-    with pytest.raises(CannotLaunchError, match="a job of 5 nodes, and 2 agents have joined"):
-        agreement(facts(0, num_nodes=5), facts(1, num_nodes=5))
-
-
-def test_nccl_without_gpus_is_refused():
-    nodes = [facts(node, device="cpu", gpus=[]) for node in (0, 1)]
-    with pytest.raises(CannotLaunchError, match="nccl"):
-        agreement(*nodes, backend="nccl")
-
-
-def find_device(wanted, ranks, gpus=None):
-    resources = SimpleNamespace(gpus=gpus or ranks)
-    job = SimpleNamespace(ranks_per_node=ranks, resources=resources)
-    plan = LaunchPlan(nodes=[NodePlan()], device=wanted, backend="auto")
-    return OwnNode(job, plan, JobPlace(node_rank=0, host="h")).find_device()
-
-
-def test_parts_of_gpus_count_as_gpus(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")
-    assert find_device("auto", 2) == ("cuda", ["MIG-a", "MIG-b"])
-    with pytest.raises(CannotLaunchError, match="2 GPUs for 3 ranks"):
-        find_device("auto", 3)
-    assert find_device("cpu", 3) == ("cpu", [])
-
-
-def test_a_rank_that_drives_several_gpus_gets_those_asked_for_or_what_there_is(monkeypatch):
+def test_parts_of_gpus_count_as_gpus(monkeypatch, device, ranks, gpus, expected):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b,MIG-c")
-    assert find_device("auto", 1, 2) == ("cuda", ["MIG-a", "MIG-b"])
-    assert find_device("auto", 1, 4) == ("cuda", ["MIG-a", "MIG-b", "MIG-c"])
+    assert own_node(ranks, gpus=gpus, device=device).find_device() == expected
+    with pytest.raises(CannotLaunchError, match="3 GPUs for 4 ranks"):
+        own_node(4, device="auto").find_device()
 
 
-def orders_of(ranks, device, *, cpus=None, cpus_of_job=None, **options):
-    return rank_orders(
-        Run(Path("x")),
-        OwnNode(
-            SimpleNamespace(ranks_per_node=ranks, cpus_per_rank=None, launch=Launch()),
-            LaunchPlan(nodes=[NodePlan(rank_cpus=cpus)], device=device, backend="auto"),
-            JobPlace(node_rank=0, host="h", cpus=cpus_of_job),
-        ),
-        interface=None,
-        meeting=RankMeeting(
-            attempt=0,
-            restart_count=0,
-            master_addr="127.0.0.1",
-            master_port=20000,
-            device=device,
-            backend="auto",
-        ),
-        **options,
-    )
+def orders_of(node, **options):
+    meeting = RankMeeting(device=node.plan.device, backend="auto")
+    return rank_orders(Run(Path("x")), node, interface=None, meeting=meeting, **options)
 
 
 @pytest.mark.parametrize(
     ("cpus", "expected"),
-    [([[0, 1], [2, 3]], 4), ([[0], [0]], 1), ([[0, 1], [0, 1]], 2)],
-    ids=["own", "in turns", "shared"],
+    [([[0, 1], [2, 3]], 4), ([[0], [0]], 1), ([[0, 1], [0, 1]], 2), (None, 6)],
+    ids=["own", "in turns", "shared", "not bound"],
 )
-def test_each_rank_is_told_how_many_cpus_its_node_has_for_all(cpus, expected):
-    orders = orders_of(2, "cpu", cpus=cpus)
-    assert [list(order.cpus) for order in orders] == cpus
-    assert [order.num_cpus for order in orders] == [expected] * 2
-
-
-def test_ranks_of_a_job_that_is_not_bound_to_its_cpus_know_their_number(monkeypatch):
+def test_each_rank_is_told_how_many_cpus_its_node_has_for_all(monkeypatch, cpus, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
-    orders = orders_of(2, "cpu", cpus_of_job=6)
-    assert [(order.cpus, order.num_cpus) for order in orders] == [((), 6)] * 2
+    orders = orders_of(own_node(2, rank_cpus=cpus, cpus_of_job=6))
+    assert [list(order.cpus) for order in orders] == (cpus or [[], []])
+    assert [order.num_cpus for order in orders] == [expected] * 2
 
 
 @pytest.mark.parametrize(
@@ -158,24 +122,72 @@ def test_ranks_of_a_job_that_is_not_bound_to_its_cpus_know_their_number(monkeypa
     [
         (2, ["a", "b"], [("cuda:0", "a", 1), ("cuda:1", "b", 1)]),
         (1, ["a", "b"], [("cuda:0", "a", 2)]),
-        (1, ["a"], [("cuda:0", "a", 1)]),
     ],
-    ids=["one each", "two for one rank", "one for one rank"],
+    ids=["one each", "two for one rank"],
 )
 def test_each_rank_is_told_its_gpus(ranks, gpus, expected):
-    orders = orders_of(ranks, "cuda", gpus=gpus)
+    orders = orders_of(own_node(ranks, device="cuda"), gpus=gpus)
     assert [(order.device, order.gpu, order.num_gpus) for order in orders] == expected
 
 
-def test_node_0_offers_its_own_name_first_and_loopback_last():
+def test_node_0_offers_its_own_name_first_and_loopback_last_or_one_interface_alone():
     offered = offered_addresses(socket.gethostname(), None)
     assert offered[-1] in {"127.0.0.1", "::1"}
     assert offered_addresses("127.0.1.7", None)[0] == "127.0.1.7"
     assert offered_addresses("no-such-host.invalid", None)
-
-
-def test_an_interface_by_name_is_the_only_one():
     assert "127.0.0.1" in offered_addresses("whatever", "lo")
     with pytest.raises(NoSuchInterfaceError, match=r"no interface ib9.*lo"):
         offered_addresses("whatever", "ib9")
-    assert interface_of("127.0.1.9") == "lo"
+
+
+TELL = """
+import json, os
+print(json.dumps({"env": dict(os.environ), "cpus": sorted(os.sched_getaffinity(0))}))
+"""
+
+
+def test_cpus_are_shared_out_and_threads_fit_them(launch, write_script):
+    usable = os.sched_getaffinity(0)
+    launched = launch(write_script(TELL), gpus=2)
+    assert launched.verdict().kind == "done"
+    first, second = (launched.said(rank)[0] for rank in (0, 1))
+    assert set(first["cpus"]) | set(second["cpus"]) <= usable
+    if len(usable) >= 2:
+        assert not set(first["cpus"]) & set(second["cpus"])
+        assert first["env"]["OMP_NUM_THREADS"] == str(len(usable) // 2)
+
+
+OWN = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TORCH_FR_BUFFER_SIZE")
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ({}, ["lo", "lo", "2000"]),
+        ({"NCCL_SOCKET_IFNAME": "ib0"}, ["lo", "ib0", "2000"]),
+        ({"GLOO_SOCKET_IFNAME": "eth1"}, ["eth1", "lo", "2000"]),
+        ({"TORCH_FR_BUFFER_SIZE": "0"}, ["lo", "lo", None]),
+        ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, ["lo", "lo", None]),  # of torch 2.7
+    ],
+)
+def test_what_the_user_has_set_stays(monkeypatch, before, expected):
+    for name in OWN:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in before.items():
+        monkeypatch.setenv(name, value)
+    variables = environment_of(place())
+    assert [variables.get(name) for name in OWN] == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "before", "expected"),
+    [
+        ("cuda", {}, "1"),
+        ("cuda", {"PYTORCH_NVML_BASED_CUDA_CHECK": "0"}, None),
+        ("cpu", {}, None),
+    ],
+)
+def test_asking_for_cuda_starts_no_cuda_before_the_fork(device, before, expected):
+    plan = LaunchPlan(nodes=[NodePlan()], device=device, backend="gloo")
+    node = OwnNode(TrainJob(name="job"), plan, JobPlace(node_rank=0, host="h"))
+    assert node.environment(before).get("PYTORCH_NVML_BASED_CUDA_CHECK") == expected

@@ -1,9 +1,19 @@
-"""From how the ranks ended to the one that failed first."""
+"""How a rank ended, its last event, and from how all ended to the one that failed first."""
+
+import json
+import signal
 
 import pytest
 from rank_ends import rank_end
+from rank_places import place
 
-from hpcdist.agent.outcome import failure
+from hpcdist.agent.messages import Exited
+from hpcdist.agent.outcome import ends, failure
+from hpcdist.job.spec import ScriptJob, TrainJob
+from hpcdist.rank.board import ProgressBoard
+from hpcdist.rank.context import RankOrder
+from hpcdist.runs.events import EventWriter, read_events
+from hpcdist.runs.run import Run
 
 
 def end(rank, *, at=0.0, node=0, **fields):
@@ -14,56 +24,48 @@ def decide(*ends):
     return failure.decide(ends)
 
 
+WELL = {"exit_code": 0, "finished": True}
 BROKEN = {"exit_code": 1, "exception": "RuntimeError", "message": "Connection closed by peer [::1]"}
-STOPPED = {"signal": "SIGTERM", "stopped": True}
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        BROKEN,
-        BROKEN | {"exception": "torch.distributed.DistBackendError", "message": "NCCL error"},
-        BROKEN | {"exception": "torch.distributed.DistNetworkError", "message": "timed out"},
-        BROKEN | {"message": "[..gloo/transport/tcp/pair.cc:561] Read timeout [127.0.0.1]:21"},
-        {
-            "signal": "SIGABRT",
-            "message": "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)",
-        },
-        STOPPED,
-        {"signal": "SIGKILL", "stopped": True},
-        {"exit_code": 143, "stopped": True},
-        {"exit_code": 1, "exception": "SystemError", "message": "told to end", "stopped": True},
-    ],
+NETWORK_ERROR = "torch.distributed.DistNetworkError"
+BACKEND_ERROR = "torch.distributed.DistBackendError"
+NO_SHM = "Error while creating shared memory segment: No space left on device"
+OUT_OF_MEMORY = {"signal": "SIGKILL", "out_of_memory": True, "message": "the ranks use 9 GB"}
+OF_NCCL = (
+    "NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error\nLast error:\n"
+    "Failed to CUDA calloc 4096 bytes: Cuda failure 2 'out of memory'"
 )
-def test_victims(fields):
-    assert failure.is_victim(end(1, **fields))
-    verdict = decide(end(0, at=5.0, signal="SIGSEGV"), end(1, at=1.0, **fields))
-    assert (verdict.first.rank, verdict.victims) == (0, [1])
+ENDS = [
+    # (whether it is only a victim, how the rank ended)
+    (True, BROKEN),
+    (True, BROKEN | {"exception": BACKEND_ERROR, "message": "NCCL error"}),
+    (True, BROKEN | {"exception": NETWORK_ERROR, "message": "timed out"}),
+    (True, BROKEN | {"message": "[..gloo/transport/tcp/pair.cc:561] Read timeout [127.0.0.1]:21"}),
+    (
+        True,
+        {"signal": "SIGABRT", "message": "[Rank 1] Watchdog caught collective operation timeout"},
+    ),
+    (True, {"signal": "SIGTERM", "stopped": True}),
+    (True, {"exit_code": 143, "stopped": True}),
+    (True, {"exit_code": 1, "exception": "SystemError", "message": "to end", "stopped": True}),
+    (False, {"signal": "SIGKILL"}),
+    (False, {"signal": "SIGABRT", "message": "double free or corruption (!prev)"}),
+    (False, {"exit_code": 3}),
+    (False, {"exit_code": 0}),
+    (False, BROKEN | {"exception": "ValueError"}),
+    (False, BROKEN | {"exception": "ConnectionResetError"}),
+    (False, BROKEN | {"message": "CUDA error: an illegal memory access"}),
+    (False, OUT_OF_MEMORY),
+    (False, BROKEN | {"exception": BACKEND_ERROR, "message": NO_SHM}),
+]
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"signal": "SIGKILL"},
-        {"signal": "SIGABRT"},
-        {"signal": "SIGABRT", "message": "double free or corruption (!prev)"},
-        {"exit_code": 3},
-        {"exit_code": 0},
-        BROKEN | {"exception": "ValueError"},
-        BROKEN | {"exception": "ConnectionResetError"},
-        BROKEN | {"message": "CUDA error: an illegal memory access"},
-        {"signal": "SIGKILL", "out_of_memory": True, "message": "too much"},
-        BROKEN
-        | {
-            "exception": "torch.distributed.DistBackendError",
-            "message": "Error while creating shared memory segment: No space left on device",
-        },
-    ],
-)
-def test_causes(fields):
-    assert not failure.is_victim(end(1, **fields))
-    verdict = decide(end(0, at=0.5, **BROKEN), end(1, at=1.0, **fields))
-    assert (verdict.first.rank, verdict.victims) == (1, [0])
+@pytest.mark.parametrize(("is_victim", "fields"), ENDS)
+def test_a_cause_is_told_from_a_victim(is_victim, fields):
+    assert failure.is_victim(end(1, **fields)) is is_victim
+    other = {"signal": "SIGSEGV", "at": 5.0} if is_victim else BROKEN
+    verdict = decide(end(0, **other), end(1, **{"at": 1.0} | fields))
+    first = 0 if is_victim else 1
+    assert (verdict.first.rank, verdict.victims) == (first, [1 - first])
 
 
 def test_the_earliest_cause_comes_first_and_others_failed_too():
@@ -71,77 +73,152 @@ def test_the_earliest_cause_comes_first_and_others_failed_too():
         end(0, at=3.0, exit_code=1, exception="ValueError"),
         end(1, at=2.0, signal="SIGABRT"),
         end(2, at=1.0, **BROKEN),
-        end(3, exit_code=0, finished=True),
+        end(3, **WELL),
     )
     assert (verdict.first.rank, verdict.victims) == (1, [2])
     assert verdict.message == (
         "rank 1 (node 0, host h) failed first: killed by SIGABRT; "
         "rank 0 failed too, later; rank 2 ended because of it"
     )
-
-
-def test_where_there_are_only_victims_the_first_is_named_and_who_left_early():
-    verdict = decide(
-        *(end(rank, at=rank, **BROKEN) for rank in range(3)),
-        end(3, exit_code=0, finished=True),
-    )
+    verdict = decide(*(end(rank, at=rank, **BROKEN) for rank in range(3)), end(3, **WELL))
     assert (verdict.first.rank, verdict.victims) == (0, [1, 2])
     assert "rank 3 had already ended well" in verdict.message
+    verdict = decide(end(0, at=4.0, **WELL), end(1, **WELL))
+    assert (verdict.kind, verdict.exit_code_of_run, verdict.time_s) == ("done", 0, 4.0)
+
+
+FRAMES = "".join(f'  File "/lib/part_{number}.py", line 7, in call\n' for number in range(20))
+TRACEBACK = f"Traceback (most recent call last):\n{FRAMES}OSError: cut\n"
+OF_WORKER = "Caught OSError in DataLoader worker process 1.\nOriginal "
+OF_SPAWN = "\n\n-- Process 1 terminated with the following error:\n"
+
+
+def raised(exception, message=""):
+    return {"exit_code": 1, "exception": exception, "message": message}
 
 
 @pytest.mark.parametrize(
     ("fields", "kind", "sentence"),
     [
         ({"exit_code": 3}, "exit", "exited with code 3"),
-        (
-            {"exit_code": 0},
-            "exit",
-            "exited with code 0 before its workload was done (os._exit?)",
-        ),
+        ({"exit_code": 0}, "exit", "exited with code 0 before its workload was done (os._exit?)"),
         ({"exit_code": 5, "finished": True}, "exit", "exited with code 5"),
         ({"signal": "SIGSEGV", "step": 4}, "signal", "after step 4: killed by SIGSEGV"),
+        (raised("my.Error", "\n first\nsecond"), "exception", "my.Error: first"),
+        (raised("KeyError"), "exception", ": KeyError"),
+        (OUT_OF_MEMORY, "out_of_memory", "out of memory: the ranks use 9 GB"),
+        # Of a traceback in a message the last words are shown.
+        (raised("RuntimeError", OF_WORKER + TRACEBACK), "exception", "process 1: OSError: cut"),
+        (raised("RuntimeError", OF_SPAWN + TRACEBACK), "exception", "error: OSError: cut"),
+        (raised("RuntimeError", TRACEBACK), "exception", "RuntimeError: OSError: cut"),
+        # Exceptions about memory are known by type and words.
         (
-            {"exit_code": 1, "exception": "my.Error", "message": "\n first\nsecond"},
-            "exception",
-            "my.Error: first",
+            raised("torch.OutOfMemoryError", "CUDA out of memory."),
+            *("out_of_memory", "failed first: out of memory: torch.OutOfMemoryError: CUDA"),
         ),
-        ({"exit_code": 1, "exception": "KeyError", "message": ""}, "exception", ": KeyError"),
-        (
-            {"signal": "SIGKILL", "out_of_memory": True, "message": "the ranks use 9 GB"},
-            "out_of_memory",
-            "out of memory: the ranks use 9 GB",
-        ),
-        ({"exit_code": 1, "exception": "ValueError", "message": "out of memory"}, "exception", ""),
+        (raised("numpy._core._exceptions._ArrayMemoryError", "7.28 TiB"), "out_of_memory", ""),
+        (raised("torch.AcceleratorError", "CUDA error: out of memory"), "out_of_memory", ""),
+        (raised("torch.distributed.DistBackendError", OF_NCCL), "out_of_memory", ""),
+        (raised("RuntimeError", "DefaultCPUAllocator: can't allocate memory"), "out_of_memory", ""),
+        (raised("torch.AcceleratorError", "CUDA error: device-side assert"), "exception", ""),
+        (raised("ValueError", "out of memory"), "exception", "failed first: ValueError: out of"),
     ],
 )
 def test_kinds_and_sentences(fields, kind, sentence):
     verdict = decide(end(0, **fields))
     assert verdict.kind == kind
     assert sentence in verdict.message
+    assert "part_" not in verdict.message
 
 
-def test_all_well():
-    verdict = decide(end(0, exit_code=0, finished=True, at=4.0), end(1, exit_code=0, finished=True))
-    assert (verdict.kind, verdict.exit_code_of_run, verdict.time_s) == ("done", 0, 4.0)
+# One rank.
 
 
-FRAMES = "".join(f'  File "/lib/part_{number}.py", line 7, in call\n' for number in range(20))
-TRACEBACK = f"Traceback (most recent call last):\n{FRAMES}"
+@pytest.fixture
+def run(tmp_path):
+    return Run.create(tmp_path, "x")
+
+
+def order_in(run):
+    fields = place(ranks_per_node=2, rank=1).place_fields()
+    return RankOrder(run_path=str(run.path), environment={}, **fields)
+
+
+def ended(run, status=signal.SIGKILL, *, report=None, job=None, **options):
+    """How rank 1 ended, which had left a report."""
+    if report is not None:
+        text = report if isinstance(report, str) else json.dumps(report)
+        run.error_file(1).write_text(text)
+    progress = ProgressBoard(2).read(1)
+    exited = Exited(local_rank=1, status=status, time_s=50.0)
+    job = job or TrainJob(name="x")
+    return ends.rank_end(run, job, order_in(run), progress, exited, **options)
+
+
+def test_an_exception_counts_from_when_it_was_raised_by_the_clock_of_node_0(run):
+    report = {"exception": "ValueError", "text": "x", "traceback": "t", "time_s": 40.0}
+    end = ended(run, 1 << 8, report=report, stopped_s=45.0)
+    assert (end.report.exception, end.time_s, end.stopped) == ("ValueError", 40.0, False)
+    assert ended(run, 1 << 8, stopped_s=39.0).stopped
+    # What was raised is not what ended a rank that a signal killed.
+    assert ended(run).report.exception is None
+    assert ended(run, 1 << 8, report='{"exception": "Val').report.exception is None
+    assert ended(run, clock_offset_s=-8.5).time_s == 41.5
+    assert [ended(run, number).signal for number in (signal.SIGBUS, 60)] == ["SIGBUS", "signal 60"]
+
+
+def test_secrets_in_what_a_rank_said_are_starred_out(run, monkeypatch):
+    monkeypatch.setenv("DB_PASSWORD", "from-environment")
+    text = "bad hunter2 from-environment ghp_0123456789 https://ann:pw@host/x"
+    report = {"exception": "E", "text": text, "traceback": f"E: {text}", "time_s": 4.0}
+    job = ScriptJob(name="x", script="x.py", args=["--password", "hunter2"])
+    end = ended(run, 1 << 8, report=report, job=job)
+    assert end.report.text == "bad *** *** *** https://***@host/x"
+    assert end.report.traceback == f"E: {end.report.text}"
 
 
 @pytest.mark.parametrize(
-    ("before", "shown"),
-    [
-        ("Caught OSError in DataLoader worker process 1.\nOriginal ", "process 1: OSError: cut"),
-        (
-            "\n\n-- Process 1 terminated with the following error:\n",
-            "error: OSError: cut",
-        ),
-        ("", "RuntimeError: OSError: cut"),
-    ],
+    "before", [b"", b'{"event":"start","time_s":1}\n', b'{"event":"start","ti', "end"]
 )
-def test_of_a_traceback_in_a_message_the_last_words_are_shown(before, shown):
-    message = f"{before}{TRACEBACK}OSError: cut\n"
-    verdict = decide(end(0, exit_code=1, exception="RuntimeError", message=message))
-    assert verdict.message.endswith(shown)
-    assert "part_" not in verdict.message
+def test_event_files_are_closed_once_and_whatever_is_there(run, before):
+    path = run.event_file(1)
+    if before == "end":  # that the rank wrote itself
+        writer = EventWriter(path)
+        writer.write({"event": "end", "status": "done"})
+        writer.close()
+    else:
+        path.write_bytes(before)
+    for _ in range(2):
+        ends.close_event_file(run, order_in(run), ended(run), max_rss_bytes=None)
+    (end,) = [event for event in read_events(path) if event["event"] == "end"]
+    assert end["status"] == ("done" if before == "end" else "killed")
+
+
+def test_what_a_rank_says_before_it_aborts_is_not_lost_among_the_segments_of_a_bar(run):
+    bar = b"".join(b"\r %d%%|%s|" % (number % 100, b"#" * 60) for number in range(4000))
+    crash = b"Fatal Python error: Aborted\n\nCurrent thread 0x1:\n  File a, line 1\n"
+    run.log_file(1).write_bytes(b"the reason\n" + bar + b"\nterminate called\n" + crash)
+    end = ended(run, signal.SIGABRT)
+    assert end.report.text.splitlines() == ["the reason", f" 99%|{'#' * 60}|", "terminate called"]
+    assert end.report.traceback.startswith("Fatal Python error: Aborted\n\nCurrent thread")
+    crashed = ended(run, signal.SIGSEGV)
+    assert (crashed.report.text, crashed.report.traceback) == ("", end.report.traceback)
+
+
+@pytest.mark.parametrize(
+    ("message", "exception", "text"),
+    [
+        ({"message": "KeyError: 'a'", "extraInfo": {"py_callstack": "T"}}, "KeyError", "'a'"),
+        ({"message": "KeyboardInterrupt: ", "errorCode": 4}, "KeyboardInterrupt", ""),
+        ({"message": "ValueError: " + "x" * 20_000}, "ValueError", None),
+        ({"message": 3}, None, None),
+        (None, None, None),
+    ],
+    ids=["traceback", "no text", "long", "wrong", "nothing"],
+)
+def test_what_torchelastic_recorded_of_an_exception_is_read(run, message, exception, text):
+    end = ended(run, 4 << 8, report={"message": message}, stopped_s=45.0)
+    assert (end.exit_code, end.report.exception, end.time_s) == (4, exception, 50.0)
+    assert len(end.report.text) < 11_000
+    assert text in {None, end.report.text}
+    assert ended(run).report.exception is None  # it had been caught

@@ -1,35 +1,30 @@
-"""The examples of docs/own-code.md: recorded, stopped by hpcdist, and gone on with without it; and
-that a training leaves what it leaves without hpcdist, byte for byte."""
+"""Lightning in ranks, and the examples of docs/own-code.md: recorded, stopped by hpcdist, and gone
+on with without it."""
 
 import importlib.util
+import json
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
 
 import pytest
+from harness import start_run
 from rank_places import environment_of, place
 
+from hpcdist.job.load import load_job
 from hpcdist.runs.events import read_events
 from hpcdist.summary import summarize
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENDLESS = 100_000
-STOPS = {
-    # Example -> package, phases that it records
-    "ddp_digits": (
-        "torch",
-        {"data_wait", "forward_backward", "exposed_communication", "optimizer"},
-    ),
-    "lightning_digits": (
-        "pytorch_lightning",
-        {"data_wait", "forward_backward", "exposed_communication", "optimizer"},
-    ),
-    "accelerate_digits": (
-        "accelerate",
-        {"data_wait", "forward_backward", "exposed_communication", "optimizer"},
-    ),
+PACKAGES = {
+    "ddp_digits": "torch",
+    "lightning_digits": "pytorch_lightning",
+    "accelerate_digits": "accelerate",
 }
+PHASES = {"data_wait", "forward_backward", "exposed_communication", "optimizer"}
 
 
 @pytest.fixture
@@ -38,12 +33,12 @@ def zygote(lightning_zygote):
     return lightning_zygote
 
 
-@pytest.mark.parametrize("name", STOPS)
+@pytest.mark.parametrize("name", PACKAGES)
 @pytest.mark.timeout(300)
-def test_an_example_is_recorded_stopped_and_gone_on_with_unchanged(
-    name, launch, go_on, missing, tmp_path
+def test_an_example_is_recorded_stopped_and_gone_on_with_unchanged(  # noqa: PLR0917
+    name, launch, zygote, run_script, missing, tmp_path
 ):
-    package, phases = STOPS[name]
+    package = PACKAGES[name]
     if importlib.util.find_spec(package) is None:
         missing(f"the package {package} is not installed (pip install hpcdist[test])")
     script = Path(shutil.copy(EXAMPLES / f"{name}.py", tmp_path))
@@ -53,32 +48,66 @@ def test_an_example_is_recorded_stopped_and_gone_on_with_unchanged(
     verdict = launched.verdict()
     assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75), launched.logs()
     (summary,) = summarize([launched.run], {}).runs
-    assert phases == set(summary.phase_s) - {"other"}
+    assert set(summary.phase_s) - {"other"} == PHASES
     assert summary.steps > 0
 
-    said = go_on(script, launched, summary.steps // 100 + 3)
-    accuracy = float(said.split("accuracy ")[1].split()[0])
-    assert accuracy > 0.9
+    # To its end, as a user would without hpcdist: with torchrun's variables where it needs them.
+    environment = {"HPCDIST_RUN_DIR": str(launched.run.path), "OMP_NUM_THREADS": "1"}
+    if "ddp" in name:
+        environment |= environment_of(place()) | {"MASTER_PORT": "0"}  # any
+        del environment["TORCHELASTIC_USE_AGENT_STORE"]
+    epochs = summary.steps // 100 + 3
+    said = run_script(zygote, script, epochs, environment=environment)
+    assert float(said.split("accuracy ")[1].split()[0]) > 0.9
     if package != "pytorch_lightning":  # which says so in its own way
         assert f"goes on after step {summary.steps}" in said
-
-
-@pytest.fixture
-def go_on(zygote, run_script):
-    """Train an example to its end as a user would without hpcdist, with the variables of torchrun's
-    one rank where it is written for that; returns what it printed."""
-
-    def start(script, launched, epochs):
-        environment = {}
-        if "ddp" in script.name:
-            environment = environment_of(place()) | {"MASTER_PORT": "0"}  # any
-            del environment["TORCHELASTIC_USE_AGENT_STORE"]
-        environment |= {"HPCDIST_RUN_DIR": str(launched.run.path), "OMP_NUM_THREADS": "1"}
-        return run_script(zygote, script, epochs, environment=environment)
-
-    return start
 
 
 def has_stepped(run):
     path = run.event_file(1)
     return path.exists() and any(e["event"] == "steps" for e in read_events(path))
+
+
+def test_a_users_trainer_trains_over_all_ranks_whatever_schedulers_have_set(launch):
+    launched = launch(Path(__file__).with_name("lightning_script.py"), nodes=2, gpus=2)
+    assert launched.verdict().kind == "done", launched.everything_said()
+    lines = [launched.log(rank).partition("told: ")[2].splitlines()[0] for rank in range(4)]
+    found = [json.loads(line) for line in lines]
+    assert [one.pop("rank") for one in found] == [0, 1, 2, 3]
+    assert [one.pop("of torchmetrics") for one in found] == [0, 1, 0, 1]
+    assert found == [found[0]] * 4  # with the same weights
+    del found[0]["weights"]
+    assert found[0] == {"world_size": 4, "steps": 2, "testing": [1, 8], "fabric": 4}
+
+
+def test_the_job_runs_on_two_nodes_whatever_schedulers_have_set(zygote, running, tmp_path):
+    sets = ["train.epochs=1", "train.max_steps=4", "launch.device=cpu"]
+    loaded = load_job("lightning", overrides=[*sets, "resources.nodes=2", "resources.gpus=2"])
+    launched = running(*start_run(zygote, loaded, tmp_path / "runs"))
+    assert launched.verdict().kind == "done", launched.everything_said()
+    for rank in range(4):
+        events = {event["event"] for event in launched.events(rank)}
+        assert {"start", "setup", "steps", "evaluate", "epoch", "end"} <= events
+        assert launched.events(rank)[-1]["step"] == 4
+    assert re.match(r"step (\d+)/\1 in epoch 1  loss ", launched.log(0))
+    assert launched.logs()[1:] == ["", "", ""]
+
+
+IMPORTS = """
+import importlib, os
+from hpcdist.job.spec import LightningJob
+from hpcdist.workloads import load_workload
+
+for name in load_workload(LightningJob(name="x")).preload():
+    importlib.import_module(name)
+import torch
+assert len(os.listdir("/proc/self/task")) == 1
+assert not torch.cuda.is_initialized()
+"""
+
+
+def test_the_import_leaves_no_thread_and_no_cuda_before_the_fork(
+    torch_zygote, run_script, write_script
+):
+    # OpenBLAS starts a thread for each further CPU, and sees to it that forks are safe.
+    run_script(torch_zygote, write_script(IMPORTS), environment={"OMP_NUM_THREADS": "1"})

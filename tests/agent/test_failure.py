@@ -1,12 +1,13 @@
 """Whatever ends a rank: the run ends, and the verdict names the one that failed first, and why."""
 
 import json
+import sys
 
 import pytest
 
-# Every rank takes part in one collective; then one of them fails in the way that its first argument
-# names while the others wait for it in the next. Where several fail, each does once the one before
-# it has left its report, and ends when the next has, too: none is ended because of another.
+# Every rank takes part in one collective; then one of them fails in the way of its attempt while
+# the others wait for it in the next. Where several fail, each does once the one before it has left
+# its report, and ends when the next has, too: none is ended because of another.
 SCRIPT = """
 import atexit, json, os, resource, signal, sys, time
 import torch, torch.distributed as dist
@@ -14,17 +15,13 @@ from hpcdist.rank import context as rank
 
 dist.init_process_group("gloo")
 dist.all_reduce(torch.ones(1))
-me, how, culprits = dist.get_rank(), sys.argv[1], json.loads(sys.argv[2])
+me = dist.get_rank()
+how, culprits = json.loads(sys.argv[1])[int(os.environ["TORCHELASTIC_RESTART_COUNT"])]
 rank.current().progress.step(7)
 
 
-def say_when():
-    with open(sys.argv[3], "a") as file:
-        print(time.time(), file=file)
-
-
 def wait_for_report(of):
-    while not rank.current().run.error_file(of).exists():
+    while not rank.current().run.error_file(of, rank.current().attempt).exists():
         time.sleep(0.001)
 
 
@@ -39,19 +36,12 @@ def fail():
             kept.append(list(range(1_000_000)))
     if how == "tensor memory":
         torch.empty(1 << 45)
-    if how == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
-    if how == "sleep":
-        time.sleep(1000)
     if how == "crash":
         import ctypes
         ctypes.string_at(0)
-    if how.startswith("SIG"):
-        os.kill(os.getpid(), getattr(signal, how))
-    if how.startswith("exit"):
-        sys.exit(int(how.split()[1]))
-    if how.startswith("_exit"):
-        os._exit(int(how.split()[1]))
+    if how == "SIGKILL":
+        os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(7)
 
 
 if me in culprits:
@@ -60,100 +50,52 @@ if me in culprits:
         wait_for_report(culprits[place - 1])
     if me != culprits[-1]:
         atexit.register(wait_for_report, culprits[place + 1])
-    say_when()
     fail()
 else:
     dist.all_reduce(torch.ones(1))
 dist.barrier()
 """
-SOON_S = 30  # tenths of a second, where the machine is not busy; gloo would wait for 30 minutes
+WAYS = {
+    # how: (the ranks that fail, kind, exception, exit code, signal)
+    "exception": ([3, 1], "exception", "ValueError", 1, None),
+    "SIGKILL": ([2], "signal", None, None, "SIGKILL"),
+    "crash": ([0], "signal", None, None, "SIGSEGV"),
+    "_exit": ([2], "exit", None, 7, None),
+    "memory": ([2], "out_of_memory", "MemoryError", 1, None),
+    "tensor memory": ([0], "out_of_memory", "RuntimeError", 1, None),
+}
 
 
-@pytest.fixture
-def fail(launch, write_script, tmp_path):
-    """Launch the script with one or more ranks that fail; returns (run, verdict, time)."""
-
-    def start(how, culprits, nodes=1, gpus=4, **options):
-        times = tmp_path / "times"
-        launched = launch(
-            write_script(SCRIPT),
-            *(how, json.dumps(culprits), times),
-            nodes=nodes,
-            gpus=gpus,
-            **options,
-        )
-        verdict = launched.verdict()
-        assert times.exists(), launched.everything_said()
-        failed_s = float(times.read_text().split()[0])
-        print(f"verdict {launched.seconds_to_verdict(failed_s):.2f} s after the failure")
-        return launched, verdict, failed_s
-
-    return start
-
-
-def check(launched, verdict, failed_s, *, culprit, gpus, world_size, also_failed=()):
-    """What holds for every failure."""
-    assert verdict.state == "failed", launched.everything_said()
-    assert verdict.exit_code_of_run == 1
-    assert (verdict.first.rank, verdict.first.node) == (culprit, culprit // gpus), verdict.message
-    assert verdict.first.local_rank == culprit % gpus
-    assert verdict.first.host
-    assert verdict.message.startswith(f"rank {culprit} (node {culprit // gpus}, host ")
-    assert verdict.victims == sorted(set(range(world_size)) - {culprit, *also_failed})
-    assert verdict.log == f"logs/rank-{culprit:05d}.log"
-    assert verdict.first.step == 7
-    assert launched.seconds_to_verdict(failed_s) < SOON_S
-    for rank in range(world_size):
-        events = launched.events(rank)
-        assert [events[0]["event"], events[-1]["event"]] == ["start", "end"]
-        assert sum(event["event"] == "end" for event in events) == 1
-
-
-@pytest.mark.parametrize(
-    ("how", "culprit", "kind", "expected"),
-    [
-        ("exception", 2, "exception", {"exception": "ValueError", "exit_code": 1}),
-        ("SIGKILL", 2, "signal", {"signal": "SIGKILL", "exit_code": None}),
-        ("crash", 0, "signal", {"signal": "SIGSEGV"}),
-        ("_exit 7", 2, "exit", {"exit_code": 7, "exception": None}),
-        ("memory", 2, "out_of_memory", {"exception": "MemoryError"}),
-        ("tensor memory", 0, "out_of_memory", {"exception": "RuntimeError"}),
-    ],
-)
-def test_the_rank_that_failed_first_is_named_with_its_cause(fail, how, culprit, kind, expected):
-    launched, verdict, failed_s = fail(how, [culprit], gpus=3)
-    check(launched, verdict, failed_s, culprit=culprit, gpus=3, world_size=3)
-    assert verdict.kind == kind
-    first = verdict.first
-    said = {"signal": first.signal, "exit_code": first.exit_code}
-    said["exception"] = first.report.exception
-    assert {name: said[name] for name in expected} == expected
-    tell = {"exception": assert_users_traceback, "crash": assert_crash_is_traced}.get(how)
-    if tell is not None:
-        tell(verdict)
-
-
-def assert_users_traceback(verdict):
-    assert (
-        "Connection closed by peer, says the data base\nand more" in verdict.first.report.traceback
+def test_the_rank_that_failed_first_is_named_with_its_cause(launch, write_script):
+    words = json.dumps([(how, culprits) for how, (culprits, *_) in WAYS.items()])
+    launched = launch(
+        write_script(SCRIPT), words, nodes=2, gpus=2, max_restarts=len(WAYS) - 1, grace_s=0.2
     )
-    assert "\n" not in verdict.message
-    lines = verdict.first.report.traceback.splitlines()
-    assert lines[0] == "Traceback (most recent call last):"
-    assert "script.py" in lines[1]
-    assert lines[-2:] == ["ValueError: Connection closed by peer, says the data base", "and more"]
-    assert "hpcdist/" not in verdict.first.report.traceback
-
-
-def assert_crash_is_traced(verdict):
-    assert verdict.first.report.traceback.startswith("Fatal Python error: Segmentation fault")
-    assert "in fail" in verdict.first.report.traceback
-
-
-def test_of_two_that_fail_the_first_is_named_and_the_other_is_no_victim(fail):
-    launched, verdict, failed_s = fail("exception", [6, 1], nodes=2)
-    check(launched, verdict, failed_s, culprit=6, gpus=4, world_size=8, also_failed=[1])
-    assert "rank 1 failed too, later" in verdict.message
+    last = launched.verdict()
+    assert (last.state, last.exit_code_of_run) == ("failed", 1)
+    verdicts = {}
+    for attempt, (how, (culprits, kind, *expected)) in enumerate(WAYS.items()):
+        verdicts[how] = verdict = launched.run.read_attempt_verdict(attempt) or last
+        first, culprit = verdict.first, culprits[0]
+        assert verdict.kind == kind, verdict.message
+        assert [first.report.exception, first.exit_code, first.signal] == expected
+        assert (first.rank, first.node, first.local_rank) == (culprit, culprit // 2, culprit % 2)
+        assert verdict.message.startswith(f"rank {culprit} (node {culprit // 2}, host {first.host}")
+        assert verdict.victims == sorted({*range(4)} - {*culprits})
+        assert (first.step, "\n" in verdict.message) == (7, False)
+        for rank in range(4):
+            events = [event["event"] for event in launched.events(rank, attempt)]
+            assert (events[0], events[-1], events.count("end")) == ("start", "end", 1)
+    assert last.log == "logs/rank-00000.attempt-5.log"
+    assert "rank 1 failed too, later" in verdicts["exception"].message
+    trace = verdicts["exception"].first.report.traceback.splitlines()
+    assert trace[0] == "Traceback (most recent call last):"
+    assert "script.py" in trace[1]
+    assert trace[-2:] == ["ValueError: Connection closed by peer, says the data base", "and more"]
+    assert not [line for line in trace if "hpcdist/" in line]
+    crash = verdicts["crash"].first.report.traceback
+    assert crash.startswith("Fatal Python error: Segmentation fault")
+    assert "in fail" in crash
 
 
 def test_the_memory_limit_of_the_job_names_the_rank_with_most(launch, write_script):
@@ -164,29 +106,141 @@ kept = bytearray(os.urandom(1 << 20) * (300 if os.environ["RANK"] == "1" else 1)
 time.sleep(600)
 """
     )
-    launched = launch(script, gpus=2, mem_gb=0.4)
-    verdict = launched.verdict()
+    verdict = launch(script, gpus=2, mem_gb=0.4).verdict()
     assert (verdict.kind, verdict.first.rank) == ("out_of_memory", 1)
-    assert verdict.first.signal == "SIGKILL"
+    assert (verdict.first.signal, verdict.victims) == ("SIGKILL", [0])
     assert "resources.mem_gb allows 0.40 GB" in verdict.message
-    assert verdict.victims == [0]
 
 
-@pytest.mark.parametrize(
-    ("raised", "exception", "message"),
-    [
-        ("ValueError('half a pair \\udcff')", "ValueError", "half a pair \\udcff"),
-        ("Odd()", "Odd", "(its message cannot be shown)"),
-        ("RuntimeError('x' * 1_000_000)", "RuntimeError", "letters left out"),
-    ],
-    ids=["surrogate", "unprintable", "endless"],
-)
-def test_odd_exceptions_are_told_all_the_same(launch, write_script, raised, exception, message):
-    script = write_script(
-        f"class Odd(Exception):\n    def __str__(self): raise TypeError\nraise {raised}"
-    )
-    launched = launch(script)
-    verdict = launched.verdict()
-    assert verdict.first.report.exception == exception
-    assert message in verdict.message + verdict.first.report.traceback
-    assert launched.events(0)[-1]["by"] == "rank"
+RECORDS = """
+from torch.distributed.elastic.multiprocessing.errors import record
+
+class OddError(ValueError):
+    pass
+
+@record
+def main():
+    raise OddError("no: luck")
+
+try:
+    main()
+except OddError:
+    sys.exit(4)
+"""
+EXEC = """
+if "SECOND" not in os.environ:
+    os.environ["SECOND"] = "1"
+    os.execv(sys.executable, [sys.executable, *sys.argv])
+print(os.environ["SECOND"], os.environ["RANK"])
+os._exit(7)
+"""
+ARGPARSE = "import argparse\nargparse.ArgumentParser('PROG').parse_args(['--lr'])"
+ENDS = {
+    # what the script does: (kind, exit code, exception, words of message and traceback)
+    "sys.exit(300)": ("exit", 44, None, "exited with code 44"),
+    "sys.exit(-1)": ("exit", 255, None, "exited with code 255"),
+    "sys.exit('why')": ("exit", 1, None, "exited with code 1: why"),
+    "raise KeyboardInterrupt": ("exception", 1, "KeyboardInterrupt", ""),
+    "import atexit; atexit.register(os._exit, 4)": ("exit", 4, None, ""),
+    "import atexit; atexit.register(os._exit, 0); raise ValueError": (
+        *("exception", 0, "ValueError", "ValueError"),
+    ),
+    EXEC: ("exit", 7, None, "exited with code 7"),
+    RECORDS: ("exception", 4, "OddError", "first: OddError: no: luck"),
+    ARGPARSE: (
+        *("exit", 2, None),
+        "exited with code 2: the log ends with 'PROG: error: unrecognized arguments: --lr'",
+    ),
+    "print('= 1 failed =')\nexit(1)": (
+        *("exit", 1, None, "exited with code 1: the log ends with '1 failed'"),
+    ),
+    "breakpoint()": ("exception", 1, "bdb.BdbQuit", "bdb.BdbQuit"),
+    "input()": (
+        *("exception", 1, "EOFError"),
+        "ranks have no keyboard: give the value as an argument, after --",
+    ),
+    "raise ValueError('half a pair \\udcff')": (
+        *("exception", 1, "ValueError", "half a pair \\udcff"),
+    ),
+    "class Odd(Exception):\n    def __str__(self): raise TypeError\nraise Odd()": (
+        *("exception", 1, "Odd", "(its message cannot be shown)"),
+    ),
+    "raise RuntimeError('x' * 1_000_000)": (*("exception", 1, "RuntimeError", "letters left out"),),
+    "os.abort()": ("signal", None, None, "the_program_is_above_and_hpcdist_below"),
+}
+
+
+def test_a_script_ends_with_pythons_exit_code_and_the_verdict_has_the_reason(launch, write_script):
+    text = "import json, os, sys\n"
+    text += "exec(json.loads(sys.argv[1])[int(os.environ['TORCHELASTIC_RESTART_COUNT'])])"
+    script, most = write_script(text), len(ENDS) - 1
+    launched = launch(script, json.dumps([*ENDS]), max_restarts=most, grace_s=0.2)
+    last = launched.verdict()
+    for attempt, (source, (kind, code, exception, words)) in enumerate(ENDS.items()):
+        verdict = launched.run.read_attempt_verdict(attempt) or last
+        first = verdict.first
+        found = (verdict.kind, first.exit_code, first.report.exception)
+        assert found == (kind, code, exception), (source, verdict.message)
+        assert words in f"{verdict.message}{first.report.traceback}", source
+        assert [e["event"] for e in launched.events(0, attempt)].count("end") == 1
+        if "why" in source:
+            assert launched.log(0, attempt) == "why\n"
+
+
+@pytest.fixture
+def write_program(write_script):
+    def write(text):
+        path = write_script(text, "program")
+        path.chmod(0o755)
+        return path
+
+    return write
+
+
+PROGRAM = """#!/bin/sh
+echo said
+case $TORCHELASTIC_RESTART_COUNT in 0) exit 3;; 1) kill -SEGV $$;; esac
+"""
+
+
+def test_the_exit_code_or_the_signal_of_a_program_is_the_ranks(launch, write_program):
+    launched = launch(write_program(PROGRAM), no_python=True, max_restarts=2)
+    last = launched.verdict()
+    assert launched.run.log_file(0).stat().st_mode & 0o777 == 0o600
+    for attempt, (kind, code, signal_name, status) in enumerate(
+        [
+            ("exit", 3, None, "failed"),
+            ("signal", None, "SIGSEGV", "killed"),
+            ("done", 0, None, "done"),
+        ]
+    ):
+        verdict = launched.run.read_attempt_verdict(attempt) or last
+        how = verdict.first or verdict
+        assert (verdict.kind, how.exit_code, how.signal) == (kind, code, signal_name)
+        assert launched.log(0, attempt) == "said\n"
+        start, *_, end = launched.events(0, attempt)
+        assert (start["event"], end["event"], end["status"]) == ("start", "end", status)
+        assert (end.get("exit_code"), end.get("signal"), end["by"]) == (code, signal_name, "agent")
+
+
+def test_a_program_has_what_record_wrote_and_its_failure_to_start_in_the_verdict(
+    launch, write_program
+):
+    text = f"#!{sys.executable}\nimport sys\n{RECORDS}"
+    verdict = launch(write_program(text), no_python=True).verdict()
+    assert (verdict.kind, verdict.first.exit_code) == ("exception", 4)
+    assert 'raise OddError("no: luck")' in verdict.first.report.traceback
+    assert "failed first: OddError: no: luck" in verdict.message
+    program = write_program("#!/bin/sh\n")
+    launched = launch(program, no_python=True, nodes=2, agents=[0])
+    launched.agent_pid(0)
+    program.unlink()
+    launched.start_agent(1)
+    assert f"{program} cannot be executed: No such file" in launched.verdict().message
+
+
+def test_a_program_that_prints_is_not_hung_and_one_that_does_not_is_ended(launch, write_program):
+    prints = "#!/bin/bash\nfor i in 1 2 3 4 5; do echo $i; sleep 0.4; done\nexec sleep 1000\n"
+    launched = launch(write_program(prints), no_python=True, hang_timeout_s=1.5)
+    assert launched.verdict().kind == "hang"
+    assert launched.log(0).split() == ["1", "2", "3", "4", "5"]

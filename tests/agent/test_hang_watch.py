@@ -86,36 +86,25 @@ def test_a_run_whose_ranks_do_nothing_is_said_to_hang_once_all_nodes_are_quiet_a
 
 
 IN_NCCL = {"spins": True, "pending": 7}
+SPINS = [report(rank, **IN_NCCL) for rank in NODES]
+AT_LAYERS = [[SPINS[0], report(1, **IN_NCCL, at=f"layer{number}")] for number in (1, 2)]
 
 
 @pytest.mark.parametrize(
     ("first", "second", "is_said"),
     [
         # NCCL's ranks spin in one operation; rank 1 sits elsewhere and does nothing
-        (
-            (report(0, **IN_NCCL), report(1, at="b")),
-            (report(0, **IN_NCCL), report(1, at="b")),
-            True,
-        ),
+        (*[[SPINS[0], report(1, at="b")]] * 2, True),
         # ... and all in one that does not end
-        ((report(0, **IN_NCCL), report(1, **IN_NCCL)),) * 2 + (True,),
+        (SPINS, SPINS, True),
         # rank 1 evaluates or compiles meanwhile, and is in no operation
-        ((report(0, **IN_NCCL), report(1, spins=True)),) * 2 + (False,),
+        (*[[SPINS[0], report(1, spins=True)]] * 2, False),
         # ... and has begun one before, which does not wait for its end
-        (
-            (report(0, **IN_NCCL), report(1, **IN_NCCL, at="layer1")),
-            (report(0, **IN_NCCL), report(1, **IN_NCCL, at="layer2")),
-            False,
-        ),
+        (*AT_LAYERS, False),
         # training goes on
-        (
-            (report(0, spins=True, pending=7), report(1, spins=True, pending=7)),
-            (report(0, spins=True, pending=8), report(1, spins=True, pending=8)),
-            False,
-        ),
+        (SPINS, [report(rank, spins=True, pending=8) for rank in NODES], False),
         # a rank that computes in C code, and does not answer
-        ((report(0, **IN_NCCL), HangReport(end=report(1).end, silent_s=0, spins=True)),) * 2
-        + (False,),
+        (*[[SPINS[0], HangReport(end=report(1).end, silent_s=0, spins=True)]] * 2, False),
     ],
 )
 def test_ranks_that_use_cpus_hang_where_two_looks_find_them_in_one_operation(
@@ -145,29 +134,27 @@ def test_a_hang_that_was_said_of_ranks_that_spin_ends_with_the_operation():
     assert [hang.recovered_s is None for hang in run.said] == [True, False]
 
 
-def test_a_run_whose_ranks_use_cpus_is_ended_after_the_time_out_all_the_same():
+WAITS = [report(0, pending=2, is_waiting=True), report(1, at="data")]
+
+
+@pytest.mark.parametrize(
+    ("reports", "kinds", "first"),
+    [([report(rank, spins=True) for rank in NODES], [], None), (WAITS, ["Hang"], 1)],
+    ids=["that use CPUs", "that do nothing"],
+)
+def test_a_run_of_ranks_is_ended_after_a_last_look_at_the_time_out(reports, kinds, first):
     run = Run(timeout_s=2000.0)
     run.be_quiet(*NODES)
     while run.now < 2100.0:  # 900 s had passed before
-        run.answer(*(report(rank, spins=True) for rank in NODES))
-        assert not run.said
+        run.answer(*reports)
+        assert [type(one).__name__ for one in run.said] == kinds
         run.wait()
-    run.answer(*(report(rank, spins=True) for rank in NODES))
-    assert [verdict.kind for verdict in run.said] == ["hang"]
-
-
-def test_the_verdict_comes_after_a_last_look_at_the_time_out():
-    run = Run(timeout_s=2000.0)
-    run.be_quiet(*NODES)
-    run.answer(report(0, pending=2, is_waiting=True), report(1, at="data"))
-    assert [hang.rank for hang in run.said] == [1]
-    while run.now < 2100.0:
-        run.wait()
-        run.answer(report(0, pending=2, is_waiting=True), report(1, at="data"))
+    run.answer(*reports)
     verdict = run.said[-1]
-    assert len(run.said) == 2
-    assert (verdict.kind, verdict.first.rank, verdict.victims) == ("hang", 1, [0])
-    assert "rank 1 never reached all_reduce, number 2" in verdict.message
+    assert (verdict.kind, len(run.said)) == ("hang", len(kinds) + 1)
+    if first is not None:
+        assert (verdict.first.rank, verdict.victims) == (first, [0])
+        assert "rank 1 never reached all_reduce, number 2" in verdict.message
 
 
 def test_nodes_that_do_not_answer_are_waited_for_five_seconds():

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
+from hpcdist.agent.inspection import parse
 from hpcdist.agent.messages import HangReport
-from hpcdist.agent.node import recorder_environment
 from hpcdist.agent.outcome.hang import hang_verdict
 from hpcdist.cli.main import main
 from hpcdist.rank.pipe import collectives_of
@@ -14,6 +14,7 @@ from hpcdist.runs.requests import (
     GroupRecord,
     Operation,
     find_standstills,
+    place_of,
     to_blame,
 )
 from hpcdist.runs.verdict import RankEnd
@@ -71,18 +72,6 @@ elif case == "caught":
     except ValueError:
         pass
     dist.barrier()
-elif case == "sharded":
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    model = fully_shard(torch.nn.Linear(4, 4), mesh=init_device_mesh("cpu", (3,)))
-    if rank == 2:
-        rest()
-    model(torch.ones(2, 4)).sum().backward()
-elif case == "checkpoint":
-    if rank == 0:
-        os.mkfifo(fifo := os.environ["HPCDIST_RUN_DIR"] + "/fifo")
-        torch.save({"weights": x}, fifo)
-    dist.barrier()
 elif case == "shapes":
     dist.all_reduce(torch.ones(10, dtype=torch.float64 if rank == 1 else torch.float32))
 rest()
@@ -98,8 +87,6 @@ VERDICTS = {
     "C code": (2, ["C code holds Python's lock", "ranks 0 and 1 wait in barrier"]),
     "stopped": (2, ["and is stopped (SIGSTOP?); ranks 0 and 1 wait in barrier"]),
     "caught": (1, ["wait in all_reduce(float[10])", "and rank 1 began barrier in its place"]),
-    "sharded": (2, ["rank 2 never reached all_gather"]),
-    "checkpoint": (0, ["in save of serialization.py", "wait in barrier"]),
     "no group": (2, ["ranks 0 and 1 wait in init_process_group of distributed_c10d.py"]),
     "shapes": (None, ["rank 1 began all_reduce(double[10]) in its place"]),
 }
@@ -127,13 +114,8 @@ def test_what_hangs_is_named_with_the_operation_that_it_never_reached(launch, wr
 
 
 def operation(number, *, done=True, name="all_reduce", sizes=((4,),), at=0.0):
-    return Operation(
-        number=number,
-        name=name,
-        tensors=", ".join(f"float[{'x'.join(map(str, size))}]" for size in sizes),
-        begun_s=at,
-        is_done=done,
-    )
+    tensors = ", ".join(f"float[{'x'.join(map(str, size))}]" for size in sizes)
+    return Operation(number=number, name=name, tensors=tensors, begun_s=at, is_done=done)
 
 
 def account(*operations, group="0", ranks=None):
@@ -141,63 +123,45 @@ def account(*operations, group="0", ranks=None):
 
 
 DONE, WAITS = operation(1), operation(2, done=False)
+GATHERS = [operation(1, name="all_gather", sizes=[(size,)], done=False) for size in (3, 4)]
+BROADCAST = operation(2, name="broadcast"), operation(2, name="broadcast", done=False)
 
 
 @pytest.mark.parametrize(
     ("accounts", "blamed"),
     [
-        ({0: account(DONE, WAITS), 1: account(DONE)}, 1),
-        ({0: account(DONE, WAITS), 1: account()}, 1),
-        ({0: account(DONE), 1: account(DONE)}, None),
-        ({0: account(DONE, WAITS), 1: account(DONE, WAITS)}, None),
+        ([account(DONE, WAITS), account(DONE)], 1),
+        ([account(DONE, WAITS), account()], 1),
+        ([account(DONE), account(DONE)], None),
+        ([account(DONE, WAITS), account(DONE, WAITS)], None),
         # 1 and 2 began the same: 0 is the odd one
-        (
-            {
-                0: account(DONE, operation(2, done=False, name="barrier")),
-                1: account(DONE, WAITS),
-                2: account(DONE, WAITS),
-            },
-            0,
-        ),
+        ([account(DONE, operation(2, done=False, name="barrier")), *[account(DONE, WAITS)] * 2], 0),
         # a root of a broadcast goes on at once, and hangs in what comes next
         (
-            {
-                0: account(DONE, operation(2, name="broadcast"), operation(3, done=False)),
-                1: account(DONE, operation(2, name="broadcast", done=False)),
-                2: account(DONE),
-            },
+            [
+                account(DONE, BROADCAST[0], operation(3, done=False)),
+                account(DONE, BROADCAST[1]),
+                account(DONE),
+            ],
             2,
         ),
         # what a rank gathers may be of another size
+        ([*map(account, GATHERS), account()], 2),
+        ([account(operation(1, sizes=[(3,)], done=False)), account(operation(1, done=False))], 1),
+        # 0 waits for 1 in the first group, and 1 for 2 in the second, where nobody is
         (
-            {
-                0: account(operation(1, name="all_gather", sizes=[(3,)], done=False)),
-                1: account(operation(1, name="all_gather", sizes=[(4,)], done=False)),
-                2: account(),
-            },
+            [
+                account(operation(5, done=False), group="a", ranks=[0, 1]),
+                account(operation(3, done=False), group="b", ranks=[1, 2]),
+                account(),
+            ],
             2,
-        ),
-        (
-            {
-                0: account(operation(1, sizes=[(3,)], done=False)),
-                1: account(operation(1, done=False)),
-            },
-            1,
         ),
     ],
 )
 def test_the_rank_that_never_reached_an_operation_is_to_blame(accounts, blamed):
+    accounts = dict(enumerate(accounts))
     assert to_blame(find_standstills(accounts, accounts)) == blamed
-
-
-def test_a_rank_that_waits_elsewhere_for_another_one_is_not_to_blame():
-    """0 waits for 1 in the first group, and 1 for 2 in the second, where nobody is."""
-    accounts = {
-        0: account(operation(5, done=False), group="a", ranks=[0, 1]),
-        1: account(operation(3, done=False), group="b", ranks=[1, 2]),
-        2: account(),
-    }
-    assert to_blame(find_standstills(accounts, accounts)) == 2
 
 
 def report(rank, **fields):
@@ -216,10 +180,7 @@ def test_a_rank_that_has_ended_is_named_where_the_others_wait_for_it():
         "all_reduce(float[4]), number 2 (at a.py:1 (f)), in which rank 0 waits since 10:42:07; "
         "rank 0 ended because of it"
     )
-
-
-def test_without_a_recorder_the_stacks_alone_decide():
-    silent = Collectives(is_recorded=False)
+    silent = Collectives(is_recorded=False)  # the stacks alone decide
     reports = [report(0, is_waiting=True, collectives=silent), report(1, collectives=silent)]
     verdict = hang_verdict(reports, 2, {})
     assert verdict.first.rank == 1
@@ -241,20 +202,58 @@ def test_what_the_recorder_says_of_nccl_is_read_like_what_it_says_of_gloo():
     }
     sent = entry | {"is_p2p": True, "profiling_name": "nccl:send 0->1"}
     done = entry | {"record_id": 6, "collective_seq_id": 3, "state": "completed"}
-    found = collectives_of({"entries": [entry, sent, done]}, {"0": [0, 1]})
-    assert [group.name for group in found.groups] == ["0"]
-    assert [(one.number, one.name, one.is_done) for one in found.groups[0].operations] == [
-        (3, "all_reduce", True),
-        (4, "all_reduce", False),
-    ]
-    newest = found.groups[0].operations[1]
-    assert (newest.begun_s, newest.tensors) == (2.0, "bfloat16[2x3]")
+    (group,) = collectives_of({"entries": [entry, sent, done]}, {"0": [0, 1]}).groups
+    found = [(one.number, one.name, one.is_done) for one in group.operations]
+    assert (group.name, found) == ("0", [(3, "all_reduce", True), (4, "all_reduce", False)])
+    assert (group.operations[1].begun_s, group.operations[1].tensors) == (2.0, "bfloat16[2x3]")
 
 
-@pytest.mark.parametrize("name", ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"])
-def test_a_recorder_that_the_user_has_set_stays(name):
-    assert recorder_environment({name: "0"}) == {}
-    assert len(recorder_environment({})) == 1
+DISTRIBUTED = "/x/site-packages/torch/distributed"
+
+
+@pytest.mark.parametrize(
+    ("frames", "where", "calls", "is_waiting"),
+    [
+        (
+            [
+                (f"{DISTRIBUTED}/distributed_c10d.py", "all_reduce"),
+                (f"{DISTRIBUTED}/c10d_logger.py", "wrapper"),
+                ("/home/me/train.py", "step"),
+            ],
+            *("train.py:3 (step)", "all_reduce of distributed_c10d.py", True),
+        ),
+        (
+            [
+                ("/x/site-packages/torch/autograd/graph.py", "_engine_run_backward"),
+                ("/home/me/train.py", "step"),
+            ],
+            *("train.py:3 (step)", "_engine_run_backward of graph.py", True),
+        ),
+        (
+            [("/home/me/hooks.py", "hook"), (f"{DISTRIBUTED}/a.py", "f")],
+            *("hooks.py:3 (hook)", None, False),
+        ),
+        ([("/x/site-packages/job/main.py", "run")], "main.py:3 (run)", None, False),
+    ],
+)
+def test_who_waits_for_others(frames, where, calls, is_waiting):
+    text = 'Thread 0x1 (most recent call first):\n  File "a.py", line 1 in other\n\n'
+    text += "Current thread 0x00007f (most recent call first):\n"
+    text += "".join(f'  File "{file}", line 3 in {name}\n' for file, name in frames)
+    assert place_of(parse(text, {})[0].frames) == (where, calls, is_waiting)
+
+
+def test_of_two_dumps_the_newer_counts_without_the_thread_that_answers():
+    def dump(line):
+        return (
+            f"Current thread 0x{7:016x} (most recent call first):\n"
+            '  File "/x/hpcdist/rank/pipe.py", line 9 in _answer\n\n'
+            f'Thread 0x{8:016x} (most recent call first):\n  File "a.py", line {line} in load\n\n'
+            f'Thread 0x{9:016x} (most recent call first):\n  File "a.py", line {line} in main\n'
+        )
+
+    found = parse(dump(1) + dump(2), {"8": "loader"})
+    assert [(one.name, one.frames[0].line) for one in found] == [(None, 2), ("loader", 2)]
 
 
 PAUSES = """
@@ -274,7 +273,7 @@ while True:
 
 def test_a_script_that_seems_to_hang_is_told_of_and_goes_on(launch, write_script, capsys):
     script = write_script(PAUSES, "pauses.py")
-    launched = launch(script, nodes=2, hang_notice_s=2)
+    launched = launch(script, nodes=2, hang_notice_s=1)
     run = launched.run
     hang = launched.wait(lambda: run.read_hang(0))
     assert hang.rank == 0
@@ -292,7 +291,7 @@ def test_a_script_that_seems_to_hang_is_told_of_and_goes_on(launch, write_script
 
 
 def test_a_program_without_a_process_group_that_seems_to_hang_is_told_of(launch, write_script):
-    launched = launch(write_script("import time; time.sleep(1000)", "sleeps.py"), hang_notice_s=2)
+    launched = launch(write_script("import time; time.sleep(1000)", "sleeps.py"), hang_notice_s=1)
     # Its ranks do not answer: a second question must not begin the wait for them again.
     hang = launched.wait(lambda: launched.run.read_hang(0))
     assert "seems to hang, in sleeps.py:1" in hang.message

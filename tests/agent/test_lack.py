@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from full_disks import fill
 
-from hpcdist.agent.outcome.failure import decide
 from hpcdist.rank.exit import full_disk
-from hpcdist.runs.verdict import ErrorReport, RankEnd
 
 FILL = """
 import os
@@ -33,28 +31,28 @@ def disk(small_disk, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("end", "cause"),
+    ("end", "restarts", "cause"),
     [
-        pytest.param("fill()", NO_ROOM, id="the full disk itself"),
-        pytest.param(
+        ("fill()", 1, NO_ROOM),
+        (
             "try: fill()\nexcept OSError: raise ValueError('a loss' * 9999)",
-            "ValueError: a loss",
-            id="a long exception because of it",
+            *(0, "ValueError: a loss"),
         ),
-        pytest.param(
+        (
             "import sys\ntry: fill()\nexcept OSError: pass\nsys.exit('given up')",
-            "exited with code 1: given up",
-            id="sys.exit with a text",
+            *(0, "exited with code 1: given up"),
         ),
     ],
+    ids=["the full disk itself", "a long exception because of it", "sys.exit with a text"],
 )
-def test_the_verdict_on_a_run_that_filled_its_disk_has_the_cause_and_the_disk(
-    launch, write_script, disk, end, cause
+def test_the_verdict_on_a_run_that_filled_its_disk_has_the_cause_and_the_disk(  # noqa: PLR0917
+    launch, write_script, disk, end, restarts, cause
 ):
-    launched = launch(write_script(f"{FILL}\n{end}\n"), gpus=2)
+    launched = launch(write_script(f"{FILL}\n{end}\n"), gpus=2, max_restarts=restarts)
     verdict = launched.verdict()
     assert f"failed first: {cause}" in verdict.message
     assert f"; the disk is full: {disk}" in verdict.message
+    assert ("; it is not started again: the disk is full: " in verdict.message) == bool(restarts)
     if verdict.first.report.exception:
         assert "Traceback" in verdict.first.report.traceback
 
@@ -63,14 +61,6 @@ def test_a_run_that_ends_well_on_a_full_disk_has_that_as_a_remark(launch, write_
     verdict = launch(write_script(f"{FILL}\ntry: fill()\nexcept OSError: pass\n")).verdict()
     assert verdict.state == "done"
     assert f"what rank 0 recorded may be cut: the disk is full: {disk}" in verdict.remark
-
-
-def test_a_run_that_is_to_restart_on_its_full_disk_has_the_cause(launch, write_script, disk):
-    launched = launch(write_script(f"{FILL}\nfill()\n"), max_restarts=1)
-    verdict = launched.verdict()
-    assert f"failed first: {NO_ROOM}; the disk is full: {disk}" in verdict.message
-    assert "; it is not started again: the disk is full: " in verdict.message
-    assert verdict.restarts == 0
 
 
 def test_a_run_whose_disk_is_full_before_it_begins_gets_a_verdict(launch, write_script, disk):
@@ -85,13 +75,11 @@ def test_a_run_whose_disk_is_full_before_it_begins_gets_a_verdict(launch, write_
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
-        pytest.param(
-            OSError(errno.EDQUOT, "x", "/a/x"), "your quota is used up: /a/x", id="a quota"
-        ),
-        pytest.param(OSError(errno.ENOSPC, "x", "/a/x"), "the disk is full: /a/x", id="a file"),
-        pytest.param(OSError(errno.ENOSPC, "x"), "the disk is full", id="no file"),
-        pytest.param(OSError(errno.EACCES, "x", "/tmp"), None, id="another error"),
-        pytest.param(ValueError("full"), None, id="no error of a disk"),
+        (OSError(errno.EDQUOT, "x", "/a/x"), "your quota is used up: /a/x"),
+        (OSError(errno.ENOSPC, "x", "/a/x"), "the disk is full: /a/x"),
+        (OSError(errno.ENOSPC, "x"), "the disk is full"),
+        (OSError(errno.EACCES, "x", "/tmp"), None),
+        (ValueError("full"), None),
     ],
 )
 def test_the_disk_is_that_of_the_file_that_an_error_names(tmp_path, error, sentence):
@@ -103,34 +91,6 @@ def test_a_disk_without_room_or_inodes_is_named_whatever_was_raised(small_disk):
     assert full_disk(ValueError("x"), [disk]) is None
     (disk / "file").touch()
     assert full_disk(ValueError("x"), [Path("/proc"), disk]) == f"the disk is full: {disk}"
-
-
-OF_NCCL = (
-    "NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error\nLast error:\n"
-    "Failed to CUDA calloc 4096 bytes: Cuda failure 2 'out of memory'"
-)
-
-
-@pytest.mark.parametrize(
-    ("exception", "message", "is_lack"),
-    [
-        ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB.", True),
-        ("numpy._core._exceptions._ArrayMemoryError", "Unable to allocate 7.28 TiB", True),
-        ("torch.AcceleratorError", "CUDA error: out of memory", True),
-        ("torch.distributed.DistBackendError", OF_NCCL, True),
-        ("RuntimeError", "DefaultCPUAllocator: can't allocate memory: you tried to", True),
-        ("torch.AcceleratorError", "CUDA error: device-side assert", False),
-        ("ValueError", "out of memory", False),
-    ],
-)
-def test_exceptions_about_memory_are_known_by_type_and_words(exception, message, is_lack):
-    report = ErrorReport(exception=exception, text=message, traceback=None, time_s=1.0)
-    end = RankEnd(rank=0, local_rank=0, node=0, host="n", time_s=1.0, exit_code=1, report=report)
-    assert decide([end]).kind == ("out_of_memory" if is_lack else "exception")
-
-
-def test_a_model_for_which_there_is_no_memory_ends_with_torch_s_words(zygote, lack_memory):
-    lack_memory(zygote, "ddp")
 
 
 HUNGRY_WORKER = """

@@ -53,22 +53,18 @@ def conclude(run, scheduler, code=1, *said):
 def test_where_srun_could_create_no_step_the_job_is_requeued_and_its_words_are_told(run):
     assert conclude(run, Scheduler(), 1, NO_STEP) == 1
     verdict = run.read_attempt_verdict(0)
-    assert verdict.kind == "launch"
-    assert (
-        verdict.message == f"no agent was started: srun ended with exit code 1, and said: {NO_STEP}"
-    )
+    said = f"no agent was started: srun ended with exit code 1, and said: {NO_STEP}"
+    assert (verdict.kind, verdict.message) == ("launch", said)
     assert run.read_verdict() is None
 
 
 def test_an_agent_that_could_not_be_started_for_its_own_reasons_is_not_tried_again(run):
-    assert conclude(run, Scheduler(), 127, "n1: task 0: Exited with exit code 127") == 0
-    verdict = run.read_verdict()
-    assert verdict.message.startswith("no agent was started: srun ended with exit code 127, and")
-
-
-def test_a_job_that_its_scheduler_ends_before_an_agent_was_started_is_left_to_it(run):
+    # ... nor told where the scheduler ends the job
     assert conclude(run, Scheduler("final"), 1, "Job step aborted") == 0
     assert run.read_verdict() is None
+    assert conclude(run, Scheduler(), 127, "n1: task 0: Exited with exit code 127") == 0
+    said = "no agent was started: srun ended with exit code 127, and"
+    assert run.read_verdict().message.startswith(said)
 
 
 @pytest.mark.usefixtures("in_time")
@@ -101,21 +97,17 @@ def test_what_others_concluded_is_left_to_them(run, happens):
     assert run.read_verdict() == (verdict if happens == "verdict" else None)
 
 
-def test_the_errors_of_this_life_alone_are_read(tmp_path):
-    log = tmp_path / "log"
-    before = "srun: error: of a former life\n"
-    log.write_text(f"{before}rank 0 says\nsrun: Job step aborted\nsrun: error: {NO_STEP}\n")
-    assert srun_errors(log, len(before)) == [NO_STEP]
-    assert srun_errors(tmp_path, 0) == []
-
-
-def test_a_task_that_srun_could_not_launch_is_told_when_its_line_is_whole(tmp_path, monkeypatch):
+def test_the_errors_of_this_life_alone_are_read_and_lines_that_are_whole(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_STEP_NODELIST", "n[1-2]")
     log, words = tmp_path / "log", "task 1 launch failed: Invalid job credential"
-    log.write_text(f"srun: error: {words}")
-    assert list(launch_failures(log, 0)) == []
-    log.write_text(f"srun: error: {words}\nsrun: error: n2: task 1: Exited with exit code 1\n")
-    assert list(launch_failures(log, 0)) == [(1, "n2", f"srun said: {words}")]
+    before = "srun: error: of a former life\n"
+    log.write_text(f"{before}rank 0 says\nsrun: Job step aborted\nsrun: error: {words}")
+    assert list(launch_failures(log, len(before))) == []
+    with log.open("a") as file:
+        file.write("\nsrun: error: n2: task 1: Exited with exit code 1\n")
+    assert srun_errors(log, len(before)) == [words, "n2: task 1: Exited with exit code 1"]
+    assert list(launch_failures(log, len(before))) == [(1, "n2", f"srun said: {words}")]
+    assert srun_errors(tmp_path, 0) == []
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 import json
 import os
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from unittest import mock
 
-import msgspec
 import pytest
 from full_disks import fill
+from msgspec.structs import replace
 
 from hpcdist.agent.outcome import lives
 from hpcdist.agent.outcome.lives import note_lost_attempt
@@ -30,53 +32,31 @@ STOPPED = Verdict(
     signal="SIGTERM",
     step=5,
 )
-
-WARNED = msgspec.structs.replace(STOPPED, kind="time_limit", signal="SIGUSR2")
-LOST = Verdict(
-    kind="agent_lost", state="failed", message="node 0 was lost", exit_code_of_run=1, node=0
-)
-OVERDUE = Verdict(
-    kind="time_limit",
-    state="failed",
-    message="ended by SIGTERM",
-    exit_code_of_run=1,
-    signal="SIGTERM",
-)
-ENDED = msgspec.structs.replace(STOPPED, exit_code=None, message="ended by SIGTERM")
-FAILED = Verdict(kind="exception", state="failed", message="no", exit_code_of_run=1)
+WARNED = replace(STOPPED, kind="time_limit", signal="SIGUSR2")
+ENDED = replace(STOPPED, exit_code=None, message="ended by SIGTERM")
+OVERDUE = replace(ENDED, kind="time_limit", state="failed", exit_code_of_run=1, step=None)
+LOST = Verdict(kind="agent_lost", message="node 0 was lost", node=0)
+FAILED = Verdict(kind="exception", message="no")
 UNREACHED = Verdict(kind="launch", message="no route", host="n2", try_elsewhere=True, time_s=1.0)
-UNSTARTED = Verdict(
-    kind="launch", state="failed", message="no agent", exit_code_of_run=1, try_elsewhere=True
-)
+UNSTARTED = Verdict(kind="launch", message="no agent", try_elsewhere=True)
 
 
+@dataclass
 class Scheduler:
     """A scheduler that answers as it is told to; before, it is silent `silent` times, and `deaf`
     times it says nothing although it has heard."""
 
-    def __init__(
-        self,
-        decision="requeue",
-        error=None,
-        life=0,
-        *,
-        cause="nothing",
-        silent=0,
-        deaf=0,
-        difference=None,
-        patience_s=100.0,
-    ):
-        self.difference = difference
-        self.decision = decision
-        self.error = error
-        self.number = life
-        self.cause = cause
-        self.silent = silent
-        self.deaf = deaf
-        self.requeued = 0
-        self.on_decide = lambda: None
-        self.kill_wait_s = 30.0
-        self.patience_s = patience_s
+    decision: str | None = "requeue"
+    error: Exception | None = None
+    number: int = 0
+    cause: str = "nothing"
+    silent: int = 0
+    deaf: int = 0
+    difference: str | None = None
+    patience_s: float = 100.0
+    kill_wait_s: float = 30.0
+    requeued: int = 0
+    on_decide: Callable[[], object] = bool
 
     def life(self):
         return self.number
@@ -118,7 +98,7 @@ class Clock:
 
 
 def begin_attempt(run, job, *, life):
-    return lives.Attempts(run, job, Scheduler(life=life)).claim()
+    return lives.Attempts(run, job, Scheduler(number=life)).claim()
 
 
 def conclude(run, job, verdict, scheduler, *, has_begun=True):
@@ -139,25 +119,22 @@ def save_checkpoint(run, step):
     (run.checkpoints_folder / f"step-{step:08d}.dcp").mkdir()
 
 
-def live(run, job, life, *, steps=(), verdict=STOPPED):
-    """One life, with a checkpoint at each of `steps`."""
+def record(run, attempt, **event):
+    events = EventWriter(run.event_file(0, attempt))
+    events.write(event)
+    events.close()
+
+
+def live(run, job, life, *, step=None, verdict=STOPPED):
+    """One life, which saves or records a step."""
     attempt = begin_attempt(run, job, life=life)
-    for step in steps:
+    if step is not None and job is TRAINING:
         save_checkpoint(run, step)
-    conclude(
-        run,
-        job,
-        msgspec.structs.replace(verdict, attempt=attempt),
-        scheduler := Scheduler(life=life),
-    )
+    elif step is not None:
+        record(run, attempt, event="end", step=step)
+    scheduler = Scheduler(number=life)
+    conclude(run, job, replace(verdict, attempt=attempt), scheduler)
     return scheduler.requeued == 1
-
-
-def test_a_stopped_run_leaves_the_verdict_to_its_last_life(run):
-    assert live(run, TRAINING, 0, steps=[5])
-    assert run.read_verdict() is None
-    stopped = run.read_attempt_verdict(0)
-    assert (stopped.kind, stopped.message) == ("preempted", STOPPED.message)
 
 
 PREEMPTED, WARNING = ("preempted", "preempted", 75), ("time_limit", "preempted", 75)
@@ -239,11 +216,6 @@ def test_the_end_of_a_life_is_the_end_of_the_run_or_not(run, name):
         assert run.claim_end_of_life(0)
 
 
-def test_without_a_scheduler_the_stop_is_the_final_verdict(run):
-    conclude(run, TRAINING, STOPPED, None)
-    assert run.read_verdict() == STOPPED
-
-
 @pytest.mark.parametrize("answers", [{"decision": None}, {"error": SchedulerError("no")}])
 @pytest.mark.parametrize(
     ("verdict", "patience_s", "waited_s"),
@@ -270,102 +242,68 @@ def test_a_life_that_ends_on_a_full_disk_is_not_requeued_and_has_a_verdict(small
 def test_of_several_agents_one_requeues(run):
     begin_attempt(run, TRAINING, life=0)
     agents = [Scheduler(), Scheduler()]
-    lost = Verdict(kind="agent_lost", state="failed", message="lost", exit_code_of_run=1)
     for scheduler in agents:
-        conclude(run, TRAINING, lost, scheduler)
+        conclude(run, TRAINING, LOST, scheduler)
     assert [scheduler.requeued for scheduler in agents] == [1, 0]
     assert run.read_verdict() is None
+    conclude(run, TRAINING, STOPPED, None)  # without a scheduler
+    assert run.read_verdict() == STOPPED
 
 
 def test_a_life_that_ended_before_its_first_attempt_counts_as_one(run):
-    scheduler = Scheduler(life=3)
-    conclude(run, TRAINING, STOPPED, scheduler, has_begun=False)
+    conclude(run, TRAINING, STOPPED, scheduler := Scheduler(number=3), has_begun=False)
     assert scheduler.requeued
     assert run.read_beginnings()[0].life == 3
     assert run.read_attempt_verdict(0) is not None
 
 
-def test_three_lives_without_a_newer_checkpoint_are_the_last(run):
-    assert live(run, TRAINING, 0, steps=[40])
-    assert live(run, TRAINING, 1)
-    assert live(run, TRAINING, 2)
-    assert not live(run, TRAINING, 3)
-    verdict = run.read_verdict()
-    assert (verdict.kind, verdict.state, verdict.exit_code_of_run) == ("no_progress", "failed", 1)
-    assert "attempts 1, 2 and 3 ended without a checkpoint newer than step 40" in verdict.message
-    assert "(the last: stopped at step 5 by SIGTERM)" in verdict.message
-
-
-def test_a_life_that_gets_further_begins_the_count_anew(run):
-    assert live(run, TRAINING, 0, steps=[40])
-    assert live(run, TRAINING, 1)
-    assert live(run, TRAINING, 2, steps=[50])
-    assert live(run, TRAINING, 3)
-    assert lives.verdict_if_stalled(run, TRAINING) is None
-
-
 def test_a_job_that_its_scheduler_starts_again_in_vain_does_not_begin(run):
-    """No verdict of ours is left where the nodes went down."""
-    for life in range(3):
+    """No verdict of ours is left where the nodes went down; restarts in a life are no lives."""
+    for life in (0, 0, 0, 1, 2):
         assert lives.verdict_if_stalled(run, TRAINING) is None
         begin_attempt(run, TRAINING, life=life)
     assert lives.verdict_if_stalled(run, TRAINING).kind == "no_progress"
 
 
-def test_restarts_within_a_life_are_no_lives(run):
-    for _ in range(5):
-        begin_attempt(run, TRAINING, life=0)
-    assert lives.verdict_if_stalled(run, TRAINING) is None
+KILLED = replace(STOPPED, exit_code=None)
+EARLY = replace(KILLED, step=None)
+UNKNOWN = replace(WARNED, exit_code=None)
+NO_PROGRESS = {
+    # what happens: (job, how its lives end, and the step that was saved or recorded; the message)
+    "no newer checkpoint": (
+        TRAINING,
+        [(STOPPED, 40), STOPPED, STOPPED, STOPPED],
+        "attempts 1, 2 and 3 ended without a checkpoint newer than step 40",
+    ),
+    "a life gets further": (TRAINING, [(STOPPED, 40), STOPPED, (STOPPED, 50), STOPPED], None),
+    "a script stops in good order or records steps": (
+        SCRIPT,
+        [*[STOPPED] * 4, KILLED, (KILLED, 9), *[KILLED] * 3],
+        "attempts 6, 7 and 8 ended without a newly recorded step or a stop",
+    ),
+    # It may save, and go on from there, without a word to anybody.
+    "nothing is known": (SCRIPT, [UNKNOWN] * 10, "10 starts: those of attempts 0-9 ended"),
+    "preempted before the first step": (SCRIPT, [EARLY] * 20, None),
+    "... which does not count": (
+        *(TRAINING, [*[EARLY] * 20, *[KILLED] * 3]),
+        "3 starts: those of attempts 20, 21 and 22 ended",
+    ),
+}
 
 
-def test_a_script_gets_further_where_it_stops_in_good_order_or_records_steps(run):
-    for life in range(4):
-        assert live(run, SCRIPT, life)
-    killed = msgspec.structs.replace(STOPPED, exit_code=None)
-    assert live(run, SCRIPT, 4, verdict=killed)
-    attempt = begin_attempt(run, SCRIPT, life=5)
-    events = EventWriter(run.event_file(0, attempt))
-    events.write({"event": "end", "step": 9})
-    events.close()
-    assert live(run, SCRIPT, 6, verdict=killed)
-    assert live(run, SCRIPT, 7, verdict=killed)
-    assert not live(run, SCRIPT, 8, verdict=killed)
-    message = run.read_verdict().message
-    assert "attempts 6, 7 and 8 ended without a newly recorded step or a stop" in message
-
-
-def test_a_script_of_which_nothing_is_known_is_started_ten_times(run):
-    """It may save, and go on from there, without a word to anybody."""
-    killed = msgspec.structs.replace(WARNED, exit_code=None)
-    for life in range(9):
-        assert live(run, SCRIPT, life, verdict=killed)
-        assert lives.verdict_if_stalled(run, SCRIPT) is None
-    assert not live(run, SCRIPT, 9, verdict=killed)
-    verdict = run.read_verdict()
-    assert (verdict.kind, verdict.step) == ("no_progress", None)
-    assert "10 starts: those of attempts 0-9 ended" in verdict.message
-
-
-EARLY = msgspec.structs.replace(STOPPED, exit_code=None, step=None)
-
-
-@pytest.mark.parametrize("job", [TRAINING, SCRIPT], ids=["training", "script"])
-def test_lives_that_are_preempted_before_their_first_step_do_not_count(run, job):
-    for life in range(20):
+@pytest.mark.parametrize("name", NO_PROGRESS)
+def test_a_run_whose_lives_get_no_further_ends(run, name):
+    job, ends, words = NO_PROGRESS[name]
+    for life, end in enumerate(ends):
+        verdict, step = end if isinstance(end, tuple) else (end, None)
         assert lives.verdict_if_stalled(run, job) is None
-        assert live(run, job, life, verdict=EARLY)
-    stopped = msgspec.structs.replace(STOPPED, exit_code=None)
-    assert live(run, TRAINING, 20, verdict=stopped)
-    assert live(run, TRAINING, 21, verdict=stopped)
-    assert not live(run, TRAINING, 22, verdict=stopped)
-    assert "3 starts: those of attempts 20, 21 and 22 ended" in run.read_verdict().message
-
-
-def test_lives_that_lose_a_node_may_be_the_jobs_own_doing(run):
-    for life in range(2):
-        assert live(run, TRAINING, life, verdict=LOST)
-    assert not live(run, TRAINING, 2, verdict=LOST)
-    assert "3 starts: those of attempts 0, 1 and 2" in run.read_verdict().message
+        goes_on = live(run, job, life, step=step, verdict=verdict)
+        assert goes_on == (words is None or life < len(ends) - 1)
+    if words is not None:
+        last = run.read_verdict()
+        assert (last.kind, last.state, last.exit_code_of_run) == ("no_progress", "failed", 1)
+        assert words in last.message
+        assert f"(the last: {ends[-1].message})" in last.message
 
 
 @pytest.mark.parametrize("saves", [True, False], ids=["saves", "only records"])
@@ -378,9 +316,7 @@ def test_at_the_limit_a_script_goes_on_where_it_has_recorded_steps_and_saved_in_
     attempt = begin_attempt(run, SCRIPT, life=0)
     os.utime(run.path / "former.pt", ns=(0, begin.stat().st_mtime_ns - 1))
     if records:
-        events = EventWriter(run.event_file(0, attempt))
-        events.write({"event": "steps", "step": 9})
-        events.close()
+        record(run, attempt, event="steps", step=9)
     if saves:
         (run.path / "own").mkdir()
         (run.path / "own" / "model.ckpt").touch()
@@ -434,19 +370,15 @@ def test_the_next_life_tells_of_an_attempt_that_was_lost_with_its_node(run, host
     assert verdict.kind == "agent_lost"
     assert words in verdict.message
     assert verdict.message.endswith("lost with a node")
-
-
-def test_an_attempt_that_told_its_end_is_not_lost(run):
-    assert live(run, TRAINING, 0, steps=[5])
-    note_lost_attempt(run, life=1)
-    assert run.read_attempt_verdict(0).kind == "preempted"
+    assert live(run, TRAINING, 1, step=5)
+    note_lost_attempt(run, life=2)
+    assert run.read_attempt_verdict(1).kind == "preempted"  # it had told its end
 
 
 def test_a_job_in_which_no_agent_could_be_started_is_started_again_as_often_as_any(run):
     def begin_in_vain(life):
-        scheduler = Scheduler(life=life)
-        conclude(run, TRAINING, UNSTARTED, scheduler, has_begun=False)
-        return scheduler.requeued == 1
+        conclude(run, TRAINING, UNSTARTED, s := Scheduler(number=life), has_begun=False)
+        return s.requeued == 1
 
     begin_attempt(run, TRAINING, life=0)
     assert begin_in_vain(1)

@@ -3,28 +3,17 @@
 import re
 import subprocess
 
-from hpcdist.schedulers.hosts import Host, Job, host_script, launch_command, read_hosts
-
-
-def test_hosts_are_counted_once_each_and_in_order():
-    assert read_hosts("hostB 2 hostA 4 ") == [
-        Host(name="hostB", slots=2),
-        Host(name="hostA", slots=4),
-    ]
-    assert read_hosts("") == []
+from hpcdist.schedulers.hosts import Job, host_script, launch_command
 
 
 def test_a_launcher_is_given_plain_words_and_quotes_where_there_are_none():
-    command = ["/bin/sh", "/runs/a/7_host.sh", "1"]
-    words = launch_command("blaunch -z {host} {command}", command, host="hostB")
-    assert words == ["blaunch", "-z", "hostB", *command]
-    inside = launch_command("ssh {host} 'exec {command}'", command, host="hostB")
-    assert inside == ["ssh", "hostB", "exec /bin/sh /runs/a/7_host.sh 1"]
-    spaced = ["/bin/sh", "/my runs/7_host.sh"]
-    assert launch_command("rsh {host} {command}", spaced, host="b")[2:] == [
-        "/bin/sh",
-        "'/my runs/7_host.sh'",
-    ]
+    def words(launcher, *command):
+        return launch_command(launcher, ["/bin/sh", *command], host="b")
+
+    plain = words("blaunch -z {host} {command}", "x.sh", "1")
+    assert plain == ["blaunch", "-z", "b", "/bin/sh", "x.sh", "1"]
+    assert words("ssh {host} 'exec {command}'", "x.sh") == ["ssh", "b", "exec /bin/sh x.sh"]
+    assert words("rsh {host} {command}", "/my runs/x.sh")[3] == "'/my runs/x.sh'"
 
 
 def test_a_host_script_is_plain_sh_with_the_environment_but_for_secrets_and_the_first_hosts_own(

@@ -68,11 +68,9 @@ def make_run(tmp_path):
 
 
 def test_where_all_ranks_are_is_told_whatever_they_do_and_they_go_on(
-    launch, write_script, capsys, monkeypatch
+    launch, write_script, up, capsys, monkeypatch
 ):
-    launched = launch(write_script(PLACES, "places.py"), gpus=5)
-    for rank in range(5):
-        launched.wait(lambda rank=rank: "here" in launched.log(rank))
+    launched = up(launch(write_script(PLACES, "places.py"), gpus=5), 5, "here")
     launched.wait(lambda: _is_waiting(launched))
     view = view_stacks(ask(launched.run, Request(limit_s=30)))
     of = {one.of.rank: one.of for one in view.ranks}
@@ -125,29 +123,18 @@ def _is_waiting(launched):
     return view.finding is not None and any("lock" in (one.of.note or "") for one in view.ranks)
 
 
-def test_a_run_that_never_began_says_so(make_run):
-    with pytest.raises(UserError, match="not running"):
-        ask(make_run, Request(limit_s=1))
-
-
-def test_a_request_is_taken_once(make_run):
+def test_a_request_is_taken_once_and_another_waits_until_then(make_run):
+    requests = [Request(limit_s=2, ranks=[3]), Request(limit_s=1)]
     assert take_request(make_run) is None
-    request = Request(limit_s=2, ranks=[3])
-    send(make_run, request)
-    assert make_run.request_file.stat().st_mode & 0o777 == 0o600
-    assert take_request(make_run) == request
-    assert take_request(make_run) is None
-    assert not list(make_run.launch_folder.glob("request*"))
-
-
-def test_a_request_waits_until_that_of_another_command_is_taken(make_run):
-    requests = [Request(limit_s=1), Request(limit_s=2)]
     send(make_run, requests[0])
+    assert make_run.request_file.stat().st_mode & 0o777 == 0o600
     second = threading.Thread(target=send, args=(make_run, requests[1]))
     second.start()
     assert take_request(make_run) == requests[0]
     second.join()
     assert take_request(make_run) == requests[1]
+    assert take_request(make_run) is None
+    assert not list(make_run.launch_folder.glob("request*"))
 
 
 def test_a_request_that_others_could_have_written_is_not_read(make_run, tmp_path):
@@ -208,9 +195,8 @@ def test_of_many_ranks_the_stacks_to_look_at_come_first_and_silent_nodes_are_not
         troubles={1: "its agent did not answer in time"},
     )
     view = view_stacks(answer)
-    assert view.blamed == 33
+    assert (view.blamed, view.absent, list(view.troubles)) == (33, [], [1])
     assert "64" not in view.finding.partition("never reached")[0]
-    assert (view.absent, list(view.troubles)) == ([], [1])
     assert [group.ranks[0] for group in view.groups] == [33, 0]
     cli_stacks._print("train", view)
     header, *rows = capsys.readouterr().out.splitlines()[-52:]
@@ -226,13 +212,11 @@ def test_of_many_ranks_the_stacks_to_look_at_come_first_and_silent_nodes_are_not
 SLEEPS = "import time; print('here', flush=True); time.sleep(600)"
 
 
-def test_a_late_agent_is_left_out_of_the_answer(launch, write_script):
-    launched = launch(write_script(SLEEPS), nodes=2)
-    for rank in range(2):
-        launched.wait(lambda rank=rank: "here" in launched.log(rank))
+def test_a_late_agent_is_left_out_of_the_answer(launch, write_script, up):
+    launched = up(launch(write_script(SLEEPS), nodes=2), 2, "here")
     os.kill(launched.agent_pid(1), signal.SIGSTOP)
     try:
-        answer = ask(launched.run, Request(limit_s=3))
+        answer = ask(launched.run, Request(limit_s=1.5))
     finally:
         os.kill(launched.agent_pid(1), signal.SIGCONT)
     assert [one.rank for one in answer.reports[0].ranks] == [0]
@@ -240,7 +224,9 @@ def test_a_late_agent_is_left_out_of_the_answer(launch, write_script):
     assert (answer.world_size, answer.attempt) == (2, 0)
 
 
-def test_without_ranks_there_is_nothing_to_tell(launch, write_script):
+def test_without_ranks_there_is_nothing_to_tell(launch, write_script, make_run):
+    with pytest.raises(UserError, match="not running"):
+        ask(make_run, Request(limit_s=1))
     launched = launch(write_script(SLEEPS), nodes=2, agents=[0])
     launched.wait(launched.run.meeting_file.exists)
     with pytest.raises(UserError, match="its ranks do not run, it is joining"):

@@ -1,9 +1,19 @@
-"""Agents that sample their ranks in real runs."""
+"""Agents that sample what their ranks use: of CPUs in real runs, of GPUs from a known driver."""
 
+import contextlib
 import os
 import stat
+from types import SimpleNamespace
 
+import pytest
+from rank_places import place
+from waiting import wait_for
+
+from hpcdist.agent import sampler
+from hpcdist.agent.sampler import CpuReader, UsageSampler
+from hpcdist.rank.context import RankOrder
 from hpcdist.runs.events import read_events
+from hpcdist.runs.run import Run
 from hpcdist.summary import summarize
 
 SCRIPT = """
@@ -12,14 +22,10 @@ from hpcdist.rank import context as rank
 from hpcdist.runs.events import read_events
 
 context = rank.current()
-attempt = context.attempt
-own = context.run.usage_file(context.node_rank, attempt)
-
-def num_windows():
-    found = read_events(own) if own.exists() else []
-    return sum(event["event"] == "usage" for event in found)
 
 def wait_for_windows(number):
+    own = context.run.usage_file(context.node_rank, context.attempt)
+    num_windows = lambda: sum(e["event"] == "usage" for e in own.exists() and read_events(own))
     end = num_windows() + number
     deadline = time.monotonic() + 60
     while num_windows() < end:
@@ -31,7 +37,6 @@ def spin(cpu_s):
     while time.process_time() < end_s:
         pass
 """
-
 LOAD = (
     SCRIPT
     + """
@@ -43,14 +48,18 @@ if __name__ == "__main__":
             return 4
 
         def __getitem__(self, index):
-            spin(0.2)
+            spin(0.1)
             return index
 
-    wait_for_windows(1)
-    spin(1.0)
-    for _ in DataLoader(Slow(), num_workers=2):
-        pass
+    if context.node_rank == 0:
+        wait_for_windows(1)
+        spin(0.5)
+        for _ in DataLoader(Slow(), num_workers=2):
+            pass
     wait_for_windows(2)
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    dist.barrier()
     both = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
     used = [resource.getrusage(who) for who in both]
     print(sum(one.ru_utime + one.ru_stime for one in used))
@@ -58,94 +67,134 @@ if __name__ == "__main__":
 )
 
 
-def usage(run, node=0, attempt=0):
-    events = read_events(run.usage_file(node, attempt))
-    return events[0], [event for event in events if event["event"] == "usage"]
-
-
-def cpu_time_s(windows):
-    """Of all windows; one that has a single sample, in which a rank is new, has none."""
-    return sum(one["cpus_busy"] * one["wall_s"] for one in windows if one["cpus_busy"])
-
-
-def test_a_run_shows_the_cpu_time_of_its_rank_and_workers(launch, write_script):
-    launched = launch(write_script(LOAD), usage_s=0.1)
-    assert launched.verdict(90).kind == "done", launched.log(0)
-    begin, windows = usage(launched.run)
-    used_s = cpu_time_s(windows)
-    # Of all that the rank and its workers used, what was before the first sample is not in, but
-    # what the rank's end took after it had printed is.
-    assert 1.0 + 4 * 0.2 - 0.1 < used_s <= float(launched.log(0).split()[-1]) + 0.5
-    assert begin["host"]
-    assert begin["num_cpus"] == len(begin["cpus"]) > 0
-    assert "gpus" not in begin
-    assert stat.S_IMODE(launched.run.usage_file(0).stat().st_mode) == 0o600
-
-    summary = summarize([launched.run], {})
-    assert summary.skipped == []
-    found = summary.runs[0].usage
-    assert found.num_cpus == begin["num_cpus"]
-
-
-TWO_NODES = (
-    SCRIPT
-    + """
-if context.rank == 0:
-    wait_for_windows(1)
-    spin(1.0)
-wait_for_windows(2)
-import torch.distributed as dist
-dist.init_process_group("gloo")
-dist.barrier()
-"""
-)
+def usage(run, node):
+    """What a node had at its begin, and its windows."""
+    *begins, first = [e for e in read_events(run.usage_file(node)) if e["event"] != "usage"]
+    assert begins
+    return first, [e for e in read_events(run.usage_file(node)) if e["event"] == "usage"]
 
 
 def test_each_agent_on_a_machine_samples_its_own_ranks_only(launch, write_script):
-    launched = launch(write_script(TWO_NODES), nodes=2, usage_s=0.1)
-    assert launched.verdict(90).kind == "done", launched.log(0) + launched.log(1)
-    used_s = []
+    launched = launch(write_script(LOAD), nodes=2, usage_s=0.1)
+    assert launched.verdict().kind == "done", launched.log(0) + launched.log(1)
+    used_s, num_cpus = [], 0
     for node in range(2):
         begin, windows = usage(launched.run, node)
-        assert begin["node"] == node
-        used_s.append(cpu_time_s(windows))
+        num_cpus += begin["num_cpus"]
+        assert (begin["node"], "gpus" in begin) == (node, False)
+        assert begin["num_cpus"] == len(begin["cpus"]) > 0
+        assert stat.S_IMODE(launched.run.usage_file(node).stat().st_mode) == 0o600
+        used_s.append(sum(one["wall_s"] * one.get("cpus_busy", 0) for one in windows))
     assert used_s[0] - used_s[1] > 0.5
+    assert used_s[0] < float(launched.log(0).split()[-1]) + 0.5
+    summary = summarize([launched.run], {})
+    assert (summary.skipped, summary.runs[0].usage.num_cpus) == ([], num_cpus)
 
 
-def test_a_run_too_short_for_samples_tells_what_it_had(launch, write_script):
-    launched = launch(write_script("pass"))
+@pytest.mark.parametrize(
+    ("every_s", "files"),
+    [(5, ["node-00000.jsonl", "rank-00000.jsonl"]), (0, ["rank-00000.jsonl"])],
+    ids=["too short for samples", "off"],
+)
+def test_a_run_of_which_nothing_is_sampled_tells_what_it_had(launch, write_script, every_s, files):
+    launched = launch(write_script("pass"), usage_s=every_s)
     assert launched.verdict().kind == "done"
-    _, windows = usage(launched.run)
-    assert windows == []
+    assert sorted(os.listdir(launched.run.events_folder)) == files
     assert summarize([launched.run], {}).runs[0].usage is None
 
 
-def test_nothing_is_sampled_where_that_is_off(launch, write_script):
-    launched = launch(write_script("import time; time.sleep(0.5)"), usage_s=0)
-    assert launched.verdict().kind == "done"
-    assert os.listdir(launched.run.events_folder) == ["rank-00000.jsonl"]
-
-
-def test_sampling_that_fails_ends_with_a_note_and_the_run_goes_on(launch, write_script):
-    script = f"{SCRIPT}\nwhile not context.run.agent_log_file(0).exists(): time.sleep(0.02)"
-    launched = launch(write_script(script), agents=[])
-    launched.run.usage_file(0).mkdir()  # in the place of the file
-    launched.start_agent(0)
-    assert launched.verdict(90).kind == "done"
-    log = launched.run.agent_log_file(0).read_text()
-    assert "what the ranks use is not sampled any more: IsADirectoryError" in log
-
-
-def test_a_log_that_cannot_be_written_ends_no_run(launch, write_script):
+def test_neither_sampling_that_fails_nor_a_log_that_cannot_be_written_ends_a_run(
+    launch, write_script
+):
     own_is_gone = """
-while not os.listdir(context.run.events_folder): time.sleep(0.02)
+while "--log" in sys.argv and not context.run.agent_log_file(0).exists(): time.sleep(0.02)
 own = context.run.event_file(context.rank)
 own.unlink()
 own.mkdir()  # so that the agent cannot close it, and has something to tell
 """
-    launched = launch(write_script(SCRIPT + own_is_gone), agents=[])
-    launched.run.agent_log_file(0).mkdir()
-    launched.run.usage_file(0).mkdir()
-    launched.start_agent(0)
-    assert launched.verdict(90).kind == "done"
-    assert os.listdir(launched.run.event_file(0)) == []
+    for arguments in (["--log"], []):
+        launched = launch(write_script(SCRIPT + own_is_gone), *arguments, agents=[])
+        launched.run.usage_file(0).mkdir()  # in the place of the file
+        if not arguments:
+            launched.run.agent_log_file(0).mkdir()
+        launched.start_agent(0)
+        assert launched.verdict().kind == "done"
+        assert os.listdir(launched.run.event_file(0)) == []
+        if arguments:
+            log = launched.run.agent_log_file(0).read_text()
+            assert "what the ranks use is not sampled any more: IsADirectoryError" in log
+
+
+class NvmlError(Exception):
+    pass
+
+
+def ask(answer):
+    """GPU-fake-2 has fallen silent."""
+
+    def call(gpu, **_):
+        if gpu.endswith("2"):
+            raise NvmlError
+        return answer
+
+    return call
+
+
+def known(uuid):
+    if uuid.endswith("9"):
+        raise NvmlError
+    return uuid
+
+
+DRIVER = SimpleNamespace(
+    NVMLError=NvmlError,
+    nvmlMemory_v2=2,
+    nvmlDeviceGetHandleByUUID=known,
+    nvmlDeviceGetName=lambda _: "Fake 80GB",
+    nvmlSystemGetDriverVersion=lambda: "550.54.15",
+    nvmlDeviceGetMemoryInfo=lambda *_, **__: SimpleNamespace(total=80 << 30, used=1 << 28),
+    nvmlDeviceGetUtilizationRates=ask(SimpleNamespace(gpu=60)),
+)
+
+
+@pytest.mark.parametrize(("last", "shares", "mean"), [(0, 1.2, 0.6), (2, None, None)])
+def test_gpus_are_sampled_in_the_order_in_which_a_run_has_them(
+    tmp_path, monkeypatch, last, shares, mean
+):
+    monkeypatch.setattr(sampler, "nvml", lambda: contextlib.nullcontext(DRIVER))
+    monkeypatch.setattr(sampler, "_FASTEST_S", 0.01)
+    run = Run.create(tmp_path, "x")
+    order = RankOrder(run_path=str(run.path), environment={}, **place().place_fields())
+    living, logged = {0: os.getpid()}, []
+    uuids = ["GPU-fake-1", "GPU-fake-9", f"GPU-fake-{last}"]
+    sampling = UsageSampler(run, every_s=0.01, log=logged.append)
+    sampling.begin([order], lambda: living, uuids)
+    file = run.usage_file(0)
+    wait_for(lambda: file.exists() and len(read_events(file)) > 3)
+    living.clear()
+    assert (logged, sampling.gpu_share) == ([], shares)
+    begin, windows = usage(run, 0)
+    assert [gpu["uuid"] for gpu in begin["gpus"]] == [uuids[0], uuids[2]]
+    assert begin["gpus"][0]["memory_bytes"] == 80 << 30
+    assert [gpu.get("utilization") for gpu in windows[0]["gpus"]] == [0.6, mean]
+    assert windows[0]["gpus"][0]["memory_bytes"] == 1 << 28
+
+
+@pytest.mark.parametrize(
+    ("cpus", "bound"), [([1, 3], 1.0), ([7], None)], ids=["bound to", "of no view"]
+)
+def test_time_counts_on_the_cpus_that_ranks_are_bound_to(tmp_path, cpus, bound):
+    path = tmp_path / "stat"
+
+    def write(**busy_s):
+        rows = [
+            f"{cpu} {int(time_s * 50)} 0 {int(time_s * 30)} 9999 7 0 0 {int(time_s * 20)} 0 0"
+            for cpu, time_s in busy_s.items()
+        ]
+        path.write_text("\n".join(["cpu  1 2 3 4 5 6 7 8 0 0", *rows, "intr 12 3", ""]))
+
+    write(cpu0=10.0, cpu1=20.0, cpu3=5.0)  # one is offline
+    reader = CpuReader(cpus, proc_stat=path)
+    assert reader.num_cpus == 3
+    write(cpu0=12.0, cpu1=23.0, cpu3=6.0)
+    assert reader.sample([], 4.0) == ({} if bound is None else {"bound_cpus_busy": bound})

@@ -10,49 +10,39 @@ import pytest
 from hpcdist.base import files
 
 
-def test_a_file_is_written_whole_and_private(tmp_path):
+def test_a_file_is_written_whole_and_private_or_not_at_all(tmp_path):
     path = tmp_path / "a.json"
-    files.write_json(path, {"k": [1, "\u00e9"]})
-    assert files.read_json(path) == {"k": [1, "\u00e9"]}
+    files.write_json(path, {"k": [1, "\u00e9\x7f\x9b"]})
+    assert path.read_text() == '{\n  "k": [\n    1,\n    "\\u00e9\\u007f\\u009b"\n  ]\n}\n'
+    assert files.read_json(path) == {"k": [1, "\u00e9\x7f\x9b"]}
     assert path.stat().st_mode & 0o777 == files.PRIVATE_FILE
-    assert os.listdir(tmp_path) == ["a.json"]
-
-
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_aside(tmp_path):
-    path = tmp_path / "a.json"
-    files.write_whole(path, "old")
     with pytest.raises(UnicodeEncodeError):
         files.write_whole(path, "\ud800")
-    assert path.read_text() == "old"
+    assert files.read_json(path)
     assert os.listdir(tmp_path) == ["a.json"]
 
 
-def test_only_one_of_many_writers_wins_and_its_content_stays(tmp_path):
+@pytest.mark.parametrize("has_links", [True, False], ids=["hard links", "no hard links"])
+def test_only_one_of_many_writers_wins_and_its_content_stays(tmp_path, monkeypatch, has_links):
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    if not has_links:
+        monkeypatch.setattr(os, "link", refuse)
     path = tmp_path / "verdict.json"
     with ThreadPoolExecutor(8) as pool:
         won = list(pool.map(lambda number: files.write_once(path, str(number)), range(32)))
     assert won.count(True) == 1
     assert path.read_text() == str(won.index(True))
+    assert path.stat().st_mode & 0o777 == files.PRIVATE_FILE
     assert os.listdir(tmp_path) == ["verdict.json"]
 
 
-def test_one_writer_wins_where_the_file_system_has_no_hard_links(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", refuse)
-    path = tmp_path / "verdict.json"
-    with ThreadPoolExecutor(8) as pool:
-        won = list(pool.map(lambda number: files.write_once(path, str(number)), range(16)))
-    assert won.count(True) == 1
-    assert path.read_text() == str(won.index(True))
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"not json"])
-def test_a_torn_file_reads_as_none(tmp_path, content):
+def test_a_torn_file_reads_as_none(tmp_path):
     path = tmp_path / "a.json"
-    path.write_bytes(content)
-    assert files.read_json(path) is None
+    for content in (b"", b"{", b"\xff\xfe", b"not json"):
+        path.write_bytes(content)
+        assert files.read_json(path) is None
     assert files.read_json(tmp_path / "missing.json") is None
     assert files.read_json(tmp_path) is None
 

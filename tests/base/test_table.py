@@ -11,8 +11,8 @@ from rich.console import Console
 
 from hpcdist.base import table
 from hpcdist.base.statistics import Interval, Measure
-from hpcdist.base.table import Column, Table, count, each, mean_interval, number, percent
-from hpcdist.base.text import show_binary
+from hpcdist.base.table import Column, Table, each, mean_interval, number, percent
+from hpcdist.base.text import format_time, interval_text, show_binary
 
 
 class Run(NamedTuple):
@@ -32,13 +32,8 @@ RUNS = [
 COLUMNS = [
     Column("#", lambda run: run.number),
     Column("run", lambda run: run.name, align="left"),
-    Column(
-        "state",
-        lambda run: run.state,
-        align="left",
-        style=lambda state: "green" * (state == "done"),
-    ),
-    Column("nodes\nx gpus", lambda run: (run.nodes, run.gpus), table.size),
+    Column("state", lambda run: run.state, align="left", style=lambda it: "green" * (it == "done")),
+    Column("nodes\nx gpus", lambda run: (run.nodes, run.gpus), each("{0[0]} x {0[1]}".format)),
     Column("speed-\nup", lambda run: run.speedup, number(2), is_marked=lambda run: run.number == 1),
 ]
 EXPECTED = """\
@@ -52,16 +47,14 @@ EXPECTED = """\
 def printed(shown, width, **options):
     file = io.StringIO()
     Console(file=file, width=width, **options).print(shown)
-    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
-
-
-def texts(format_values, values):
-    column = Column("", lambda value: value, format_values)
-    return [cell.text for cell in column.cells(values)]
+    assert not [line for line in file.getvalue().splitlines() if line.endswith(" ")]
+    return file.getvalue().rstrip("\n")
 
 
 def test_numbers_stand_right_and_words_left_below_their_headers():
     assert printed(Table("", COLUMNS, RUNS), 80) == EXPECTED
+    coloured = printed(Table("", COLUMNS, RUNS), 80, force_terminal=True, color_system="standard")
+    assert len(re.findall("\x1b\\[32mdone *\x1b\\[0m", coloured)) == 2
 
 
 def test_columns_that_do_not_fit_follow_below_the_first():
@@ -74,83 +67,60 @@ def test_columns_that_do_not_fit_follow_below_the_first():
     assert "10    3.20" in lower
 
 
-def test_styles_are_those_of_the_cells():
-    coloured = printed(Table("", COLUMNS, RUNS), 80, force_terminal=True, color_system="standard")
-    assert len(re.findall("\x1b\\[32mdone *\x1b\\[0m", coloured)) == 2
-
-
 def test_caption_and_footnote_stand_around_a_table_without_rows():
     lines = printed(Table("What", COLUMNS, [], "a note"), 80).splitlines()
     assert lines[0] == "What"
-    assert lines[2] == "#  run  state  x gpus      up"
-    assert lines[3] == "a note"
+    assert lines[2:] == ["#  run  state  x gpus      up", "a note"]
 
 
 @pytest.mark.parametrize(
     ("format_values", "values", "expected"),
     [
         (number(), [155.53, 6.318, None], ["155.5", "6.3", "-"]),
-        (number(is_wide=True), [60.0, 0.0102], ["60.000", "0.010"]),
-        (number(most=1), [0.5], ["0.5"]),
+        (number(), [60.0, 0.0102], ["60.00", "0.01"]),
+        (number(), [0.000012345], ["0.0000"]),
         (number(per=1e-3), [0.0125], ["12.5"]),
         (percent(1), [0.5, "not reached"], ["50.0", "not reached"]),
-        (count, [12345], ["12,345"]),
-        (each(show_binary), [1024, 3], ["1 KiB", "3 B"]),
+        (number(0), [12345], ["12,345"]),
+        (each(show_binary), [1024, 3, 0, 1536], ["1 KiB", "3 B", "0 B", "1,536 B"]),
+        (each(show_binary), [256 << 20, 1 << 50], ["256 MiB", "1,024 TiB"]),
+        (each(format_time), [0.0331, 0.168, 1.5, 2e-5], ["33.1 ms", "168 ms", "1.50 s", "20.0 µs"]),
         (
             mean_interval(1),
             [Measure(mean=2.0, interval=Interval(low=1.5, high=2.5)), Measure(mean=3.0)],
             ["2.0 ± 0.5", "3.0"],
+        ),
+        (
+            each(lambda measure: interval_text(measure, 0)),
+            [Measure(mean=10.0, interval=Interval(low=-5.0, high=25.0))],
+            ["10 (0 to 25)"],
         ),
     ],
 )
 def test_a_column_gets_common_decimals_and_a_dash_for_what_is_not_known(
     format_values, values, expected
 ):
-    assert texts(format_values, values) == expected
+    column = Column("", lambda value: value, format_values)
+    assert [cell.text for cell in column.cells(values)] == expected
 
 
-@pytest.mark.parametrize(
-    ("value", "key"),
-    [
-        (None, ""),
-        (1234.5, "1234.5"),
-        (-3, "-3"),
-        (Measure(mean=0.25), "0.25"),
-        ((1.2, 3, 0), "1.2"),
-        ([3, 4], "3"),
-        ("data_parallel", "data_parallel"),
-    ],
-)
-def test_cells_sort_by_their_values(value, key):
-    (cell,) = Column("", lambda _: value).cells([None])
-    assert cell.sort == key
-
-
-def test_words_broken_for_terminals_are_whole_and_keep_their_own_hyphens():
-    headers = ["speed-\nup", "CPU-\nhours", "GPU-\nhours", "opti-\nmizer"]
-    whole = ["speed-up", "CPU-hours", "GPU-hours", "optimizer"]
-    assert [Column(header, str).name for header in headers] == whole
+def test_cells_sort_by_their_values():
+    values = [None, 1234.5, -3, Measure(mean=0.25), (1.2, 3, 0), [3, 4], "data_parallel"]
+    keys = ["", "1234.5", "-3", "0.25", "1.2", "3", "data_parallel"]
+    assert [cell.sort for cell in Column("", lambda value: value).cells(values)] == keys
 
 
 def test_a_unit_stands_below_a_header_of_one_line_and_behind_one_of_two():
     assert Column("step", str, unit="ms").title == "step\n(ms)"
     assert Column("queue\nwait", str, unit="s").title == "queue\nwait (s)"
     assert Column("queue\nwait", str, unit="s").name == "queue wait (s)"
+    assert Column("GPU-\nhours", str).name == "GPU-hours"
 
 
 def test_markdown_has_caption_headers_and_cells_in_which_nothing_is_markup():
     shown = Table("<b>", COLUMNS[:2], [Run(1, "a|b", "done", 1, 1, None)], "one\ntwo")
-    assert table.to_markdown(shown) == [
-        "\\<b\\>",
-        "",
-        "| \\# | run |",
-        "| ---: | --- |",
-        "| 1 | a\\|b |",
-        "",
-        "one",
-        "",
-        "two",
-    ]
+    whole = "\\<b\\>\n\n| \\# | run |\n| ---: | --- |\n| 1 | a\\|b |\n\none\n\ntwo"
+    assert "\n".join(table.to_markdown(shown)) == whole
 
 
 def test_csv_has_values_as_they_are_and_takes_no_name_for_a_formula():
@@ -159,4 +129,4 @@ def test_csv_has_values_as_they_are_and_takes_no_name_for_a_formula():
         Column("run", lambda run: run.name),
     ]
     runs = [Run(1, "=1+1\nx", "done", 1, 1, 1 / 3), Run(2, "b", "done", 1, 1, None)]
-    assert table.to_csv(Table("", columns, runs)) == (f"speedup,run\n{1 / 3},'=1+1 x\n,b\n")
+    assert table.to_csv(Table("", columns, runs)) == f"speedup,run\n{1 / 3},'=1+1 x\n,b\n"

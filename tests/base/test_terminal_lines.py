@@ -6,11 +6,16 @@ import re
 import pytest
 from tqdm import tqdm
 
-from hpcdist.base.terminal_lines import TerminalLines, last_lines, terminal_lines
+from hpcdist.base.terminal_lines import TerminalLines, last_lines
 
 
-def lines_of(text, **options):
-    return terminal_lines(text if isinstance(text, bytes) else text.encode(), **options)
+def lines_of(text, *, size=None, **options):
+    """The lines of what is written in pieces of one size."""
+    data = text if isinstance(text, bytes) else text.encode()
+    live, size = TerminalLines(**options), size or len(data) or 1
+    pieces = [data[begin : begin + size] for begin in range(0, len(data), size)]
+    lines = [line for piece in pieces for line in live.feed(piece)]
+    return [*lines, *live.feed(b"", is_last=True)]
 
 
 @pytest.mark.parametrize(
@@ -34,21 +39,15 @@ def lines_of(text, **options):
 )
 def test_lines_are_those_that_a_terminal_shows_in_the_end(written, shown):
     assert lines_of(written) == shown
-    data = written if isinstance(written, bytes) else written.encode()
-    live = TerminalLines()
-    pieces = [line for byte in data for line in live.feed(bytes([byte]))]
-    assert [*pieces, *live.feed(b"", is_last=True)] == shown
+    assert lines_of(written, size=1) == shown
 
 
 def test_a_bar_above_another_one_is_no_line_wherever_what_is_written_is_split():
     """As tqdm writes a bar below another: it goes down, draws, and goes up again."""
     outer, inner = "\router:  0%|", "\n\rinner: 10%|\x1b[A"
-    data = f"{outer}{inner}{inner}\r             \rdone\n{outer}".encode()
+    data = f"{outer}{inner}{inner}\r             \rdone\n{outer}"
     for size in range(1, len(data)):
-        live = TerminalLines()
-        pieces = [data[begin : begin + size] for begin in range(0, len(data), size)]
-        lines = [line for piece in pieces for line in live.feed(piece)]
-        assert [*lines, *live.feed(b"", is_last=True)] == ["done", "outer:  0%|"], size
+        assert lines_of(data, size=size) == ["done", "outer:  0%|"], size
 
 
 ACTING = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]|\x1b(?!\[[0-9;:]*m)")
@@ -79,10 +78,9 @@ def test_no_sequence_but_colours_is_left_however_it_is_split(sequence):
     data = f"before {sequence} after\nlast\n".encode()
     for size in (1, 3, 7, 256, len(data)):
         live = TerminalLines()
-        pieces = [data[begin : begin + size] for begin in range(0, len(data), size)]
         lines, drawn = [], []
-        for piece in pieces:
-            lines += live.feed(piece)
+        for begin in range(0, len(data), size):
+            lines += live.feed(data[begin : begin + size])
             drawn += live.open_lines()
         lines += live.feed(b"", is_last=True)
         assert not ACTING.search("".join([*lines, *drawn])), (size, lines)
@@ -112,20 +110,16 @@ def test_colours_stay_with_their_letters_and_end_with_the_line():
     assert len(endless[0]) < 1_000_000
 
 
-def test_a_character_that_is_not_read_whole_waits_for_its_rest():
+def test_a_line_and_a_character_are_open_until_their_ends():
     live = TerminalLines()
-    first, second = "\u2588".encode()[:1], "\u2588".encode()[1:]
-    assert live.feed(b"\r 10%|" + first) == []
-    assert live.open_lines() == [" 10%|"]
-    assert live.feed(second + b"|\nover\n") == [" 10%|\u2588|", "over"]
-
-
-def test_a_line_is_given_with_its_newline_and_open_until_then():
-    live = TerminalLines()
-    assert live.feed(b"loading\r 10%") == []
-    assert live.open_lines() == [" 10%"]
-    assert live.feed(b"\x1b[K\r 20%\nnext") == [" 20%"]
-    assert live.open_lines() == ["next"]
+    block = "\u2588".encode()
+    for written, lines, still_open in (
+        (b"\r 10%|" + block[:1], [], [" 10%|"]),
+        (block[1:] + b"|\nover\n", [" 10%|\u2588|", "over"], []),
+        (b"loading\r 10%", [], [" 10%"]),
+        (b"\x1b[K\r 20%\nnext", [" 20%"], ["next"]),
+    ):
+        assert (live.feed(written), live.open_lines()) == (lines, still_open)
     assert live.feed(b"", is_last=True) == ["next"]
     assert (live.open_lines(), live.feed(b"", is_last=True)) == ([], [])
 
@@ -140,10 +134,7 @@ def test_a_flood_of_segments_takes_little_memory_and_ends_in_one_line():
 
 
 def test_a_line_without_an_end_is_cut_so_that_memory_stays_bounded():
-    live = TerminalLines()
-    given = [line for _ in range(30) for line in live.feed(b"x" * 100_000)] + live.feed(
-        b"", is_last=True
-    )
+    given = lines_of(b"x" * 3_000_000, size=100_000)
     assert sum(map(len, given)) == 3_000_000
     assert max(map(len, given)) < 1_000_000
 

@@ -2,10 +2,8 @@
 
 import pytest
 
-from hpcdist.base.table import to_csv
 from hpcdist.bench.cells import (
     BenchmarkRun,
-    BenchmarkSummary,
     CellTable,
     TimedCell,
     compare,
@@ -58,13 +56,9 @@ def test_a_cell_has_the_figures_of_its_repeats():
     assert (made.repeats, made.mean_time_s, made.sd_time_s, made.rate) == (3, 2.0, 1.0, 4.0)
     assert made.rate_measure.sd == pytest.approx(2.0)
     assert timed_cell("calls", {}, [1.0]).sd_time_s is None
-
-
-def test_many_repeats_that_drift_have_the_spread_of_blocks_of_them():
-    drifting = [1.0 + number // 100 for number in range(2_000)]
-    made = timed_cell("calls", {}, drifting)
-    assert made.time_s.count == 20
-    assert made.sd_time_s == pytest.approx(5.916, abs=1e-3)  # of the numbers 1 to 20
+    drifting = timed_cell("calls", {}, [1.0 + number // 100 for number in range(2_000)])
+    assert drifting.time_s.count == 20
+    assert drifting.sd_time_s == pytest.approx(5.916, abs=1e-3)  # of blocks: of 1 to 20
 
 
 def test_a_later_cell_of_the_same_keys_replaces_the_earlier_and_no_cells_are_no_result():
@@ -98,12 +92,6 @@ def test_sizes_are_shown_in_binary_units_and_bandwidths_in_gigabytes():
     assert texts(shown) == [["1 MiB", "1.00", "2.00"]]
     ((quantity, rate),) = rates(found)
     assert (quantity, rate.mean) == ("bus GB/s, size 1 MiB", pytest.approx(2.0))
-
-
-def test_names_of_damaged_files_stay_harmless_text():
-    odd = timed_cell("calls", {"=\x1b[31m": 1}, [1.0], more={"\x1b]0;x_bytes": 1.0})
-    for table in to_tables(summary([odd]), 1):
-        assert "\x1b" not in "".join(column.title for column in table.columns) + to_csv(table)
 
 
 def test_each_cell_is_compared_with_the_baseline_of_its_other_keys_all_together():
@@ -151,7 +139,7 @@ def test_runs_that_measure_something_else_are_in_no_common_picture():
     assert (picture.title, picture.runs) == ("job: calls", ["wide", "new"])
 
 
-@pytest.mark.parametrize("growth", [1.02, 1.5, 4.0, 30.0, 5000.0])
+@pytest.mark.parametrize("growth", [1.02, 4.0, 5000.0])
 def test_every_axis_has_numbers_to_read_its_lines_by(growth):
     cells = [cell(size, "single", 0.0032 * growth**power) for power, size in enumerate((1, 512))]
     (picture,) = pictures("job", [BenchmarkRun("run", "a", summary(cells))])
@@ -166,13 +154,6 @@ def test_every_axis_has_numbers_to_read_its_lines_by(growth):
         assert all(label.replace(",", "").replace(".", "").isdigit() for label in labels)
 
 
-def test_nothing_is_drawn_of_one_point():
-    empty = BenchmarkSummary(tables=summary(CELLS[:1]).tables)
-    assert list(pictures("job", [BenchmarkRun("run", "a", empty)])) == []
-
-
-@pytest.mark.parametrize(
-    ("share", "value"), [(0.0, 1.0), (0.5, 10.0), (0.95, 19.0), (1.0, 20.0)], ids=str
-)
-def test_a_percentile_is_the_smallest_value_that_enough_do_not_exceed(share, value):
-    assert percentile([float(number) for number in range(20, 0, -1)], share) == value
+def test_a_percentile_is_the_smallest_value_that_enough_do_not_exceed():
+    values = [float(number) for number in range(20, 0, -1)]
+    assert [percentile(values, share) for share in (0, 0.5, 0.95, 1)] == [1, 10, 19, 20]

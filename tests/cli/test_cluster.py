@@ -34,7 +34,7 @@ def slurm(hpcdist):
 
 def test_detect_prints_and_writes_what_show_reads_and_no_file_that_is_there(hpcdist, slurm):
     printed = hpcdist("cluster", "detect")
-    assert "partition: gpu" in printed.stdout
+    assert 'partition: "gpu"' in printed.stdout
     assert not (hpcdist.folder / "hpcdist.yaml").exists()
     written = hpcdist("cluster", "detect", "--write")
     assert (written.returncode, written.stdout) == (0, ""), written.stderr

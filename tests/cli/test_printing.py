@@ -7,7 +7,7 @@ import pytest
 from terminals import Terminal
 
 from hpcdist.base import progress
-from hpcdist.base.terminal_lines import terminal_lines
+from hpcdist.base.terminal_lines import TerminalLines
 from hpcdist.cli.printing import print_columns
 
 
@@ -21,7 +21,7 @@ def _usual_terminal(monkeypatch):
 def shown(hpcdist, *arguments, rows=24, code=0):
     terminal = Terminal(hpcdist, *arguments, rows=rows)
     assert terminal.finish() == code, terminal.shown
-    return terminal_lines(terminal.shown.encode(), styled=False)
+    return TerminalLines(styled=False).feed(terminal.shown.encode(), is_last=True)
 
 
 @pytest.fixture

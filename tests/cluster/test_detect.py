@@ -124,8 +124,8 @@ def test_names_that_yaml_would_read_as_something_else_are_quoted(profiles):
 
 def test_several_accounts_and_types_are_for_the_user_to_choose(profiles):
     text = first_file(site(gpu_partition(gpu_types=("a100", "v100")), accounts=("ann", "proj")))
-    assert "# account: ann  # yours: ann, proj" in text
-    assert "# gpu_type: a100  # it has a100, v100; unset: any" in text
+    assert '# account: "ann"  # yours: ann, proj' in text
+    assert '# gpu_type: "a100"  # it has a100, v100; unset: any' in text
     assert load_of(profiles, text) == ("gpu", None, None)
 
 

@@ -7,7 +7,7 @@ import pytest
 from another_user import NOBODY, needs_root
 
 from hpcdist.base.errors import ProfileError
-from hpcdist.cluster.load import load_profile, with_channels
+from hpcdist.cluster.load import NO_PROFILE, choose_cluster, load_profile, with_channels
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.load import Flag
 
@@ -35,12 +35,6 @@ def test_without_a_file_the_profile_is_empty_and_all_is_by_default(profiles):
     assert loaded.profile == ClusterProfile()
     assert set(loaded.origins.values()) == {"default"}
     assert set(with_channels(loaded, ["none"]).origins.values()) == {"default"}
-
-
-def test_the_only_profile_is_the_default(profiles):
-    profiles.project(of_one("{partition: gpu}"))
-    loaded = load_profile()
-    assert (loaded.name, loaded.profile.partition) == ("jura", "gpu")
 
 
 def test_of_several_profiles_without_a_default_none_is_chosen(profiles):
@@ -183,13 +177,6 @@ def test_the_path_of_python_is_relative_to_the_file(
     assert load_profile().profile.python == expected
 
 
-def test_a_folder_is_no_interpreter(profiles):
-    profiles.project(of_one("{python: .}"))
-    with pytest.raises(ProfileError, match="which is a folder") as error:
-        load_profile()
-    assert "./bin/python" in error.value.hint
-
-
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
@@ -218,6 +205,7 @@ def test_a_folder_is_no_interpreter(profiles):
         ),
         ("default: 3\n", "default is 3, must be text", "in quotes"),
         ("default: jrua\n" + of_one("{}"), "default: there is no cluster called 'jrua'", "jura?"),
+        (of_one("{python: .}"), "which is a folder", "./bin/python"),
         ("- a\n", "the file holds a list, must be keys with values", "default and clusters"),
         ("a: [\n", "not valid YAML: line 2", "indentation"),
         ("clusters: {a: {}, a: {}}\n", "the key 'a' appears twice", ""),
@@ -273,6 +261,10 @@ def test_a_mistake_is_told_with_the_file_the_key_and_the_value(profiles, text, m
         ("{lsf: {node_rank_variable: X}}", "is not a known key", ""),
         ("{lsf: {mem_per: node}}", 'lsf.mem_per is "node", must be host or job or slot', ""),
         ("{lsf: {mem: slot}}", "lsf.mem is not a known key", "mem_per"),
+        ("{azure: {subscription: mine}}", 'azure.subscription is "mine", must be an id', ""),
+        ("{azure: {compute: 'a b'}}", 'azure.compute is "a b", must be the name', ""),
+        ("{azure: {environment: torch}}", 'azure.environment is "torch"', ""),
+        ("{azure: {work_space: a}}", "azure.work_space is not a known key", "workspace"),
     ],
 )
 def test_what_cannot_stand_in_a_script_is_refused_with_what_to_do(profiles, text, message, hint):
@@ -330,20 +322,30 @@ def test_a_file_that_cannot_be_read_is_an_error(profiles, content):
     assert error_of().message.startswith("hpcdist.yaml ")
 
 
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ("{subscription: mine}", 'azure.subscription is "mine", must be an id'),
-        ("{compute: 'a b'}", 'azure.compute is "a b", must be the name'),
-        ("{environment: torch}", 'azure.environment is "torch"'),
-        ("{work_space: a}", "azure.work_space"),
-    ],
-)
-def test_a_mistake_in_the_section_azure_is_named(profiles, section, message):
-    profiles.project(of_one(f"{{scheduler: azure, azure: {section}}}"))
-    assert message in error_of().message
-
-
 def test_who_can_change_the_image_is_told(profiles):
     profiles.project(of_one("{azure: {image: torch}}")).chmod(0o666)
     assert "azure.image" in error_of().message
+
+
+# Which scheduler a submission goes to.
+
+
+@pytest.mark.parametrize("written", ["auto", "slurm"])
+def test_the_scheduler_is_the_profiles_unless_the_user_names_one(profiles, written):
+    profiles.project(of_one(f"{{scheduler: {written}, partition: gpu}}"))
+    for asked, expected in ((None, written), ("auto", written), ("slurm", "slurm")):
+        scheduler, loaded = choose_cluster(asked, None, {})
+        assert (scheduler, loaded.name, loaded.profile.partition) == (expected, "jura", "gpu")
+
+
+def test_a_profile_for_another_scheduler_is_refused(profiles):
+    profiles.project(of_one("{scheduler: slurm}"))
+    with pytest.raises(ProfileError, match=r"hpcdist.yaml: cluster jura is for slurm, not lsf"):
+        choose_cluster("lsf", None, {})
+
+
+def test_this_machine_goes_by_no_profile_and_takes_no_option_about_a_cluster(profiles):
+    profiles.project(of_one("{qso: x}"))  # a broken one
+    assert choose_cluster("local", None, {}) == ("local", NO_PROFILE)
+    with pytest.raises(ProfileError, match="--qos high is for a cluster"):
+        choose_cluster("local", None, {"qos": Flag(name="--qos", value="high")})

@@ -1,9 +1,9 @@
-"""Runs in the job of a shell (bsub -Is, qsub -I), which has its two hosts already; for salloc see
-tests/slurm/test_here.py."""
+"""Runs in the job of a shell (salloc, bsub -Is, qsub -I), which has its two hosts already."""
 
 import json
 import os
 import shlex
+import signal
 import sys
 
 import pytest
@@ -68,15 +68,9 @@ class PbsShell(LsfShell):
     command = "qsub -I"
 
     def begin(self, script):
+        output = str(self.user.folder / "shell.out")
         options = ["-f", "-N", "shell", "-r", "n", "-l", "select=2:ncpus=2", "-l", "place=scatter"]
-        options += [
-            "-l",
-            "walltime=00:10:00",
-            "-j",
-            "oe",
-            "-o",
-            str(self.user.folder / "shell.out"),
-        ]
+        options += ["-l", "walltime=00:10:00", "-j", "oe", "-o", output]
         path = f"export PATH={shlex.quote(os.environ['PATH'])}\n"
         words = ("qsub", *options, "--", "/bin/bash", "-c", path + script)
         return self.user.cluster.run(*words).stdout.partition(".")[0]
@@ -86,19 +80,58 @@ class PbsShell(LsfShell):
         self.user.cluster.run("qdel", self.job_id)
 
 
-@pytest.fixture(params=["lsf", "pbs"])
-def user(request):
-    if request.param == "lsf":
-        site = request.getfixturevalue("lsf_like")(kill_interval_s=60.0, limit_grace_s=60.0)
-        return User(site, request.getfixturevalue("tmp_path"))
-    folder = request.getfixturevalue("pbs_folder")
-    return User(request.getfixturevalue("pbs"), folder, options=("--scheduler", "pbs"))
+class SlurmShell:
+    """On the login node, as salloc leaves it."""
+
+    command = "salloc"
+
+    def __init__(self, user):
+        self.user, self.commands = user, []
+        size = ("-N2", "--ntasks-per-node=2", "--gpus-per-node=2")
+        said = user.cluster.run("salloc", "--no-shell", *size).stderr
+        self.job_id = said.split("Granted job allocation ")[1].split()[0]
+
+    def close(self):
+        assert self.user.cluster.queue() == [self.job_id]
+        self.user.cluster.run("scancel", self.job_id)
+
+    def start(self, *words):
+        environment = self.user.cluster.environment | {"SLURM_JOB_ID": self.job_id}
+        self.commands.append(self.user.start(*words, env=environment))
+        return len(self.commands) - 1
+
+    def end(self, number):
+        with self.commands[number] as command:
+            out, err = command.communicate(timeout=150)
+        return command.returncode, out, err
+
+    def __call__(self, *words):
+        return self.end(self.start(*words))
+
+
+SHELLS = {"lsf": LsfShell, "pbs": PbsShell, "slurm": SlurmShell}
+VARIABLES = {"lsf": "LSB_JOBID", "pbs": "PBS_JOBID", "slurm": "SLURM_JOB_ID"}
+
+
+@pytest.fixture(params=SHELLS)
+def scheduler(request):
+    return request.param
 
 
 @pytest.fixture
-def shell(user):
+def user(request, scheduler, tmp_path):
+    get = request.getfixturevalue
+    if scheduler == "pbs":
+        return User(get("pbs"), get("pbs_folder"), options=("--scheduler", "pbs"))
+    if scheduler == "slurm":
+        return User(get("slurm"), tmp_path)
+    return User(get("lsf_like")(kill_interval_s=60.0, limit_grace_s=60.0), tmp_path)
+
+
+@pytest.fixture
+def shell(user, scheduler):
     user.write("count.py", COUNT)
-    shell = (PbsShell if user.options else LsfShell)(user)
+    shell = SHELLS[scheduler](user)
     yield shell
     shell.close()
 
@@ -139,13 +172,28 @@ def test_a_run_is_seen_and_cancelled_from_another_shell_and_the_job_stays(shell)
     assert run.read_verdict().state == "cancelled"
 
 
-def test_outside_of_a_job_and_in_one_that_has_ended_it_is_refused(user):
+def test_outside_of_a_job_and_in_one_that_has_ended_it_is_refused(user, scheduler):
     user.write("count.py", COUNT)
     refused = user(*HERE)
     assert refused.returncode == 2
     assert "neither SLURM_JOB_ID nor LSB_JOBID nor PBS_JOBID is set" in refused.stderr
-    variable = "PBS_JOBID" if user.options else "LSB_JOBID"
+    variable = VARIABLES[scheduler]
     refused = user(*HERE, env=user.cluster.environment | {variable: "4711"})
     assert refused.returncode == 2
     assert f"job 4711, which {variable} names, cannot be used" in refused.stderr
     assert not (user.folder / "runs").exists()
+
+
+@pytest.mark.parametrize("scheduler", ["slurm"])
+def test_a_step_that_finds_no_room_waits_and_can_be_given_up(shell):
+    first = shell.start(*HERE, "--gpus", 2)
+    (run,) = shell.user.cluster.wait_for(lambda: [*all_runs(shell.user.folder / "runs")])
+    await_counting(shell.user, run)
+    second = shell.start(*HERE, "--nodes", 1)
+    waits = shell.commands[second]
+    assert "waits for room in allocation" in waits.stderr.readline() + waits.stderr.readline()
+    for number in (second, first):
+        shell.commands[number].send_signal(signal.SIGINT)
+        assert shell.end(number)[0] == 130
+    states = [run.read_verdict().state for run in all_runs(shell.user.folder / "runs")]
+    assert states == ["cancelled", "cancelled"]

@@ -13,29 +13,20 @@ def test_digits_has_1797_images_in_two_parts_that_show_each_digit_alike():
     digits = load_data(Data())
     assert (len(digits.train), len(digits.test)) == (sizes.train, sizes.test)
     assert sizes.train + sizes.test == 1797
-    assert digits.image_shape == (1, 8, 8)
-    assert digits.num_classes == 10
+    assert (digits.image_shape, digits.num_classes) == ((1, 8, 8), 10)
     shares = digits.test.labels.bincount() / len(digits.test)
     assert shares.min() > 0.09
     assert abs(float(digits.train.images.mean())) < 1e-3
     assert abs(float(digits.train.images.std()) - 1) < 1e-3
-
-
-def test_digits_has_no_image_in_both_parts():
-    digits = load_data(Data())
-    again = load_data(Data())
-    assert digits.train.images.equal(again.train.images)
-    train = {bytes(image.numpy()) for image in digits.train.images}
-    test = {bytes(image.numpy()) for image in digits.test.images}
+    assert digits.train.images.equal(load_data(Data()).train.images)
+    train, test = ({*map(bytes, part.images.numpy())} for part in (digits.train, digits.test))
     assert not train & test
 
 
 def test_only_the_first_samples_are_used_where_the_job_says_so():
     data = Data(train_samples=100, test_samples=7)
-    sizes = check_data(data)
-    digits = load_data(data)
-    assert (sizes.train, sizes.test) == (100, 7)
-    assert (len(digits.train), len(digits.test)) == (100, 7)
+    sizes, digits = check_data(data), load_data(data)
+    assert (len(digits.train), len(digits.test)) == (sizes.train, sizes.test) == (100, 7)
     assert len(digits.train.labels.unique()) == 10
 
 
@@ -50,13 +41,17 @@ def test_idx_files_are_checked_and_loaded(write_idx_data, name):
     assert loaded.test.labels.tolist() == [index % 10 for index in range(12)]
 
 
-def test_checking_data_imports_no_torch_and_no_numpy(write_idx_data):
+def test_checking_data_imports_no_torch_no_numpy_and_no_pillow(write_idx_data):
     root = write_idx_data()
+    (root / "ant").mkdir()
+    for name in "abc":
+        (root / "ant" / f"{name}.jpg").touch()
+    given = [{}, {"name": "mnist"}, {"name": "faces"}, {"name": "image_folder"}]
     code = (
         "import sys; from hpcdist.data.catalog import check_data\n"
         "from hpcdist.job.spec import Data\n"
-        f"check_data(Data()); check_data(Data(name='mnist', root={str(root)!r}))\n"
-        "print({'torch', 'numpy', 'sklearn', 'torchvision'} & set(sys.modules))"
+        f"for keys in {given}: check_data(Data(root={str(root)!r} if keys else None, **keys))\n"
+        "print({'torch', 'numpy', 'sklearn', 'torchvision', 'PIL'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
@@ -73,15 +68,8 @@ def test_a_missing_root_is_said_with_the_layout_that_is_wanted(tmp_path):
         check_data(Data(name="mnist", root=str(tmp_path)))
 
 
-def test_an_unknown_data_set_is_answered_with_the_nearest_first():
-    with pytest.raises(JobError, match=r"data\.name is 'fashionmnist'") as error:
-        check_data(Data(name="fashionmnist"))
-    assert error.value.hint.startswith("the known ones are: fashion_mnist")
-
-
 GARBAGE = {
     "html": b"<html>not found</html>",
-    "empty": b"",
     "short": b"\x00\x00\x08\x03\x00\x00\x00\x28\x00\x00\x00\x1c\x00\x00\x00\x1c\x00",
     "labels": b"\x00\x00\x08\x01\x00\x00\x00\x0c" + bytes(12),
     "more than memory": b"\x00\x00\x08\x03\x00\xff\xff\xff\x00\x00\x00\x1c\x00\x00\x00\x1c",
@@ -121,7 +109,10 @@ def test_labels_that_do_not_fit_the_images_are_found(write_idx_data):
         check_data(Data(name="mnist", root=str(root)))
 
 
-def test_a_transform_of_a_data_set_in_memory_is_refused():
+def test_what_no_data_set_is_or_takes_is_refused():
+    with pytest.raises(JobError, match=r"data\.name is 'fashionmnist'") as error:
+        check_data(Data(name="fashionmnist"))
+    assert error.value.hint.startswith("the known ones are: fashion_mnist")
     with pytest.raises(JobError, match="digits is held in memory") as error:
         check_data(Data(transform="light"))
     assert "image_folder" in error.value.hint

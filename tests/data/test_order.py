@@ -7,6 +7,7 @@ from hpcdist.data.order import LEAST_BATCH, EpochPlan, epoch_order
 @pytest.mark.parametrize("num_samples", [1, 2, 17, 96, 203])
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_every_sample_is_used_once_per_epoch(num_samples, world_size, accumulate):
+    order = epoch_order(num_samples, seed=0, epoch=0)
     seen = []
     num_steps = set()
     for plan in _plans(num_samples, world_size, accumulate=accumulate):
@@ -15,19 +16,11 @@ def test_every_sample_is_used_once_per_epoch(num_samples, world_size, accumulate
         assert len(steps) == plan.num_steps()
         for _, shares in steps:
             seen += [at for share in shares for at in range(share.begin, share.end)]
+            for share in shares:  # a small one is filled, within the order
+                indices = order[share.begin : share.filled_end].tolist()
+                assert len({*indices}) == len(indices) == max(share.count, min(2, num_samples))
     assert sorted(seen) == list(range(num_samples))
     assert len(num_steps) == 1
-
-
-@pytest.mark.parametrize("num_samples", [1, 2, 17, 203])
-def test_what_fills_a_small_share_lies_within_the_order(num_samples):
-    order = epoch_order(num_samples, seed=0, epoch=0)
-    for plan in _plans(num_samples, 8):
-        for _, shares in plan.steps():
-            for share in shares:
-                indices = order[share.begin : share.filled_end]
-                assert len(indices) == max(share.count, min(2, num_samples))
-                assert len(set(indices.tolist())) == len(indices)
 
 
 @pytest.mark.parametrize("num_gpus", [2, 3, 4])

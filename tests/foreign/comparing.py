@@ -8,7 +8,6 @@ import sqlite3
 from collections import Counter
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
-_NEVER = ("__pycache__", "*.pyc")
 
 
 def differences(row, torchrun, hpcdist):
@@ -16,15 +15,6 @@ def differences(row, torchrun, hpcdist):
     found = []
     if torchrun.exit_code != hpcdist.exit_code and not row.exit_code_differs:
         found.append(f"exit code: torchrun {torchrun.exit_code}, hpcdist {hpcdist.exit_code}")
-    if torchrun.first_failure != hpcdist.first_failure and not row.failure_differs:
-        found.append(
-            f"first failure (rank, exit code): torchrun {torchrun.first_failure}, "
-            f"hpcdist {hpcdist.first_failure}"
-        )
-    if torchrun.exception not in {None, hpcdist.exception}:
-        found.append(f"exception: torchrun {torchrun.exception}, hpcdist {hpcdist.exception}")
-    if row.not_blamed and hpcdist.exception == row.not_blamed:
-        found.append(f"exception: hpcdist blames {hpcdist.exception}")
     found += _of_files(row, torchrun, hpcdist)
     if "output" in row.compares:
         found += _of_output(row, torchrun, hpcdist)
@@ -49,15 +39,14 @@ def _files(row, outcome):
     found = {}
     for path in sorted(outcome.folder.rglob("*")):
         name = str(path.relative_to(outcome.folder))
-        ignored = any(fnmatch.fnmatch(name, pattern) for pattern in (*_NEVER, *row.ignores))
-        if (
-            path.is_file()
-            and not ignored
-            and "__pycache__" not in name
-            and name not in outcome.given
-        ):
-            found[re.sub(row.unnamed, "", name) if row.unnamed else name] = path
+        is_ignored = "__pycache__" in name or _matches(name, row.ignores)
+        if path.is_file() and not is_ignored and name not in outcome.given:
+            found[name] = path
     return found
+
+
+def _matches(name, patterns):
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _of_random(files, command):
@@ -83,9 +72,8 @@ def _of_file(row, name, theirs, ours):
         for one, folder in zip(values, folders, strict=True)
     ]
     for key in sorted(flat[0].keys() | flat[1].keys()):
-        known = any(fnmatch.fnmatch(key, pattern) for pattern in row.differs)
         one, other = (each.get(key, "(missing)") for each in flat)
-        if one != other and not known:
+        if one != other and not _matches(key, row.differs):
             yield f"{name}, {key}: torchrun {_cut(one)}, hpcdist {_cut(other)}"
 
 
@@ -118,15 +106,11 @@ def _of_output(row, torchrun, hpcdist):
             for text, outcome in ((theirs, torchrun), (ours, hpcdist))
         )
         only = [
-            [line for line in sorted((a - b).elements()) if not _is_known(row, line)]
+            [line for line in sorted((a - b).elements()) if not _matches(line, row.lines_differ)]
             for a, b in ((one, other), (other, one))
         ]
         if any(only):
             yield f"output of rank {rank}: only under torchrun {only[0]}, under hpcdist {only[1]}"
-
-
-def _is_known(row, line):
-    return any(fnmatch.fnmatchcase(line, pattern) for pattern in row.lines_differ)
 
 
 def _cut(value):

@@ -1,7 +1,6 @@
 """Runs a program of the table under torchrun and under hpcdist, and keeps what each run left."""
 
 import os
-import re
 import shutil
 import signal
 import sys
@@ -15,11 +14,6 @@ PROGRAMS = Path(__file__).parent / "programs"
 LIMIT_S = 120.0
 _END_S = 20.0
 _POLL_S = 0.05
-_ROOT_CAUSE = re.compile(
-    r"Root Cause \(first observed failure\):.*?rank +: (\d+) .*?exitcode +: (-?\d+)"
-    r".*?traceback : (.*?)\s*=====",
-    re.DOTALL,
-)
 
 
 @dataclass(frozen=True)
@@ -35,11 +29,6 @@ class Outcome:
     output: list[str]
     """What each rank wrote to stdout and stderr; torchrun keeps them apart, and so the order of
     lines says nothing."""
-    first_failure: tuple[int, int] | None
-    """The rank that is said to have failed first, and its exit code; that of a signal is
-    negative."""
-    exception: str | None
-    """The exception that is named as its reason; torchrun knows of none without @record."""
     told: str
     """What the command itself said."""
 
@@ -96,12 +85,7 @@ def _furnish(folder, row):
     """Copy what the row needs; returns the names of all files."""
     folder.mkdir(parents=True)
     for name in row.files:
-        source = PROGRAMS / name
-        if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, folder / name)
+        shutil.copy(PROGRAMS / name, folder / name)
     if row.prepare:
         row.prepare(folder)
     return frozenset(str(path.relative_to(folder)) for path in folder.rglob("*"))
@@ -113,71 +97,41 @@ def _environment(row):
         for name, value in os.environ.items()
         if not name.startswith(("PYTEST_", "COV_"))
     }
-    bin_folder = str(Path(sys.executable).parent)
-    found = inherited | {
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "PATH": f"{bin_folder}{os.pathsep}{inherited['PATH']}",
-    }
-    found |= row.environment
-    return {name: value for name, value in found.items() if value is not None}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{inherited['PATH']}"
+    of_all = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PATH": path}
+    return inherited | of_all | row.environment
+
+
+_HOW = {"script": [], "module": ["-m"], "command": ["--no-python"]}
 
 
 def _torchrun_arguments(row, place):
     options = ["--standalone", "--nproc-per-node", str(row.num_ranks)]
     options += ["--redirects", "3", "--log-dir", str(place / "logs")]
-    how = {"script": [], "module": ["-m"], "command": ["--no-python"]}[row.how]
-    return [*options, *how, row.program, *row.arguments]
+    return [*options, *_HOW[row.how], row.program, *row.arguments]
 
 
 def _hpcdist_arguments(row, place):
-    how = {"script": [], "module": ["-m"], "command": ["--no-python"]}[row.how]
     options = ["--gpus", str(row.num_ranks), "--local", "--runs", str(place / "runs")]
     options += ["--no-requeue", "--set", "launch.device=cpu"]
-    return ["submit", *how, row.program, *options, "--", *row.arguments]
+    return ["submit", *_HOW[row.how], row.program, *options, "--", *row.arguments]
 
 
-def _torchrun_outcome(row, *, exit_code, folder, given):
-    told = (folder.parent / "told").read_text(errors="replace")
-    cause = _ROOT_CAUSE.search(told)
+def _torchrun_outcome(row, **fields):
+    place = fields["folder"].parent
     ranks = [
-        sorted((folder.parent / "logs").glob(f"*/attempt_0/{rank}/std*.log"))
+        sorted((place / "logs").glob(f"*/attempt_0/{rank}/std*.log"))
         for rank in range(row.num_ranks)
     ]
-    return Outcome(
-        exit_code=exit_code,
-        folder=folder,
-        given=given,
-        output=["".join(file.read_text(errors="replace") for file in files) for files in ranks],
-        first_failure=(int(cause[1]), int(cause[2])) if cause else None,
-        exception=_last_line(cause[3]) if cause else None,
-        told=told,
-    )
+    output = ["".join(file.read_text(errors="replace") for file in files) for files in ranks]
+    return Outcome(**fields, output=output, told=(place / "told").read_text(errors="replace"))
 
 
-def _hpcdist_outcome(row, *, exit_code, folder, given):
-    paths = sorted((folder.parent / "runs").glob("*/spec.json"))
-    run = Run(paths[0].parent) if paths else None
-    logs = [run.log_file(rank, 0) for rank in range(row.num_ranks)] if run else []
-    verdict = run.read_verdict() if run and run.verdict_file.exists() else None
-    failure = exception = None
-    if verdict and (first := verdict.first):
-        number = -int(signal.Signals[first.signal]) if first.signal else first.exit_code
-        failure = (first.rank, number)
-        if name := first.report.exception:
-            _, found, said = (first.report.traceback or "").rpartition(f"{name}:")
-            exception = f"{name}: {said.strip() if found else ''}"
-    return Outcome(
-        exit_code=exit_code,
-        folder=folder,
-        given=given,
-        output=[file.read_text(errors="replace") if file.exists() else "" for file in logs],
-        first_failure=failure,
-        exception=exception,
-        told=(folder.parent / "told").read_text(errors="replace"),
-    )
-
-
-def _last_line(text):
-    """Of a traceback; None where there is none."""
-    return text.splitlines()[-1].strip() if text.startswith("Traceback") else None
+def _hpcdist_outcome(row, **fields):
+    place = fields["folder"].parent
+    (spec,) = sorted((place / "runs").glob("*/spec.json")) or [
+        place / "runs" / "none" / "spec.json"
+    ]
+    logs = [Run(spec.parent).log_file(rank, 0) for rank in range(row.num_ranks)]
+    output = [file.read_text(errors="replace") if file.exists() else "" for file in logs]
+    return Outcome(**fields, output=output, told=(place / "told").read_text(errors="replace"))

@@ -1,12 +1,11 @@
 """The programs: what is run, and what of it is compared.
 
-Exit code, the rank that is said to have failed first and its exit code, and every file that the
-program wrote are compared for all of them: `facts-*.json` key by key, what was drawn at random
-(`random-*.json`) among the ranks of a run, and all others byte for byte.
+The exit code and every file that the program wrote are compared for all of them: `facts-*.json`
+key by key, what was drawn at random (`random-*.json`) among the ranks of a run, and all others byte
+for byte.
 """
 
 import shutil
-import sqlite3
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -32,12 +31,9 @@ class Row:
     """Of the folder of programs: what it needs where it runs."""
     prepare: Callable[[Path], None] | None = None
     """Makes what else it needs, in the folder where it runs."""
-    environment: Mapping[str, str | None] = field(default_factory=dict)
-    """None: not set."""
+    environment: Mapping[str, str] = field(default_factory=dict)
     signal: str = ""
     """Sent to both commands once each rank has written the file waits-RANK."""
-    not_blamed: str = ""
-    """An exception that hpcdist's verdict must not name."""
     exit_code: int = 0
     """Of torchrun: what the row is about would be lost if torchrun failed otherwise."""
     compares: tuple[Literal["output"], ...] = ()
@@ -46,14 +42,10 @@ class Row:
     """By pattern of a name: what is compared of files whose bytes are never the same."""
     ignores: tuple[str, ...] = ()
     """Patterns of files that differ from run to run."""
-    unnamed: str = ""
-    """A pattern of the part of a file's name that differs from run to run."""
     differs: Mapping[str, str] = field(default_factory=dict)
     """By pattern of a key of facts-*.json: why it may differ."""
     lines_differ: Mapping[str, str] = field(default_factory=dict)
     """By pattern of a line of output: why only one of both may show it."""
-    failure_differs: str = ""
-    """Why the first failure's exit code is another."""
     exit_code_differs: str = ""
     """Why the command's exit code is another."""
     packages: tuple[str, ...] = ()
@@ -108,9 +100,11 @@ def _without_suffix(folder):
 
 def _beside(folder):
     (folder / "beside.py").write_text("NAME = 'beside'\n")
+    for name in ("msgspec", "queue", "secrets"):  # the script's own come first
+        (folder / f"{name}.py").write_text("IS_OWN = True\n")
 
 
-def _in_package(folder, *, initialized):
+def _in_package(folder, *, initialized=True):
     part = folder / "outer" / "part"
     part.mkdir(parents=True)
     for name in ("__main__.py", "program.py"):
@@ -122,56 +116,17 @@ def _in_package(folder, *, initialized):
     _beside(folder)
 
 
-def _in_packages(folder):
-    _in_package(folder, initialized=True)
-
-
-def _in_namespace(folder):
-    _in_package(folder, initialized=False)
-
-
-def _console_entry(folder, program="place.py"):
+def _console_entry(folder):
     path = folder / "entry"
-    path.write_text(f"#!/usr/bin/env python\n{(_PROGRAMS / program).read_text()}")
+    path.write_text(f"#!/usr/bin/env python\n{(_PROGRAMS / 'portrait.py').read_text()}")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
-def _below(folder):
+def _link(folder):
     (folder / "below").mkdir()
     shutil.copy(_PROGRAMS / "place.py", folder / "below")
     _beside(folder / "below")
-
-
-def _link(folder):
-    _below(folder)
     (folder / "link.py").symlink_to(folder / "below" / "place.py")
-
-
-def _shadowing(folder):
-    for name in ("cloudpickle", "msgspec", "platform", "queue", "resource", "secrets", "yaml"):
-        (folder / f"{name}.py").write_text("IS_OWN = True\n")
-
-
-def _board(path):
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-
-    events = EventFileLoader(str(path)).Load()
-    return [
-        (event.step, value.tag, value.tensor.float_val[:])
-        for event in events
-        for value in event.summary.value
-    ]
-
-
-def _mlflow(path):
-    with sqlite3.connect(path) as connection:
-        metrics = connection.execute("select key, value, step from metrics order by step")
-        runs = connection.execute("select name, status from runs")
-        return [metrics.fetchall(), runs.fetchall()]
-
-
-def _size(path):
-    return path.stat().st_size
 
 
 def _state(path):
@@ -181,145 +136,62 @@ def _state(path):
     return repr(torch.load(path, map_location="cpu", weights_only=False))
 
 
-_CHECKPOINT = {"*.ckpt": _state, "*.distcp": _size, "*.metadata": _size}
-
-_OF_THE_AGENT = "a rank is a fork of a process that has imported more, and runs below its frames"
-_ARGV = "other rows tell of the script's path as it is given"
 _OWN_VARIABLES = (
     "hpcdist, submitit and the schedulers add variables; the store has an address of its own"
 )
-_OUTPUT = "lines reach the log whole; what is no UTF-8 is escaped"
-_SHARE = "a rank is bound to its share of the CPUs"
 _SIGUSR2 = (
     "SIGUSR2 says that the run is about to end, and does not end a program that knows nothing of it"
 )
-
 _PATH = {
     "argv": "a program is found when it is submitted: it is told its whole path",
     "file": "the same, without a ./ in it",
 }
-
-_EITHER_PORTRAIT = {
-    "process.siblings": "the store is a process of its own",
-    "process.death_signal": "a rank ends with the process that started it",
+_PORTRAIT = {
     "dispositions.SIGUSR2": _SIGUSR2,
-    "process.ignored": _SIGUSR2,
-    "process.cpus": _SHARE,
     "limits.RLIMIT_*OFILE": "a rank has connections to all others",
     **{
-        f"environment.same.{name}": _OWN_VARIABLES
+        f"environment.{name}": _OWN_VARIABLES
         for name in (
-            "HPCDIST_*",
-            "SUBMITIT_*",
-            "MASTER_*",
-            "*_SOCKET_IFNAME",
-            "NODE_RANK",
-            "OLDPWD",
-            "_",
-            "TORCHELASTIC_ERROR_FILE",
-            "TORCHELASTIC_RUN_ID",
-            "TORCH_FR_BUFFER_SIZE",
-            "TORCHELASTIC_SIGNALS_TO_HANDLE",
-            "WANDB_RUN_ID",
-            "WANDB_RUN_GROUP",
-            "WANDB_RESUME",
-            "MLFLOW_RUN_CONTEXT",
-        )
-    },
-    "environment.names": _OWN_VARIABLES,
-    "interpreter.argv": _ARGV,
-    "sources.mp_spawn_data.sys_argv": _ARGV,
-}
-_PORTRAIT = {
-    "interpreter.meta_path": "torch's groups are noted on import",
-    "interpreter.recursion_limit": "the agent's frames do not count",
-    "collector.is_frozen": _OF_THE_AGENT,
-    "depth": _OF_THE_AGENT,
-    "libraries.*": _OF_THE_AGENT,
-    "loggers.names": _OF_THE_AGENT,
-    "loggers.configured": _OF_THE_AGENT,
-    "interpreter.filters": _OF_THE_AGENT,
-    "interpreter.orig_argv": _ARGV,
-    "process.cmdline": _OF_THE_AGENT,
-    "process.environ_of_kernel": _OF_THE_AGENT,
-    "time_state.atexit": _OF_THE_AGENT,
-    "time_state.linecache": _OF_THE_AGENT,
-    "multiprocessing_state.semaphore_tracker": _OF_THE_AGENT,
-    "multiprocessing_state.config": _OF_THE_AGENT,
-    "time_state.faulthandler": "a crash leaves its stack in the log",
-    "descriptors": "the events and stacks of the rank",
-    **_EITHER_PORTRAIT,
-    **{
-        f"streams.*.{name}": _OUTPUT
-        for name in (
-            "buffer",
-            "buffer.*",
-            "raw",
-            "line_buffering",
-            "write_through",
-            "errors",
-            "encoding",
+            *("HPCDIST_*", "SUBMITIT_*", "MASTER_*", "*_SOCKET_IFNAME", "NODE_RANK", "OLDPWD", "_"),
+            *("TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_SIGNALS_TO_HANDLE"),
+            *("TORCH_FR_BUFFER_SIZE", "WANDB_RUN_*", "WANDB_RESUME", "MLFLOW_RUN_CONTEXT"),
         )
     },
 }
-_PORTRAIT_OF_A_PROGRAM = _EITHER_PORTRAIT | {
+_PORTRAIT_OF_A_PROGRAM = _PORTRAIT | {
     "dispositions.SIGQUIT": "nobody can ask a program for the stacks of its threads",
-    "interpreter.orig_argv": _PATH["argv"],
     "main_module.*": _PATH["file"],
-    "process.cmdline": _PATH["argv"],
     "sources.file": _PATH["file"],
 }
-_TORCH_PORTRAIT = {
-    "loggers.submitit": _OF_THE_AGENT,
-    "numpy modules": _OF_THE_AGENT,
-    "other modules": _OF_THE_AGENT,
-    "state.num interop": _SHARE,
-}
-
-_ENDS_WELL = (
-    "os._exit(0)",
-    "exec",
-    "exec of orig_argv",
-    "exec of a command",
-    "sys.exit(None)",
-    "sys.exit(256)",
-    "exit handler raises",
-    "exit handler exits",
-    "thread raises",
-    "thread exits",
-    "thread leaves",
-    "destructor raises",
-    "no stdout",
-    "stdout is None",
-    "stderr is None",
-    "no streams",
-    "stdout deleted",
-    "descriptors closed",
-    "stdout is devnull",
-    "many threads",
-)
 
 _FORMS = [
     Row(name="script without .py", program="program", prepare=_without_suffix, differs=_PATH),
-    Row(name="script in a folder below", program="below/place.py", prepare=_below, differs=_PATH),
     Row(name="script that is a link", program="link.py", prepare=_link, differs=_PATH),
-    Row(name="module", program="outer.part.program", how="module", prepare=_in_packages),
+    Row(name="module", program="outer.part.program", how="module", prepare=_in_package),
     Row(
         name="module in a namespace package",
         program="outer.part.program",
         how="module",
-        prepare=_in_namespace,
+        prepare=partial(_in_package, initialized=False),
+        is_slow=True,
     ),
     Row(
         name="console entry point",
         program="./entry",
         how="command",
+        arguments=("--lr", "0.1", "", "two words", "--"),
         prepare=_console_entry,
-        differs=_PATH,
+        differs=_PORTRAIT_OF_A_PROGRAM,
     ),
 ]
 
-_INTERRUPT = "the verdict names KeyboardInterrupt; python ends itself by SIGINT"
+_ENDS_WELL = (
+    *("os._exit(0)", "exec", "exec of orig_argv", "exec of a command"),
+    *("sys.exit(None)", "sys.exit(256)", "exit handler raises", "exit handler exits"),
+    *("thread raises", "thread exits", "thread leaves", "destructor raises", "many threads"),
+    *("no stdout", "stdout is None", "stderr is None", "no streams", "stdout deleted"),
+    *("descriptors closed", "descriptors taken", "stdout is devnull"),
+)
 _FRAMES_OF_EXIT = dict.fromkeys(
     (
         "Traceback (most recent call last):",
@@ -329,7 +201,6 @@ _FRAMES_OF_EXIT = dict.fromkeys(
     ),
     "of sys.exit within an exit handler, the frame that called the handler is shown",
 )
-
 _ENDS = [
     Row(
         name="ends well, in many ways",
@@ -343,19 +214,13 @@ _ENDS = [
             '    raise ValueError("in a destructor")': "python cannot read files any more by then",
         },
     ),
-    _end("sys.exit(text)", is_slow=False),
     _end("raise", is_slow=False),
-    _end("interrupt", failure_differs=_INTERRUPT),
-    _end("SIGKILL", is_slow=False),
     _end("hook exits", is_slow=False),
-    _end("SIGINT", failure_differs=_INTERRUPT),
     *map(
         _end,
         (
-            *("os._exit(9)", "exec that fails", "sys.exit(True)", "sys.exit(object)"),
-            *("sys.exit(-1)", "sys.exit(75)", "group", "SIGTERM", "SIGUSR1"),
-            *("exit handler leaves", "hook", "hook leaves", "syntax", "generator exit"),
-            *("own BaseException", "stdout without flush"),
+            *("sys.exit(text)", "sys.exit(True)", "sys.exit(-1)", "sys.exit(75)", "os._exit(9)"),
+            *("interrupt", "SIGINT", "SIGKILL", "SIGTERM", "SIGUSR1", "hook", "group", "syntax"),
         ),
     ),
     *(_end(way, compares=()) for way in ("abort", "segfault", "recursion")),
@@ -368,96 +233,45 @@ _DEAF = _CHILD | {
 _HANGUP = {
     "came": "a rank that handles SIGTERM alone gets that for SIGHUP; torchrun's ends unsaved"
 }
-
 _PLAIN = [
     _script("open_files.py", compares=("output",)),
     # Not the output: in a log, a traceback follows a line without an end.
     _script("open_files.py", arguments=("raises",), exit_code=1),
-    _script("open_files.py", arguments=("exits",), exit_code=1, compares=("output",), is_slow=True),
-    # Not kept-*: a destructor of what only a library refers to does not run.
-    _script("registered.py", packages=("h11", "httpx"), ignores=("kept-*",), compares=("output",)),
     _script("children.py", compares=("output",)),
-    _script("fork_ends.py", arguments=("raises",), compares=("output",)),
-    _script("fork_ends.py", arguments=("exits",), compares=("output",), is_slow=True),
-    _script(
-        "child_then_fails.py",
-        arguments=("raises",),
-        exit_code=1,
-        not_blamed="ValueError: in the child",
-    ),
-    _script("child_then_fails.py", arguments=("exits",), exit_code=1, is_slow=True),
-    _script("signals.py"),
     _script("saves.py", arguments=("peer fails",), exit_code=1, differs=_CHILD),
     _script("saves.py", arguments=("peer fails, deaf",), exit_code=1, differs=_DEAF, is_slow=True),
     _ended("SIGINT"),
     _ended("SIGHUP", is_slow=True),
     _ended("SIGHUP", "knows SIGTERM alone", differs=_CHILD | _HANGUP, is_slow=True),
     _script("output.py", compares=("output",)),
-    _script(
-        "introspection.py",
-        differs={"stack": _OF_THE_AGENT, "argv": _ARGV, "argv *": _ARGV},
-    ),
     _script("portrait.py", differs=_PORTRAIT),
-    Row(
-        name="portrait of a program",
-        program="./entry",
-        how="command",
-        arguments=("--lr", "0.1", "", "two words", "--"),
-        prepare=partial(_console_entry, program="portrait.py"),
-        differs=_PORTRAIT_OF_A_PROGRAM,
-    ),
-    _script("closes_descriptors.py"),
-    _script("shadows.py", prepare=_shadowing),
 ]
 
-_WITH_TORCH = [
+_OF_PACKAGES = [
     _script(
         "torch_portrait.py",
         label="then random numbers",
         arguments=("random_numbers.py",),
         files=("random_numbers.py",),
-        differs=_TORCH_PORTRAIT,
     ),
-    _script("ddp_snapshot.py", arguments=("4",), is_slow=True),
-    _script("ddp_snapshot.py", arguments=("2", "--no-destroy"), is_slow=True),
-    _script("fsdp_checkpoint.py", readers=_CHECKPOINT, is_slow=True),
-]
-
-_OF_PACKAGES = [
-    Row(
-        name=f"accelerate: {name}",
-        program=f"accelerate.test_utils.scripts.{name}",
-        how="module",
-        packages=("accelerate",),
-        environment={"ACCELERATE_USE_CPU": "true"},
-        is_slow=True,
-    )
-    for name in ("test_sync", "test_ops")
-] + [
+    *(
+        Row(
+            name=f"accelerate: {name}",
+            program=f"accelerate.test_utils.scripts.{name}",
+            how="module",
+            packages=("accelerate",),
+            environment={"ACCELERATE_USE_CPU": "true"},
+            is_slow=True,
+        )
+        for name in ("test_sync", "test_ops")
+    ),
     _script(
         "transformers_trainer.py",
         packages=("transformers", "accelerate"),
         ignores=("trained/*/training_args.bin", "trained/*/trainer_state.json", "trained/*.bin"),
         is_slow=True,
     ),
-    _script("lightning_trainer.py", readers=_CHECKPOINT, is_slow=True),
-    _script("lightning_trainer.py", arguments=("second",), readers=_CHECKPOINT, is_slow=True),
-    _script("fabric.py", is_slow=True),
-    _script("wandb_offline.py", packages=("wandb",), ignores=("wandb/*",), is_slow=True),
-    _script(
-        "wandb_offline.py",
-        arguments=("--finish",),
-        packages=("wandb",),
-        ignores=("wandb/*",),
-        is_slow=True,
-    ),
-    _script(
-        "trackers.py",
-        packages=("mlflow", "tensorboard", "sqlalchemy"),
-        readers={"mlflow.db": _mlflow, "board-*": _board},
-        unnamed=r"tfevents\..*",
-        is_slow=True,
-    ),
+    _script("lightning_trainer.py", readers={"*.ckpt": _state}, is_slow=True),
 ]
 
-ROWS = [*_FORMS, *_ENDS, *_PLAIN, *_WITH_TORCH, *_OF_PACKAGES]
+ROWS = [*_FORMS, *_ENDS, *_PLAIN, *_OF_PACKAGES]

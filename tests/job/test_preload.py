@@ -7,7 +7,7 @@ import pytest
 from rank_places import environment_of, place
 
 from hpcdist.job.function import load_function
-from hpcdist.job.preload import _NOT_READ, heavy_imports
+from hpcdist.job.preload import _NOT_READ, read_program
 from hpcdist.workloads import load_workload
 
 
@@ -22,7 +22,7 @@ def found(tmp_path, monkeypatch):
             path = tmp_path / (name.replace("__in__", "/") + ".py")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        return heavy_imports(tmp_path / "main.py")
+        return read_program(tmp_path / "main.py").heavy
 
     return find
 
@@ -129,10 +129,10 @@ def test_the_packages_of_a_module_are_read_and_come_before_it(tmp_path):
     train = tmp_path / "package" / "train.py"
     train.write_text("from .steps import step")
     (tmp_path / "package" / "steps.py").write_text("import torch")
-    assert heavy_imports(train, tmp_path) == ["torch"]
+    assert read_program(train, tmp_path).heavy == ["torch"]
     (tmp_path / "package" / "__init__.py").write_text("import os\nos.environ['TORCH_LOGS'] = 'a'")
     train.write_text("import torch\nfrom .steps import step")
-    assert heavy_imports(train, tmp_path) == []
+    assert read_program(train, tmp_path).heavy == []
 
 
 def test_of_a_program_with_too_many_files_only_the_top_of_the_script_is_known(found):

@@ -30,40 +30,12 @@ _SLURM = re.compile("s(batch|run|queue|cancel|control|info|acct|acctmgr|alloc|pr
 
 
 @dataclass(frozen=True, kw_only=True)
-class Queue:
-    """A queue, as lsb.queues describes it."""
-
-    name: str
-    run_limit_min: float | None = None
-    """The longest that may be asked for; also the default where there is no other."""
-    default_run_limit_min: float | None = None
-    task_limit: int | None = None
-    requeue_exit_values: str = ""
-    """REQUEUE_EXIT_VALUES, such as `75 99` or `all ~1`."""
-    is_open: bool = True
-
-
-QUEUES = (
-    Queue(name="normal"),
-    Queue(name="gpuv100", run_limit_min=1440, default_run_limit_min=15),
-    Queue(name="short", run_limit_min=60, task_limit=4),
-    Queue(name="closed", is_open=False),
-)
-
-
-@dataclass(frozen=True, kw_only=True)
 class SiteConfig:
     """All that differs between sites."""
 
     engine: str = IBM
     hosts: tuple[str, ...] = ("hostA", "hostB", "hostC", "hostD")
     """Names that resolve where the jobs are to talk to each other: such as 127.0.1.1."""
-    slots: int = 4
-    """Of each host."""
-    gpus: int = 2
-    """Of each host."""
-    queues: tuple[Queue, ...] = QUEUES
-    default_queue: str = "normal"
     kill_interval_s: float = 1.0
     """Between SIGINT, SIGTERM and SIGKILL; 10 s on a real site."""
     limit_grace_s: float = 2.0
@@ -110,8 +82,7 @@ class Site(Machine):
         launchers = ("blaunch", "ssh") if config.ssh else ("blaunch",)
         names = (*_COMMANDS, *launchers)
         write_programs(self.folder / "bin", _PROGRAM, names, "LSF_SITE", self.folder)
-        begin = {"jobs": {}, "lost": {}, "down": [], "switches": {}, "calls": {}, "forgot": []}
-        self._store = Store(self.folder, begin)
+        self._store = Store(self.folder)
         super().__init__(command_server)
 
     def close(self):
@@ -223,10 +194,6 @@ class Site(Machine):
         """While open, brequeue is not allowed."""
         return self.switched("brequeue_refused", True)
 
-    def lose_answers(self, command):
-        """The next call of a command does its work, and hangs instead of answering."""
-        self._switch(f"lose_{command}", 1)
-
     def resending(self, times):
         """While open, bsub asks so often again, as while the master hangs, and each of its requests
         makes a job; it tells the last one's id."""
@@ -252,11 +219,11 @@ class Site(Machine):
 
     def reach_limit(self, job_id):
         """The job's run limit is now."""
-        self._order("change", "limit", str(job_id))
+        self._order("reach_limit", str(job_id))
 
     def requeue(self, job_id, reason="TERM_REQUEUE_ADMIN"):
         """As by an administrator."""
-        self._order("change", "requeue", str(job_id), reason)
+        self._order("requeue_as", str(job_id), reason)
 
     def preempt(self, job_id):
         """Ends it for another job; it is pending again."""

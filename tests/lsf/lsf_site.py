@@ -1,5 +1,5 @@
-"""An LSF for tests: behind its commands, jobs really run on this machine. It holds to the
-documentation of IBM Spectrum LSF 10.1, and can be an older engine that knows less of it.
+"""LSF's face of the stand-in in support/queue_store.py. It holds to the documentation of IBM
+Spectrum LSF 10.1, and can be an older engine that knows less of it.
 
 Its state is in the folder LSF_SITE; lsf_cluster.py is what tests see of it, and has its settings.
 """
@@ -13,22 +13,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-from queue_store import Store, marked, signal_all
+from queue_store import ENDED, NEW_JOB, STARTED, Scheduler, find, marked, signal_all
 
 SITE = Path(os.environ["LSF_SITE"])
 CONFIG = json.loads((SITE / "config.json").read_text())
-QUEUES = {queue["name"]: queue for queue in CONFIG["queues"]}
+QUEUES = {"normal": None, "gpuv100": 1440, "short": 60, "closed": None}
+"""Name -> the longest run limit in minutes; the last one takes no jobs."""
 STRICT = CONFIG["engine"] == "strict"
-POLL_S = 0.03
-site = Store(SITE, {"jobs": {}, "lost": {}, "down": [], "switches": {}, "calls": {}, "forgot": []})
-OF_PROCESSES = ("LSB_", "LSF_SITE_")
-"""Variables by which the processes of a host or a job are known."""
-ENDED = ("DONE", "EXIT")
-STARTED = ("RUN", "USUSP", "SSUSP", "UNKWN", "ZOMBI")
 REASONS = {
     "TERM_OWNER": "job killed by owner",
     "TERM_RUNLIMIT": "job killed after reaching LSF run time limit",
@@ -39,6 +33,11 @@ REASONS = {
     "TERM_ZOMBIE": "job exited while LSF is not available",
     "TERM_EXTERNAL_SIGNAL": "job killed by a signal external to LSF",
 }
+FLAGS = set("hxrNBIKHV")
+WITH_VALUE = set("abcefgijmnopqstuwCDEFGJLMPRSTUWXk")
+if not STRICT:
+    FLAGS |= {"rn", "ti", "ul", "Is", "Ne"}
+    WITH_VALUE |= {"oo", "eo", "gpu", "We", "nnodes", "app", "sla", "cwd", "env", "Q", "sp"}
 
 
 def refuse(text):
@@ -46,22 +45,119 @@ def refuse(text):
     sys.exit(255)
 
 
-def has_started(job):
-    return job["state"] in STARTED
-
-
 def first_host(job):
     return job["places"][0][0] if job["places"] else None
 
 
+def mark_of(job):
+    return {"LSF_SITE": SITE, "LSF_SITE_JOB": f"{job['id']}[{job['index']}].{job['attempts']}"}
+
+
+def host_variables(host, gpus):
+    shown = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))} if gpus else {}
+    return {"LSB_SITE_HOST": host} | shown
+
+
+class Lsf(Scheduler):
+    gpus = 2
+
+    def start(self, job):
+        of_job = re.compile(r"LSB_|LS_SUBCWD$|LS_JOBPID$|LSF_PM_|LSFUSER$|CUDA_VISIBLE_DEVICES$")
+        places = job["places"]
+        environment = {
+            **{name: value for name, value in os.environ.items() if not of_job.match(name)},
+            "LSB_JOBID": str(job["id"]),
+            "LSB_JOBINDEX": str(job["index"]),
+            "LSB_JOBNAME": job["name"],
+            "LSB_SUB_HOST": "login1",
+            "LSB_INTERACTIVE": "N",
+            "LS_SUBCWD": job["cwd"],
+            "LSB_MCPU_HOSTS": "".join(f"{host} {slots} " for host, slots, _ in places),
+            "LSB_HOSTS": " ".join(f"{host} " * slots for host, slots, _ in places),
+            "LSB_DJOB_NUMPROC": str(job["request"]["slots"]),
+            **host_variables(*places[0][::2]),
+            **{name: str(value) for name, value in mark_of(job).items()},
+        }
+        if job["attempts"] > 1 and not STRICT:
+            environment["LSB_RESTART"] = "Y"
+        script = SITE / f"{job['id']}.job"
+        shell = [] if script.read_bytes().startswith(b"#!") else ["/bin/sh"]
+        cwd = job["cwd"] if os.path.isdir(job["cwd"]) else "/tmp"
+        return [*shell, str(script)], cwd, self.output_of(job), environment
+
+    def output_of(self, job):
+        return SITE / f"{job['id']}-{job['index']}.output"
+
+    def send(self, job, number):
+        """A signal, to the process group on the first host."""
+        if job["pid"] is not None and job["state"] != "UNKWN":
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(job["pid"], number)
+                if job["state"] == "USUSP" and number != signal.SIGTSTP:
+                    os.killpg(job["pid"], signal.SIGCONT)
+
+    def end_at_limit(self, job, _known):
+        """SIGUSR2, and SIGKILL after the grace."""
+        now = time.time()
+        job |= {"limit_s": None, "killed_as": "TERM_RUNLIMIT"}
+        kill_s = now + CONFIG["limit_grace_s"]
+        job["kills"] = [[now, int(signal.SIGUSR2)], [kill_s, int(signal.SIGKILL)]]
+
+    def end(self, job, _known):
+        end_tasks(job)
+        reason = job["killed_as"] or ("TERM_EXTERNAL_SIGNAL" if job["signal"] else "")
+        if job["requeues"]:
+            pend_again(job, job["requeues"])
+            return
+        self.finish(job, "EXIT" if job["exit_code"] else "DONE", reason)
+        if job["output"]:
+            self.deliver(job)
+
+    def deliver(self, job):
+        """Put a report, as a mail, and what the job has written where it belongs."""
+        how = f"Exited by signal {job['signal']}."
+        if not job["signal"]:
+            how = f"Exited with exit code {job['exit_code']}."
+        if job["state"] == "DONE":
+            how = "Successfully completed."
+        reason = job["term_reason"] and f"{job['term_reason']}: {REASONS[job['term_reason']]}.\n"
+        head = f"Sender: LSF System <lsfadmin@{first_host(job)}>\nSubject: Job {job['id']}\n\n"
+        text = f"{head}{reason}{how}\n\nThe output (if any) follows:\n\n"
+        path = job["output"].replace("%J", str(job["id"])).replace("%I", str(job["index"]))
+        with contextlib.suppress(OSError), open(os.path.join(job["cwd"], path), "ab") as file:
+            file.write(text.encode() + self.output_of(job).read_bytes() + b"\n")
+
+    def orphan(self, job, _known):
+        if job["ends_as_orphan"]:
+            self.finish(job, "EXIT", "TERM_ORPHAN_SYSTEM")
+
+    def down_hosts(self, known):
+        """The lost hosts of which LSF knows."""
+        late = time.time() - CONFIG["loss_known_s"]
+        return {host for host, since_s in known["lost"].items() if since_s <= late} | {
+            *known["down"]
+        }
+
+    def follow_loss(self, job, known, process):
+        """A job whose first host is lost: RUN, then UNKWN, and with -r again from the queue."""
+        process.poll()
+        if job["state"] in ENDED:  # the host has come back, or the job was requeued
+            return None
+        since_s = time.time() - job["lost_s"]
+        if job["rerunnable"] and since_s >= CONFIG["rerun_after_s"]:
+            known["down"].append(first_host(job))
+            end_tasks(job)
+            pend_again(job, "")
+            return None
+        if job["state"] == "RUN" and since_s >= CONFIG["loss_known_s"]:
+            job["state"] = "UNKWN"
+        return process
+
+
+site = Lsf(SITE, CONFIG["hosts"], __file__)
+
+
 # Submitting.
-
-
-FLAGS = set("hxrNBIKHV")
-WITH_VALUE = set("abcefgijmnopqstuwCDEFGJLMPRSTUWXk")
-if not STRICT:
-    FLAGS |= {"rn", "ti", "ul", "Is", "Ne"}
-    WITH_VALUE |= {"oo", "eo", "gpu", "We", "nnodes", "app", "sla", "cwd", "env", "Q", "sp"}
 
 
 def read_options(words):
@@ -80,59 +176,24 @@ def read_options(words):
     return values, rest
 
 
-def read_directives(script):
-    """The options of a script's #BSUB lines; words that are no options are passed over."""
-    values = {}
-    for line in re.findall(r"^\s*#\s*BSUB\b(.*)$", script, re.MULTILINE):
-        words = shlex.split(line, comments=True)
-        while words:
-            found, rest = read_options(words)
-            found["R"] = values.get("R", []) + found.get("R", [])
-            values, words = values | found, rest[1:]
-    return values
-
-
-def read_request(values, queue):
+def read_request(values):
     """What a job needs of the hosts."""
-    slots = int(values.get("n", 1))
-    text = " ".join(values.get("R", ()))
+    slots, text = int(values.get("n", 1)), " ".join(values.get("R", ()))
     spans = dict(re.findall(r"span\s*\[\s*(\w+)\s*=\s*(\w+)", text))
-    gpus = re.search(r"num=(\d+)(/task)?", values.get("gpu", ""))
-    per_host = int(spans["ptile"]) if "ptile" in spans else None
-    per_task = (per_host or slots) if gpus and gpus[2] else 1
-    request = {
+    gpus = re.search(r"num=(\d+)", values.get("gpu", ""))
+    return {
         "slots": slots,
-        "hosts": spans.get("hosts"),
-        "per_host": per_host,
-        "gpus": int(gpus[1]) * per_task if gpus else 0,
+        "per_host": slots if "hosts" in spans else int(spans.get("ptile", 0)),
+        "gpus": int(gpus[1]) if gpus else 0,
         "wanted": values.get("m", "").split(),
         "excluded": re.findall(r"\bhname\s*!=\s*([\w.-]+)", text),
     }
-    if queue["task_limit"] is not None and slots > queue["task_limit"]:
-        refuse("Too many processors requested. Job not submitted.")
-    if request["gpus"] > CONFIG["gpus"]:
-        refuse("GPU requirement cannot be satisfied by any host. Job not submitted.")
-    if unknown := [name for name in request["wanted"] if name not in CONFIG["hosts"]]:
-        refuse(f"{unknown[0]}: Bad host name, host group name or cluster name. Job not submitted.")
-    return request
-
-
-def read_run_limit_min(text, queue):
-    most = queue["run_limit_min"]
-    if text is None:
-        return queue["default_run_limit_min"] or most
-    hours, _, minutes = text.rpartition(":")
-    limit_min = int(hours or 0) * 60 + int(minutes)
-    if most is not None and limit_min > most:
-        refuse("RUNLIMIT: Cannot exceed queue's hard limit(s). Job not submitted.")
-    return limit_min
 
 
 def read_condition(text, known):
-    """[(function, id, index or None, or * for the same)]: all must come true."""
     terms = []
     for part in text.split("&&") if text else ():
-        term = re.fullmatch(r"(done|ended|exit)\((\d+)(?:\[(\d+|\*)\])?\)", part.strip())
+        term = re.fullmatch(r"(done|ended)\((\d+)(?:\[(\d+|\*)\])?\)", part.strip())
         if not term:
             refuse("Dependency condition syntax error. Job not submitted.")
         if not find(term[2], known):
@@ -141,60 +202,33 @@ def read_condition(text, known):
     return terms
 
 
-def read_queue(names):
-    for name in names.split():
-        if name not in QUEUES:
-            refuse(f"{name}: No such queue. Job not submitted.")
-        if QUEUES[name]["is_open"]:
-            return QUEUES[name]
-    return refuse(f"{names}: Queue has been closed. Job not submitted.")
-
-
 def bsub(words, known):
-    """A job's script comes on standard input."""
-    given, _ = read_options(words)
-    if "V" in given:
+    """A job's script comes on standard input; bsub reads its #BSUB lines."""
+    values, _ = read_options(words)
+    if "V" in values:
         version = "LSF-compatible batch system 3.3" if STRICT else "IBM Spectrum LSF 10.1.0.13"
         print(version, file=sys.stderr)
         return
     script = sys.stdin.buffer.read().decode(errors="surrogateescape")
-    values = read_directives(script) | given
-    queue = read_queue(values.get("q", CONFIG["default_queue"]))
+    for line in re.findall(r"^\s*#\s*BSUB\b(.*)$", script, re.MULTILINE):
+        found, _ = read_options(shlex.split(line, comments=True))
+        found["R"] = values.get("R", []) + found.get("R", [])
+        values = found | values | {"R": found["R"]}
+    if (queue := values.get("q", "normal")) not in QUEUES:
+        refuse(f"{queue}: No such queue. Job not submitted.")
     name = re.fullmatch(r"([^\[\]]*)(?:\[(\d+)-(\d+)\](?:%(\d+))?)?", values.get("J", ""))
     indices = range(int(name[2]), int(name[3]) + 1) if name[2] else [0]
-    cwd = os.getcwd()
-    job = {
-        "stem": name[1],
+    hours, _, minutes = values["W"].rpartition(":") if "W" in values else (0, 0, None)
+    job = NEW_JOB | {
         "array_limit": int(name[4]) if name[4] else None,
-        "array_end": indices[-1],
-        "queue": queue["name"],
-        "cwd": cwd,
-        "run_cwd": os.path.join(cwd, values.get("cwd", "")),
-        "output": values.get("oo", values.get("o")),
-        "overwrites": "oo" in values,
-        "request": read_request(values, queue),
-        "run_limit_min": read_run_limit_min(values.get("W"), queue),
+        "cwd": os.getcwd(),
+        "output": values.get("o"),
+        "request": read_request(values),
+        "run_limit_min": QUEUES[queue] if minutes is None else int(hours or 0) * 60 + int(minutes),
         "condition": read_condition(values.get("w"), known),
         "ends_as_orphan": "ti" in values,
         "rerunnable": "r" in values,
-        "requeue_values": values.get("Q", queue["requeue_exit_values"]),
-        "options": values,
-        "state": "PEND",
-        "pending_reason": "New job is waiting for scheduling",
-        "places": [],
         "submit_s": time.time(),
-        "start_s": None,
-        "end_s": None,
-        "limit_s": None,
-        "lost_s": None,
-        "attempts": 0,
-        "pid": None,
-        "exit_code": None,
-        "signal": None,
-        "term_reason": "",
-        "killed_as": "",
-        "kills": [],
-        "requeues": "",
     }
     for _ in range(1 + known["switches"].get("resend_bsub", 0)):
         number = 1001 + len({one["id"] for one in known["jobs"].values()})
@@ -204,32 +238,13 @@ def bsub(words, known):
             key = f"{number}[{index}]" if index else str(number)
             full = f"{name[1]}[{index}]" if index else name[1]
             known["jobs"][key] = job | {"id": number, "index": index, "name": full}
-            with (SITE / "moms.log").open("ab") as log:
-                subprocess.Popen(
-                    [sys.executable, "-I", "-S", __file__, "mom", key],
-                    env={k: v for k, v in os.environ.items() if not k.startswith(OF_PROCESSES)},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-    print(f"Job <{number}> is submitted to queue <{queue['name']}>.")
+            of_processes = ("LSB_", "LSF_SITE_")
+            clean = {k: v for k, v in os.environ.items() if not k.startswith(of_processes)}
+            site.start_mom(key, clean)
+    print(f"Job <{number}> is submitted to queue <{queue}>.")
 
 
 # Looking.
-
-
-def find(word, known):
-    """The jobs that `12`, `12[3]` or `12[1-3,5]` means."""
-    number, _, inner = word.strip("\"'").rstrip("]").partition("[")
-    indices = set()
-    for part in filter(None, inner.replace(" ", "").split(",")):
-        first, _, last = part.partition("-")
-        indices.update(range(int(first), int(last or first) + 1))
-    if number in known["forgot"]:
-        return []
-    jobs = [job for job in known["jobs"].values() if str(job["id"]) == number]
-    return [job for job in jobs if not indices or job["index"] in indices]
 
 
 def short_time(seconds):
@@ -251,7 +266,6 @@ def fields(job):
     }
     begun_s = (job["end_s"] or now) - job["start_s"] if job["start_s"] else 0
     new = {
-        "estimated_start_time": None,
         "run_time": f"{begun_s:.0f} second(s)",
         "exit_code": job["exit_code"] if has_failed else None,
         "exit_reason": f"{reason}: {REASONS[reason]}" if has_failed and reason else None,
@@ -263,34 +277,20 @@ def fields(job):
 
 
 def bjobs(words, known):
-    shows_ended = "-a" in words
-    rest = [word for word in words if word != "-a"]
-    place = rest.index("-o")
-    wanted, ids = rest[place + 1], rest[:place] + rest[place + 2 :]
-    delimiter = re.search(r"delimiter=(['\"])(.*?)\1", wanted)
-    names = wanted.replace(delimiter[0], "").split()
-    some = {
-        "submit_s": 0,
-        "start_s": 0,
-        "end_s": 0,
-        "limit_s": 0,
-        "places": [],
-        "id": 0,
-        "state": "",
-        "term_reason": "",
-        "name": "",
-        "exit_code": 0,
-    }
+    """As hpcdist calls it: -a -o FIELDS, and ids."""
+    _, _, wanted, *ids = words
+    names = wanted.replace(" delimiter='|'", "").split()
+    some = NEW_JOB | {"id": 0, "name": "", "submit_s": 0}
     for name in names:
         if name not in fields(some):
             refuse(f"<{name.upper()}> in the format string is not a valid field name")
-    jobs = [job for word in ids for job in find(word, known)]
-    if not ids:
-        jobs = [job for job in known["jobs"].values() if shows_ended or job["state"] not in ENDED]
-    jobs.sort(key=lambda job: -(job["end_s"] or float("inf")))  # the last ends first
-    for row in [names, *([fields(job)[name] for name in names] for job in jobs)] if jobs else ():
-        words = (str(word) if word not in (None, "") else "-" for word in row)
-        print(delimiter[2].join(words if row is not names else map(str.upper, names)))
+    jobs = [job for word in ids for job in find(word, known)] if ids else known["jobs"].values()
+    jobs = sorted(jobs, key=lambda job: -(job["end_s"] or float("inf")))  # the last ends first
+    if jobs:
+        print("|".join(map(str.upper, names)))
+    for job in jobs:
+        shown = (fields(job)[name] for name in names)
+        print("|".join(str(word) if word not in (None, "") else "-" for word in shown))
     missing = [word for word in ids if not find(word, known)]
     for word in missing:
         print(f"Job <{word}> is not found", file=sys.stderr)
@@ -299,33 +299,19 @@ def bjobs(words, known):
     sys.exit((254 if STRICT else 255) if missing or not (ids or jobs) else 0)
 
 
-def bparams(words, known):
-    if "-a" in words and STRICT:
-        refuse("bparams: illegal option -- a\nUsage: bparams [-h] [-V] [-l]")
-    if words:
-        print(f"\nDEFAULT_QUEUE = {CONFIG['default_queue']}\nCLEAN_PERIOD = 3600")
-    else:
-        print(f"Default Queues:  {CONFIG['default_queue']}\nJob Checking Interval:  7 seconds")
+def bparams(_words, _known):
+    print("Default Queues:  normal\nJob Checking Interval:  7 seconds")
 
 
-def bqueues(words, known):
+def bqueues(_words, _known):
     """In the long form."""
-    names = [word for word in words if not word.startswith("-")]
-    if unknown := [name for name in names if name not in QUEUES]:
-        refuse(f"{unknown[0]}: No such queue")
-    for name in names or QUEUES:
-        queue = QUEUES[name]
-        status = f"{'Open' if queue['is_open'] else 'Closed'}:Active"
+    for name, limit_min in QUEUES.items():
+        status = f"{'Closed' if name == 'closed' else 'Open'}:Active"
         print(f"-----\n\nQUEUE: {name}\n  -- No description provided.\n\nPARAMETERS/STATISTICS")
         print("PRIO NICE STATUS          MAX JL/U JL/P JL/H NJOBS  PEND   RUN SSUSP USUSP  RSV")
         print(f" 30    0  {status:<15} -    -    -    -     0     0     0     0     0    0")
-        print("Interval for a host to accept two jobs is 0 seconds")
-        if default := queue["default_run_limit_min"]:
-            print(f"\nDEFAULT LIMITS:\n RUNLIMIT\n {default:.1f} min\n\nMAXIMUM LIMITS:")
-        if queue["run_limit_min"]:
-            print(f" RUNLIMIT\n {queue['run_limit_min']:.1f} min")
-        if queue["task_limit"]:
-            print(f" {'PROCLIMIT' if STRICT else 'TASKLIMIT'}\n {queue['task_limit']}")
+        if limit_min:
+            print(f"\nMAXIMUM LIMITS:\n RUNLIMIT\n {limit_min:.1f} min")
         print("\nSCHEDULING PARAMETERS\n loadSched   -     -\n\nUSERS: all\nHOSTS:  all")
 
 
@@ -335,88 +321,80 @@ def bhosts(words, known):
     if "-gpu" in words:
         print("HOST_NAME            ID                MODEL     MUSED      MRSV  NJOBS    RUN")
         for host in CONFIG["hosts"]:
-            for gpu in range(CONFIG["gpus"]):
+            for gpu in range(site.gpus):
                 print(f"{'' if gpu else host:18} {gpu:4}   TeslaV100_SXM2_32GB   0M   0M   0   0")
         return
     print("HOST_NAME          STATUS          JL/U    MAX  NJOBS    RUN  SSUSP  USUSP    RSV")
     print(f"{'login1':18} {'ok':14} {'-':>5} {0:6} {0:6} {0:6} {0:6} {0:6} {0:6}")
     for host in CONFIG["hosts"]:
-        used = CONFIG["slots"] - free_hosts(known)[host][0]
-        status = "closed_Full" if used >= CONFIG["slots"] else "ok"
-        status = "unavail" if host in down_hosts(known) else status
-        print(f"{host:18} {status:14} {'-':>5} {CONFIG['slots']:6} {used:6} {used:6}      0")
+        used = site.slots - site.free_hosts(known)[host][0]
+        status = "closed_Full" if used >= site.slots else "ok"
+        status = "unavail" if host in site.down_hosts(known) else status
+        print(f"{host:18} {status:14} {'-':>5} {site.slots:6} {used:6} {used:6}      0")
 
 
 # Ending.
 
 
-def act(words, known, fits, do, said):
-    """Do it to each job that fits; one line per job, 255 where one failed."""
+def act(words, known, states, do, said):
+    """Do it to each job in one of these states; one line per job, 255 where one failed."""
     code = 0
     for word in words:
         jobs = find(word, known)
-        fitting = [job for job in jobs if fits(job)]
+        fitting = [job for job in jobs if job["state"] in states]
         for job in fitting:
-            do(job, known)
+            do(job)
         if fitting:
             print(f"Job <{word}> is being {said}")
             continue
         why = "No matching job found"
         if jobs:
-            why = "already finished" if jobs[0]["state"] in ENDED else "not started yet"
-            why = f"Job has {why}"
+            is_over = jobs[0]["state"] in ENDED
+            why = f"Job has {'already finished' if is_over else 'not started yet'}"
         print(f"Job <{word}>: {why}", file=sys.stderr)
         code = 255
     return code
 
 
-def is_unfinished(job):
-    return job["state"] not in ENDED
-
-
 def bkill(words, known):
-    return act(words, known, is_unfinished, kill, "terminated")
+    return act(words, known, ("PEND", "PSUSP", *STARTED), kill, "terminated")
 
 
 def bstop(words, known):
-    return act(words, known, is_unfinished, suspend, "stopped")
+    return act(words, known, ("PEND", "RUN"), suspend, "stopped")
 
 
 def brequeue(words, known):
     if known["switches"].get("brequeue_refused"):
         refuse("".join(f"Job <{word}>: User permission denied\n" for word in words))
-    states = ("RUN", "USUSP")
-    ids = [word for word in words if not word.startswith("-")]
-    return act(ids, known, lambda job: job["state"] in states, requeue, "requeued")
+    return act(words, known, ("RUN", "USUSP"), requeue, "requeued")
 
 
-def kill(job, known):
+def kill(job):
     """One signal after the other, until the script has ended."""
-    if not has_started(job):
-        finish(job, "EXIT", "TERM_OWNER")
-        return
-    plan_kill(job, "TERM_OWNER")
-    job["requeues"] = ""
+    if job["state"] in STARTED:
+        plan_kill(job, "TERM_OWNER")
+        job["requeues"] = ""
+    else:
+        site.finish(job, "EXIT", "TERM_OWNER")
 
 
-def suspend(job, known):
+def suspend(job):
     if job["state"] == "PEND":
         job["state"] = "PSUSP"
-    elif job["state"] == "RUN":
-        send(job, signal.SIGTSTP)  # as of a parallel job
+    else:
+        site.send(job, signal.SIGTSTP)  # as of a parallel job
         job["state"] = "USUSP"
 
 
-def requeue(job, known, reason="TERM_REQUEUE_OWNER"):
+def requeue(job, reason="TERM_REQUEUE_OWNER"):
     """End it as a kill does; then it is pending again, unless its first host is lost."""
-    if has_started(job) and job["lost_s"] is not None:
+    if job["lost_s"] is not None:
         end_tasks(job)
-        finish(job, "EXIT", reason)
-    elif has_started(job):
+        site.finish(job, "EXIT", reason)
+    else:
         plan_kill(job, reason)
         job["requeues"] = reason
-    else:
-        pend_again(job, reason)
 
 
 def plan_kill(job, reason):
@@ -429,252 +407,16 @@ def plan_kill(job, reason):
         job["kills"] = [[now + n * interval_s, int(one)] for n, one in enumerate(numbers)]
 
 
-def end_at_limit(job, known):
-    """SIGUSR2, and SIGKILL after the grace."""
-    now = time.time()
-    job |= {"limit_s": None, "killed_as": "TERM_RUNLIMIT"}
-    kill_s = now + CONFIG["limit_grace_s"]
-    job["kills"] = [[now, int(signal.SIGUSR2)], [kill_s, int(signal.SIGKILL)]]
-
-
-def send(job, number):
-    """A signal, to the process group on the first host."""
-    if job["pid"] is not None and job["state"] not in ("UNKWN", "ZOMBI"):
-        signal_group(job["pid"], number)
-        if job["state"] in ("USUSP", "SSUSP") and number != signal.SIGTSTP:
-            signal_group(job["pid"], signal.SIGCONT)
-
-
-def signal_group(group, number):
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, number)
-
-
-def mark_of(job):
-    return {"LSF_SITE": SITE, "LSF_SITE_JOB": f"{job['id']}[{job['index']}].{job['attempts']}"}
-
-
 def end_tasks(job):
     """Kill what a job has on other hosts, because it is over; a process may fork meanwhile."""
     while signal_all(signal.SIGKILL, **mark_of(job), LSF_SITE_TASK="1"):
         time.sleep(0.005)
 
 
-def finish(job, state, reason=""):
-    job |= {"state": state, "end_s": time.time(), "term_reason": reason, "pid": None, "kills": []}
-
-
 def pend_again(job, reason):
     """The same id, and hosts anew; what it has written so far is lost."""
-    job |= {"state": "PEND", "places": [], "start_s": None, "end_s": None, "limit_s": None}
-    job |= {"requeues": "", "killed_as": "", "term_reason": reason, "pid": None, "kills": []}
-    job |= {"lost_s": None, "pending_reason": "It is waiting for rescheduling"}
-
-
-# A job.
-
-
-def mom(words):
-    (key,) = words
-    process = None
-    while True:
-        with site() as known:
-            job = known["jobs"].get(key)
-            if job is None or (job["state"] in ENDED and process is None):
-                return
-            if process is None and job["state"] == "PEND":
-                job["pending_reason"] = place(job, known)
-                process = None if job["pending_reason"] else start(job)
-            elif process is not None and job["lost_s"] is not None:
-                process = follow_loss(job, known, process)
-            elif process is not None and process.poll() is not None:
-                end(job, process.returncode)
-                process = None
-            elif process is not None:
-                now = time.time()
-                if job["state"] == "RUN" and job["limit_s"] is not None and job["limit_s"] <= now:
-                    end_at_limit(job, known)
-                while job["kills"] and job["kills"][0][0] <= now:
-                    send(job, job["kills"].pop(0)[1])
-        time.sleep(POLL_S)
-
-
-def down_hosts(known):
-    """The lost hosts of which LSF knows."""
-    late = time.time() - CONFIG["loss_known_s"]
-    return {host for host, since_s in known["lost"].items() if since_s <= late} | {*known["down"]}
-
-
-def free_hosts(known):
-    """Host -> (slots, GPUs) that running jobs leave."""
-    free = {host: [CONFIG["slots"], [*range(CONFIG["gpus"])]] for host in CONFIG["hosts"]}
-    for job in filter(has_started, known["jobs"].values()):
-        for host, slots, gpus in job["places"]:
-            free[host][0] -= slots
-            free[host][1] = [gpu for gpu in free[host][1] if gpu not in gpus]
-    return free
-
-
-def holds(term, job, known):
-    """Whether a condition is true now: True, False, or None where it never will be."""
-    function, number, element = term
-    wanted = str(job["index"]) if element == "*" else element
-    values = []
-    for other in find(number, known):
-        if wanted in (None, str(other["index"])):
-            has_ended, is_done = other["state"] in ENDED, other["state"] == "DONE"
-            is_met = has_ended and (function == "ended" or is_done == (function == "done"))
-            values.append(is_met or (None if has_ended else False))
-    return None if None in values or not values else all(values)
-
-
-def place(job, known):
-    """Give the job its hosts, or return why it has none."""
-    met = [holds(term, job, known) for term in job["condition"]]
-    if None in met:
-        if job["ends_as_orphan"]:
-            finish(job, "EXIT", "TERM_ORPHAN_SYSTEM")
-        return "Dependency condition invalid or never satisfied"
-    if not all(met):
-        return "Job dependency condition not satisfied"
-    siblings = [one for one in known["jobs"].values() if one["id"] == job["id"]]
-    before = [one for one in siblings if one["state"] == "PEND" and one["index"] < job["index"]]
-    num_first = sum(map(has_started, siblings)) + len(before)
-    if job["array_limit"] and num_first >= job["array_limit"]:
-        return "The job array has reached its running element limit"
-    request, why = job["request"], Counter()
-    left, places = request["slots"], []
-    hosts = [host for host in CONFIG["hosts"] if host not in down_hosts(known)]
-    hosts = [host for host in hosts if host not in request["excluded"]]
-    free, most = free_hosts(known), request["per_host"] or CONFIG["slots"]
-    for host in [one for one in request["wanted"] if one in hosts] or hosts:
-        slots, gpus = free[host]
-        least = request["slots"] if request["hosts"] else min(most, left)
-        if not left:
-            break
-        if slots < (least if request["per_host"] or request["hosts"] else 1):
-            why["Job slot limit reached"] += 1
-        elif len(gpus) < request["gpus"]:
-            why["Not enough GPUs on the hosts"] += 1
-        else:
-            places.append([host, min(left, most, slots), gpus[: request["gpus"]]])
-            left -= places[-1][1]
-    if left:
-        why = why or {"Not enough hosts to meet the job's spanning requirement": len(hosts)}
-        return "; ".join(f"{reason}: {count} hosts" for reason, count in sorted(why.items()))
-    if places[0][0] in known["lost"]:  # its daemon does not answer
-        known["down"].append(places[0][0])
-        return place(job, known)
-    job["places"] = places
-    return ""
-
-
-def expand(text, job):
-    """A path of -o, with %J and %I, as an absolute one."""
-    path = text.replace("%J", str(job["id"])).replace("%I", str(job["index"]))
-    path = os.path.join(job["run_cwd"], path)
-    return os.path.join(path, f"{job['id']}.out") if os.path.isdir(path) else path
-
-
-def host_variables(host, gpus):
-    shown = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))} if gpus else {}
-    return {"LSB_SITE_HOST": host} | shown
-
-
-def start(job):
-    """Start a job that has its hosts."""
-    now = time.time()
-    job |= {"state": "RUN", "start_s": now, "lost_s": None, "exit_code": None, "signal": None}
-    job |= {"attempts": job["attempts"] + 1, "term_reason": ""}
-    if job["run_limit_min"] is not None:
-        job["limit_s"] = now + 60 * job["run_limit_min"]
-    of_job = re.compile(r"LSB_|LS_SUBCWD$|LS_JOBPID$|LSF_PM_|LSFUSER$|CUDA_VISIBLE_DEVICES$")
-    listed = "".join(f"{host}\n" * slots for host, slots, _ in job["places"])
-    (SITE / f"{job['id']}.hosts").write_text(listed)
-    environment = {
-        **{name: value for name, value in os.environ.items() if not of_job.match(name)},
-        "LSB_JOBID": str(job["id"]),
-        "LSB_JOBINDEX": str(job["index"]),
-        "LSB_JOBNAME": job["name"],
-        "LSB_QUEUE": job["queue"],
-        "LSB_SUB_HOST": "login1",
-        "LSB_INTERACTIVE": "N",
-        "LS_SUBCWD": job["cwd"],
-        "LSB_MCPU_HOSTS": "".join(f"{host} {slots} " for host, slots, _ in job["places"]),
-        "LSB_HOSTS": " ".join(listed.split()),
-        "LSB_DJOB_NUMPROC": str(job["request"]["slots"]),
-        "LSB_DJOB_HOSTFILE": str(SITE / f"{job['id']}.hosts"),
-        **host_variables(*job["places"][0][::2]),
-        **{name: str(value) for name, value in mark_of(job).items()},
-    }
-    if job["index"]:
-        environment["LSB_JOBINDEX_END"] = str(job["array_end"])
-    if job["requeue_values"]:
-        environment["LSB_EXIT_REQUEUE"] = job["requeue_values"]
-    if job["attempts"] > 1 and not STRICT:
-        environment["LSB_RESTART"] = "Y"
-    script = SITE / f"{job['id']}.job"
-    with output_of(job).open("wb") as output:
-        process = subprocess.Popen(
-            [str(script)] if script.read_bytes().startswith(b"#!") else ["/bin/sh", str(script)],
-            cwd=job["run_cwd"] if os.path.isdir(job["run_cwd"]) else "/tmp",
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    job["pid"] = process.pid
-    return process
-
-
-def output_of(job):
-    return SITE / f"{job['id']}-{job['index']}.output"
-
-
-def follow_loss(job, known, process):
-    """Of a job whose first host is lost: RUN, then UNKWN, and then with -r again from the queue."""
-    process.poll()
-    if job["state"] in ENDED:  # the host has come back, or the job was requeued
-        return None
-    since_s = time.time() - job["lost_s"]
-    if job["rerunnable"] and since_s >= CONFIG["rerun_after_s"]:
-        known["down"].append(first_host(job))
-        end_tasks(job)
-        pend_again(job, "")
-        return None
-    if job["state"] == "RUN" and since_s >= CONFIG["loss_known_s"]:
-        job["state"] = "UNKWN"
-    return process
-
-
-def end(job, code):
-    end_tasks(job)
-    job |= {"exit_code": 128 - code if code < 0 else code, "signal": -code if code < 0 else None}
-    reason = job["killed_as"] or ("TERM_EXTERNAL_SIGNAL" if code < 0 else "")
-    words = re.sub(r"EXCLUDE\(([^)]*)\)", r"\1", job["requeue_values"]).split()
-    named, is_out = {str(job["exit_code"]), "all"} & {*words}, f"~{job['exit_code']}" in words
-    if job["requeues"] or (code and named and not is_out):
-        pend_again(job, job["requeues"])
-        return
-    finish(job, "EXIT" if code else "DONE", reason)
-    if job["output"]:
-        deliver(job)
-
-
-def deliver(job):
-    """Put a report, as a mail, and what the job has written where it belongs."""
-    how = f"Exited with exit code {job['exit_code']}."
-    if job["signal"]:
-        how = f"Exited by signal {job['signal']}."
-    if job["state"] == "DONE":
-        how = "Successfully completed."
-    reason = job["term_reason"] and f"{job['term_reason']}: {REASONS[job['term_reason']]}.\n"
-    head = f"Sender: LSF System <lsfadmin@{first_host(job)}>\nSubject: Job {job['id']}\n\n"
-    text = f"{head}{reason}{how}\n\nThe output (if any) follows:\n\n"
-    path = expand(job["output"], job)
-    with contextlib.suppress(OSError), open(path, "wb" if job["overwrites"] else "ab") as file:
-        file.write(text.encode() + output_of(job).read_bytes() + b"\n")
+    job |= NEW_JOB | {"attempts": job["attempts"], "term_reason": reason}
+    job["pending_reason"] = "It is waiting for rescheduling"
 
 
 # On other hosts.
@@ -682,51 +424,46 @@ def deliver(job):
 
 def blaunch(words):
     """Start a command on a host of the job; it is below the daemon there, not below this."""
-    left, flags = list(words), set()
-    while left[0].startswith("-"):
-        flag = left.pop(0)
+    while words[0].startswith("-"):
+        flag, *words = words
         if flag == "-z":
             break
-        flags.add(flag)  # what rsh and ssh have besides is passed over in silence
-    host = left.pop(0)
-    index = os.environ.get("LSB_JOBINDEX", "0")
-    with site() as known:
-        found = find(os.environ.get("LSB_JOBID", ""), known)
-        jobs = [job for job in found if str(job["index"]) == index and job["state"] == "RUN"]
-        gpus = {name: gpus for job in jobs for name, _, gpus in job["places"]}
+    host, *command = words
+    key = f"{os.environ.get('LSB_JOBID', '')}[{os.environ.get('LSB_JOBINDEX', '0')}]"
+    with site.store() as known:
+        jobs = [job for job in find(key, known) if job["state"] == "RUN"]
     if not jobs:
         refuse("blaunch: This command can only be used within an LSF job")
+    gpus = {name: gpus for name, _, gpus in jobs[0]["places"]}
     if host not in gpus:
         refuse(f"blaunch: {host}: Host is not in the job's list of allocated hosts")
-    known_there = CONFIG["login_environment"] if STRICT else os.environ
-    environment = known_there | host_variables(host, gpus[host]) | {"LSF_PM_TASKID": "1"}
+    environment = CONFIG["login_environment"] if STRICT else os.environ
+    environment = environment | host_variables(host, gpus[host]) | {"LSF_PM_TASKID": "1"}
     environment |= {name: str(value) for name, value in mark_of(jobs[0]).items()}
-    command = left if "-no-shell" in flags else ["/bin/sh", "-c", " ".join(left)]
-    return run_there(host, command, environment | {"LSF_SITE_TASK": "1"}, is_login=STRICT)
+    shell = ["/bin/sh", "-c", " ".join(command)]
+    return run_there(host, shell, environment | {"LSF_SITE_TASK": "1"}, is_login=STRICT)
 
 
 def ssh(words):
     """A fresh login on a host: LSF knows nothing of what runs there, and leaves it alone."""
-    left = list(words)
-    while left and left[0].startswith("-"):
-        if left.pop(0)[1:] in {*"bcDEeFIiJLlmOopQRSWw"}:
-            left.pop(0)
-    host = left.pop(0)
+    while words[0].startswith("-"):
+        words = words[2:] if words[0] == "-o" else words[1:]
+    host, *command = words
     if host not in CONFIG["hosts"]:
         refuse(f"ssh: Could not resolve hostname {host}: Name or service not known")
     environment = CONFIG["login_environment"] | {"LSB_SITE_HOST": host}
-    return run_there(host, ["/bin/sh", "-c", " ".join(left)], environment, is_login=True)
+    return run_there(host, ["/bin/sh", "-c", " ".join(command)], environment, is_login=True)
 
 
 def run_there(host, command, environment, *, is_login):
     kept = {name: os.environ[name] for name in ("HPCDIST_TEST_MARK",) if name in os.environ}
     cwd = environment.get("HOME", "/") if is_login else None
-    with site() as known:
+    with site.store() as known:
         if host in known["lost"]:
             refuse(f"connect to host {host}: No route to host")
     task = subprocess.Popen(command, cwd=cwd, env=environment | kept, start_new_session=True)
     code = task.wait()
-    with site() as known:
+    with site.store() as known:
         if host in known["lost"]:
             refuse(f"Lost connection to host {host}")
     return 128 - code if code < 0 else code
@@ -737,79 +474,78 @@ def run_there(host, command, environment, *, is_login):
 
 def lose_host(host):
     """As by a power cut; LSF knows of it later."""
-    with site() as known:
+    with site.store() as known:
         known["lost"][host] = time.time()
         for job in known["jobs"].values():
-            if has_started(job) and first_host(job) == host:
+            if job["state"] in STARTED and first_host(job) == host:
                 job |= {"kills": [], "limit_s": None, "lost_s": known["lost"][host]}
         while pids := [*marked(LSF_SITE=SITE, LSB_SITE_HOST=host)]:
             for pid in pids:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
 
 
 def return_host(host):
     """It has booted: what was on it is known to have ended."""
-    with site() as known:
+    with site.store() as known:
         del known["lost"][host]
         known["down"] = [one for one in known["down"] if one != host]
         for job in known["jobs"].values():
-            if job["lost_s"] is not None and has_started(job) and first_host(job) == host:
+            if job["lost_s"] is not None and job["state"] in STARTED and first_host(job) == host:
                 end_tasks(job)
                 job["exit_code"] = 137
-                finish(job, "EXIT", "TERM_ZOMBIE")
+                site.finish(job, "EXIT", "TERM_ZOMBIE")
 
 
-def change(action, key, *arguments):
-    with site() as known:
+def reach_limit(key):
+    with site.store() as known:
         for job in find(key, known):
-            {"limit": end_at_limit, "requeue": requeue}[action](job, known, *arguments)
+            site.end_at_limit(job, known)
 
 
-COMMANDS = {one.__name__: one for one in (bsub, bjobs, bkill, brequeue, bstop)}
-COMMANDS |= {one.__name__: one for one in (bqueues, bhosts, bparams)}
-OTHERS = {one.__name__: one for one in (mom, blaunch, ssh)}
-ORDERS = {one.__name__: one for one in (lose_host, return_host, change)}
+def requeue_as(key, reason):
+    with site.store() as known:
+        for job in find(key, known):
+            requeue(job, reason)
+
+
+COMMANDS = (bsub, bjobs, bkill, brequeue, bstop, bqueues, bhosts, bparams)
+LAUNCHERS = (blaunch, ssh)
+ORDERS = (lose_host, return_host, reach_limit, requeue_as)
+BY_NAME = {one.__name__: one for one in (*COMMANDS, *LAUNCHERS, *ORDERS)}
 
 
 def call(name, words):
     """Answer a command, with the faults that the test wants."""
-    with site() as known:
+    with site.store() as known:
         switches = known["switches"]
     if switches.get("silent"):
         print("LSF is down. Please wait ...", file=sys.stderr, flush=True)
     while switches.get("silent"):
         time.sleep(0.1)
-        with site() as known:
+        with site.store() as known:
             switches = known["switches"]
-    with site() as known:
+    if said := switches.get(f"refuse_{name}"):
+        refuse(said)
+    if BY_NAME[name] in LAUNCHERS:
+        return BY_NAME[name](words)
+    with site.store() as known:
         known["calls"][name] = known["calls"].get(name, 0) + 1
-        if said := known["switches"].get(f"refuse_{name}"):
-            refuse(said)
-        if known["switches"].get(f"cut_off_{name}"):
+        if switches.get(f"cut_off_{name}"):
             print('{"COMMAND":"bjobs","JOBS":0,"RECORDS":[]}')
             refuse("System call failed: Network is unreachable")
-        lost = known["switches"].get(f"lose_{name}", 0)
-        known["switches"][f"lose_{name}"] = max(0, lost - 1)
-        code = COMMANDS[name](words, known)
-    if lost:
-        sys.stdout = None
-        time.sleep(1000)
-    return code or 0
+        return BY_NAME[name](words, known)
 
 
 def main():
     name, *words = sys.argv[1:]
-    if name in ORDERS:
-        ORDERS[name](*words)
-    elif name in OTHERS:
-        with site() as known:
-            said = known["switches"].get(f"refuse_{name}")
-        if said and name != "mom":
-            refuse(said)
-        sys.exit(OTHERS[name](words))
+    if name == "mom":
+        site.mom(words)
+    elif BY_NAME[name] in ORDERS:
+        BY_NAME[name](*words)
     else:
-        sys.exit(call(name, words))
+        sys.exit(call(name, words) or 0)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 be."""
 
 from cluster_user import CPU, TWO, User, job_id, log
-from counting import count, end_counting
+from counting import await_counting, count
 from lsf_cluster import STRICT
 
 PLACE = """\
@@ -15,19 +15,14 @@ BY_SSH = (
 MISSING = "clusters: {lab: {scheduler: lsf, lsf: {launcher: 'no-such-launcher {host} {command}'}}}"
 
 
-def test_ssh_starts_the_agents_and_a_job_that_is_requeued_goes_on(lsf_like, tmp_path):
+def test_ssh_starts_the_agents_and_a_job_goes_on_and_ends_with_all_of_them(lsf_like, tmp_path):
     """A fresh login and past LSF: neither environment nor directory come along, nor an end."""
     user = User(lsf_like(ssh=True, kill_interval_s=60.0, limit_grace_s=60.0), tmp_path)
     user.write("hpcdist.yaml", BY_SSH)
     run = count(user)
     user.cluster.reach_limit(job_id(run))
-    end_counting(user, run)
-
-
-def test_what_ssh_has_started_ends_with_a_cancelled_run(lsf_like, tmp_path):
-    user = User(lsf_like(ssh=True, kill_interval_s=60.0, limit_grace_s=60.0), tmp_path)
-    user.write("hpcdist.yaml", BY_SSH)
-    run = count(user)
+    await_counting(user, run, 1)
+    assert run.read_attempt_verdict(0).kind == "time_limit"
     assert user("cancel", run.id).returncode == 0
     assert user.cluster.job_state(job_id(run)) == "EXIT"
     assert run.read_verdict().state == "cancelled"

@@ -1,14 +1,14 @@
 """GPUs as this machine shows them."""
 
 import os
-import socket
 import subprocess
 import sys
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pynvml
 import pytest
 from another_user import NOBODY, as_nobody, needs_root
+from msgspec.structs import replace
 
 from hpcdist.agent.node import OwnNode
 from hpcdist.base.errors import JobError
@@ -51,9 +51,8 @@ def test_a_mig_device_is_an_error_and_no_silent_run_on_the_cpus(variable):
 
 def test_memory_in_use_without_a_process_is_somebody_elses():
     assert GPUS[0].is_idle
-    assert not Gpu(index=0, uuid="u", name="H", used_bytes=2**30, total_bytes=2**36).is_idle
-    held = Gpu(index=0, uuid="u", name="H", used_bytes=0, total_bytes=1, holders=["x"])
-    assert not held.is_idle
+    assert not replace(GPUS[0], used_bytes=2**30).is_idle
+    assert not replace(GPUS[0], holders=["x"]).is_idle
 
 
 def test_a_claim_holds_against_other_processes_until_the_holder_ends():
@@ -77,27 +76,21 @@ def test_a_claim_holds_against_other_processes_until_the_holder_ends():
     assert not is_claimed(names[0])
 
 
-def take(uuid, path):
-    """All that another user can do to have a run's GPU."""
-    attacker = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    attacker.bind(f"\0hpcdist-{uuid}")
-    for attack in (path.unlink, path.open, lambda: path.parent.joinpath("x").touch()):
-        with pytest.raises(PermissionError):
-            attack()
-
-
 @needs_root
 def test_another_user_can_neither_hold_a_gpu_nor_take_it_from_its_run(reachable, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(reachable))
     uuid = f"GPU-test-{os.getpid()}"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as attacker:
-        attacker.bind(f"\0hpcdist-{uuid}-held")
-        assert not is_claimed(f"{uuid}-held")
-        for held in claim([f"{uuid}-held"]):
-            held.close()
+    path = user_cache() / "gpus" / uuid
+
+    def take():
+        """All that another user can do to have a run's GPU."""
+        for attack in (path.unlink, path.open, (path.parent / "x").touch):
+            with pytest.raises(PermissionError):
+                attack()
+
     (held,) = claim([uuid])
     with held:
-        as_nobody(take, uuid, user_cache() / "gpus" / uuid)
+        as_nobody(take)
         assert is_claimed(uuid)
 
 
@@ -118,12 +111,6 @@ def test_a_claim_in_a_file_of_another_user_is_none_and_the_run_goes_on(script_jo
         assert "not locked against other runs of yours" in logged[0]
 
 
-@dataclass
-class Memory:
-    used: int
-    total: int = 80 * 10**9
-
-
 @pytest.fixture
 def driver(monkeypatch):
     """A driver with three GPUs, of which the second has fallen off the bus."""
@@ -133,26 +120,25 @@ def driver(monkeypatch):
             raise pynvml.NVMLError_GpuIsLost
         return index
 
+    def memory(_, version=None):
+        # The driver's own share counts in version 1 alone.
+        return SimpleNamespace(used=0 if version else 700 * 2**20, total=80 * 10**9)
+
+    own = [SimpleNamespace(pid=os.getpid())]
     answers = {
         "nvmlInit": lambda: None,
         "nvmlShutdown": lambda: None,
         "nvmlDeviceGetCount": lambda: 3,
         "nvmlDeviceGetHandleByIndex": handle,
-        # The driver's own share counts in version 1 alone.
-        "nvmlDeviceGetMemoryInfo": lambda _, version=None: Memory(0 if version else 700 * 2**20),
+        "nvmlDeviceGetMemoryInfo": memory,
         "nvmlDeviceGetUUID": lambda index: f"GPU-test-{os.getpid()}-{index}",
         "nvmlDeviceGetName": lambda _: "H200",
-        "nvmlDeviceGetComputeRunningProcesses": lambda index: [Process(os.getpid())][: index // 2],
+        "nvmlDeviceGetComputeRunningProcesses": lambda index: own[: index // 2],
     }
     for name, answer in answers.items():
         monkeypatch.setattr(pynvml, name, answer)
     monkeypatch.setattr("hpcdist.machine.gpus.LIBRARY", None)  # this program is always there
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-
-
-@dataclass
-class Process:
-    pid: int
 
 
 def test_gpus_are_listed_with_who_holds_them_but_for_those_that_are_lost(driver):

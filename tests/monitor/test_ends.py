@@ -11,7 +11,7 @@ from hpcdist.schedulers.base import Condition
 
 
 class Queue:
-    """A scheduler that gives these answers, the last again and again."""
+    """A scheduler that gives these answers, the last again and again; None: it is silent."""
 
     has_queue = True
 
@@ -25,22 +25,14 @@ class Queue:
         return {run.id: Condition(state=answer) for run in runs}
 
 
-@pytest.fixture
-def is_free_with(monkeypatch):
+@pytest.mark.parametrize(
+    ("answers", "is_free"),
+    [(["running", None, "running", "done"], True), (["running"], False), ([None], False)],
+)
+def test_a_run_is_free_once_its_scheduler_says_that_its_job_is_gone(monkeypatch, answers, is_free):
     monkeypatch.setattr(states, "_LOOK_S", 0.01)
     monkeypatch.setattr(states, "_FREE_LIMIT_S", 0.2)
-    run = SimpleNamespace(
-        id="trained", read_scheduler=lambda: "slurm", read_submission=lambda: None
-    )
-
-    def wait(*answers):
-        monkeypatch.setattr(states, "load_scheduler", lambda _name: Queue(*answers))
-        return wait_until_gone(run, with_job=True)
-
-    return wait
-
-
-def test_a_run_is_free_once_its_scheduler_says_that_its_job_is_gone(is_free_with):
-    assert is_free_with("running", None, "running", "done")
-    assert not is_free_with("running")
-    assert not is_free_with(None)
+    queue = Queue(*answers)
+    monkeypatch.setattr(states, "load_scheduler", lambda _name: queue)
+    facts = {"read_scheduler": lambda: "slurm", "read_submission": lambda: None}
+    assert wait_until_gone(SimpleNamespace(id="trained", **facts), with_job=True) is is_free

@@ -42,12 +42,12 @@ def test_logs_of_restarted_ranks_are_found_as_they_appear(run):
     tail = LogTail(run, (0, 2, 700))
     for _ in range(2):
         run.claim_attempt()
-    run.log_file(0).write_text("first\n")
+    run.log_file(0).write_text("first\n\r 50%|")
     run.log_file(1).write_text("unwanted\n")
     assert list(tail.lines()) == [(0, "first")]
     run.log_file(0, attempt=1).write_text("second\n")
     run.log_file(2, attempt=1).write_text("third\n")
-    assert sorted(tail.lines()) == [(0, "second"), (2, "third")]
+    assert sorted(tail.lines()) == [(0, " 50%|"), (0, "second"), (2, "third")]
     run.log_file(700).write_text("fourth\n")
     assert list(tail.lines()) == [(700, "fourth")]
 
@@ -62,18 +62,6 @@ def test_a_line_is_shown_with_its_newline_and_is_open_until_then(run):
         assert list(tail.lines()) == [(0, "100%|###|")]
         assert list(tail.lines(finish=True)) == [(0, " 5%|")]
         assert tail.open_lines() == []
-
-
-def test_an_open_line_of_a_rank_ends_where_its_next_attempt_begins(run):
-    tail = LogTail(run, (0, 1))
-    for _ in range(2):
-        run.claim_attempt()
-    run.log_file(0).write_text("first\n\r 50%|")
-    run.log_file(1).write_text("\r 60%|")
-    assert list(tail.lines()) == [(0, "first")]
-    run.log_file(0, attempt=1).write_text("second\n")
-    assert list(tail.lines()) == [(0, " 50%|"), (0, "second")]
-    assert tail.open_lines() == [(1, " 60%|")]
 
 
 def test_a_log_that_is_written_all_the_time_is_read_up_to_where_it_was(run):
@@ -99,6 +87,9 @@ def test_a_whole_log_is_read_as_a_terminal_shows_it(run):
 
 def test_a_run_whose_processes_are_gone_is_lost(run):
     assert run_states([run]) == {run.id: "lost"}
+    (verdict,) = EndWatch([run]).wait(interval_s=0.05).values()
+    assert (verdict.state, verdict.kind, verdict.exit_code_of_run) == ("lost", "agent_lost", 1)
+    assert run.read_verdict() is None
 
 
 def test_a_run_without_submission_is_pending_for_a_moment_and_then_lost(tmp_path):
@@ -109,18 +100,14 @@ def test_a_run_without_submission_is_pending_for_a_moment_and_then_lost(tmp_path
     assert run_states([fresh, old]) == {fresh.id: "pending", old.id: "lost"}
 
 
-@pytest.mark.parametrize("content", ["", '{"scheduler": 5}'])
-def test_a_run_with_a_damaged_submission_is_lost(run, content):
-    run.submission_file.write_text(content)
-    assert run_states([run]) == {run.id: "lost"}
-
-
-def test_a_run_with_a_damaged_submission_goes_on_while_an_agent_lives(tmp_path):
-    run = make_run(tmp_path, scheduler="local")
-    process = identify(os.getpid())
-    files.write_json(run.agent_file(0), {"process": msgspec.to_builtins(process)})
-    run.submission_file.write_text("{")
-    assert run_states([run]) == {run.id: "running"}
+@pytest.mark.parametrize("content", ["", "{", '{"scheduler": 5}'])
+def test_a_run_with_a_damaged_submission_is_lost_unless_an_agent_lives(tmp_path, content):
+    lost, living = make_run(tmp_path), make_run(tmp_path, scheduler="local")
+    for run in (lost, living):
+        run.submission_file.write_text(content)
+    process = msgspec.to_builtins(identify(os.getpid()))
+    files.write_json(living.agent_file(0), {"process": process})
+    assert run_states([lost, living]) == {lost.id: "lost", living.id: "running"}
 
 
 def test_a_scheduler_that_cannot_be_asked_is_told_and_others_are_still_asked(tmp_path):
@@ -134,21 +121,14 @@ def test_a_scheduler_that_cannot_be_asked_is_told_and_others_are_still_asked(tmp
     assert "sge" in told[0]
 
 
-def test_a_lost_run_ends_with_a_verdict_that_says_so(run):
-    (verdict,) = EndWatch([run]).wait(interval_s=0.05).values()
-    assert (verdict.state, verdict.kind, verdict.exit_code_of_run) == ("lost", "agent_lost", 1)
-    assert run.read_verdict() is None
-
-
 def test_following_a_lost_run_shows_what_its_agents_said(run, capsys):
-    run.agent_log_file(0).write_text("the agent's last words\n")
-    (run.submitit_folder / "1_0_log.err").write_text("slurmstepd: killed\n")
-    (run.submitit_folder / "controller.log").write_text("the script's last words\n")
+    own, controller = run.submitit_folder / "1_0_log.err", run.submitit_folder / "controller.log"
+    for file in (run.agent_log_file(0), own, controller):
+        file.write_text(f"last words of {file.name}\n")
     verdict = follow(run, Screen())
     shown = capsys.readouterr().err
-    assert "the agent's last words" in shown
-    assert "slurmstepd: killed" in shown
-    assert "the script's last words" in shown
+    for file in (run.agent_log_file(0), own, controller):
+        assert f"last words of {file.name}" in shown
     assert end_sentence(run, verdict).startswith(f"run {run.id} lost: ")
 
 
@@ -222,16 +202,6 @@ def test_the_nodes_of_each_life_are_said_once_and_its_wait_and_failing_setup(run
     ]
 
 
-@pytest.mark.parametrize("job", [None, [], 5, {"launch": [], "resources": 5}])
-def test_a_run_whose_job_is_damaged_can_be_followed(run, job):
-    run.spec_file.write_text(json.dumps({"job": job}))
-    run.log_file(0).write_text("said\n")
-    run.write_verdict(DONE)
-    log = io.StringIO()
-    follow(run, Screen(log=log))
-    assert log.getvalue() == "[rank 0] said\n"
-
-
 # Runs on thousands of ranks.
 
 
@@ -278,10 +248,7 @@ def test_logs_of_a_large_run_are_those_of_rank_0_and_of_the_one_that_failed_firs
     out, err = hpcdist_output("logs", "last", *place)
     assert out == "[rank 0] hello from 0\n[rank 4321] hello from 4321\n"
     assert "of ranks 0 to 8,191, this is the log of rank 0, and of rank 4321, which failed" in err
-    assert [name for name in opened if name.endswith(".log")] == [
-        "rank-00000.log",
-        "rank-04321.log",
-    ]
+    assert [n for n in opened if n.endswith(".log")] == ["rank-00000.log", "rank-04321.log"]
     assert hpcdist_output("logs", "last", "--rank", 7, *place)[0] == "hello from 7\n"
     out, err = hpcdist_output("logs", "last", "--rank", "0-8191", *place)
     assert out.count("hello from") == 3

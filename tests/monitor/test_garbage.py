@@ -49,9 +49,8 @@ def precious(folder):
 @needs_root
 @pytest.mark.parametrize("with_what", ["a link", "another run's folder"])
 def test_a_run_that_is_exchanged_while_the_question_waits_loses_nothing(runs, reachable, with_what):
-    run = ended_run(runs)
+    run, other = ended_run(runs), ended_run(runs, "train-2")
     kept = precious(reachable / "thesis")
-    other = ended_run(runs, "train-2")
     (found,) = [one for one in candidates(runs) if one.name == run.id]
 
     def exchange():
@@ -62,21 +61,10 @@ def test_a_run_that_is_exchanged_while_the_question_waits_loses_nothing(runs, re
             other.path.rename(run.path)
 
     as_nobody(exchange)
-    said = remove(found)
-    assert "another folder has taken its place" in said
+    assert "another folder has taken its place" in remove(found)
     assert kept.read_text() == "precious"
     for path in (runs / "away", runs / ("train-2" if with_what == "a link" else "train-1")):
         assert (path / "checkpoints" / "step-1" / "model.pt").read_text() == "trained"
-
-
-def test_checkpoints_that_become_a_link_while_the_question_waits_lead_nowhere(runs, reachable):
-    run = ended_run(runs)
-    kept = precious(reachable / "thesis")
-    (found,) = candidates(runs)
-    run.checkpoints_folder.rename(run.path / "away")
-    run.checkpoints_folder.symlink_to(reachable / "thesis" / "checkpoints")
-    assert remove(found) is not None
-    assert kept.read_text() == "precious"
 
 
 def test_a_run_with_thousands_of_folders_within_each_other_stops_nothing(runs):
@@ -128,34 +116,27 @@ def test_links_within_checkpoints_go_and_what_they_lead_to_stays(runs, reachable
     assert kept.read_text() == "precious"
 
 
-def run_with_code(runs):
-    runs.mkdir(exist_ok=True)
-    run = Run(runs / "t-20260101-000000-aaaa")
-    run.make()
-    (run.path / "code").mkdir()
-    (run.path / "code/train.py").write_text("precious")
-    (run.path / "code/train.py").chmod(0o400)
-    used = UsedSnapshot(folder=str(run.path / "code"))
-    run.write_spec(RunSpec(id=run.id, created_s=1.0, snapshot=used))
-    run.write_verdict(
-        Verdict(kind="done", state="done", message="", exit_code_of_run=0, time_s=1.0)
-    )
-    return run
-
-
-@pytest.mark.parametrize("which", ["run", "code"])
+@pytest.mark.parametrize("which", ["checkpoints", "run", "code"])
 @pytest.mark.parametrize("is_before", [True, False], ids=["before", "while it is asked"])
-def test_code_that_is_exchanged_for_a_link_is_not_removed_elsewhere(
-    runs, reachable, which, is_before
-):
-    other, own = run_with_code(reachable / "other"), run_with_code(runs)
+def test_what_is_exchanged_for_a_link_is_not_removed_elsewhere(runs, reachable, which, is_before):
+    (reachable / "other").mkdir()
+    made = []
+    for folder in (runs, reachable / "other"):
+        run = ended_run(folder)
+        (run.path / "code").mkdir()
+        (run.path / "code/train.py").write_text("precious")
+        used = UsedSnapshot(folder=str(run.path / "code"))
+        run.write_spec(RunSpec(id=run.id, created_s=1.0, snapshot=used))
+        made.append(run)
+    own, other = made
     found = [] if is_before else candidates(runs)
-    place = {"run": "", "code": "code"}[which]
+    place = "" if which == "run" else which
     (own.path / place).rename(runs / "away")
     (own.path / place).symlink_to(other.path / place)
     for one in found or candidates(runs):
-        assert one.kept_because or remove(one)
+        assert one.name != own.id or which == "code" or one.kept_because or remove(one)
     assert (other.path / "code/train.py").read_text() == "precious"
+    assert (other.checkpoints_folder / "step-1" / "model.pt").read_text() == "trained"
 
 
 def test_a_submission_is_as_old_as_its_file_server_says_whatever_clock_this_host_has(

@@ -9,7 +9,6 @@ import pytest
 from hpcdist.monitor.progress import RunningRun
 from hpcdist.schedulers.base import Condition
 
-DAY_S = 86400
 RUNNING = Condition(state="running")
 
 
@@ -26,18 +25,6 @@ def test_the_rate_is_that_of_all_ranks_as_if_they_were_as_fast_as_the_first(goin
     assert seen.remaining_s == pytest.approx(39)
 
 
-def test_only_the_newest_windows_count(going):
-    made = going(world_size=1)
-    made.start(0)
-    running = RunningRun(made.run)
-    for number in range(1, 6):
-        made.window(0, 10 * number, samples=100)
-    assert running.look(RUNNING).samples_per_s == pytest.approx(100)
-    for number in range(6, 11):
-        made.window(0, 10 * number, samples=300)
-    assert running.look(RUNNING).samples_per_s == pytest.approx(300)
-
-
 def test_ranks_that_have_fallen_silent_have_no_pace(going):
     """Long before that is said to be odd: 34 samples/s is no truth after 45 s without a step."""
     made = going(world_size=1)
@@ -48,9 +35,11 @@ def test_ranks_that_have_fallen_silent_have_no_pace(going):
     progress = RunningRun(made.run).look(RUNNING)
     assert (progress.step, progress.samples_per_s, progress.remaining_s) == (10, None, None)
     made.window(0, 20)
+    file = made.run.event_file(0)
+    os.utime(file, (1e9, 1e9))  # by a file server whose clock is behind
     assert RunningRun(made.run).look(RUNNING).samples_per_s is not None
     made.end(0)  # the pace of the whole run
-    age(made.run.event_file(0), 45)
+    age(file, 45)
     assert RunningRun(made.run).look(RUNNING).samples_per_s is not None
 
 
@@ -78,15 +67,6 @@ def age(path, seconds):
     aged = [event | {"time_s": event["time_s"] - seconds} for event in events]
     path.write_text("".join(json.dumps(event) + "\n" for event in aged))
     os.utime(path, (stat.st_atime - seconds, stat.st_mtime - seconds))
-
-
-def test_a_file_server_whose_clock_is_behind_makes_no_rank_quiet(going):
-    made = going(world_size=1)
-    made.start(0)
-    made.window(0, 10)
-    stat = made.run.event_file(0).stat()
-    os.utime(made.run.event_file(0), (stat.st_atime - DAY_S, stat.st_mtime - DAY_S))
-    assert RunningRun(made.run).look(RUNNING).samples_per_s is not None
 
 
 def test_a_restart_begins_with_the_new_attempt(going):

@@ -8,27 +8,18 @@ from hpcdist.summary import summarize
 from hpcdist.summary.report.sentences import remarks
 
 
-def digest(tensor):
-    return digest_of([tensor])
-
-
 def test_a_digest_notices_every_bit_and_every_exchange():
     numbers = torch.arange(2_140_000, dtype=torch.float32) / 7
-    whole = digest(numbers)
-    assert digest(numbers.clone()) == whole
+    whole = digest_of([numbers])
+    assert digest_of([numbers.clone()]) == whole
+    others = [numbers[:-1], torch.cat([numbers[1 << 20 :], numbers[: 1 << 20]])]
     for place in (0, 1_048_575, 1_048_576, 2_139_999):
         for bit in (1, 1 << 15, -(1 << 31)):
-            changed = numbers.clone()
-            changed.view(torch.int32)[place] ^= bit
-            assert digest(changed) != whole
-    exchanged = numbers.clone()
-    exchanged[[3, 1_070_000]] = numbers[[1_070_000, 3]]
-    assert digest(exchanged) != whole
-    assert (
-        digest(torch.cat([numbers[1 << 20 : 1 << 21], numbers[: 1 << 20], numbers[1 << 21 :]]))
-        != whole
-    )
-    assert digest(numbers[:-1]) != whole
+            others.append(numbers.clone())
+            others[-1].view(torch.int32)[place] ^= bit
+    others.append(numbers.clone())
+    others[-1][[3, 1_070_000]] = numbers[[1_070_000, 3]]
+    assert whole not in map(digest_of, ([one] for one in others))
 
 
 @pytest.mark.parametrize(
@@ -36,17 +27,16 @@ def test_a_digest_notices_every_bit_and_every_exchange():
     [
         torch.tensor([float("nan"), float("inf"), -0.0]),
         torch.ones(3, dtype=torch.bfloat16),
-        torch.ones(3, dtype=torch.float64),
         torch.ones(3, dtype=torch.complex64),
         torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last),
         torch.tensor(True),
         torch.empty(0),
     ],
-    ids=["nan", "16 bits", "64 bits", "complex", "channels_last", "one", "none"],
+    ids=["nan", "16 bits", "complex", "channels_last", "one", "none"],
 )
 def test_equal_tensors_of_any_kind_have_equal_digests(numbers):
     before = numbers.clone()
-    assert digest(numbers) == digest(before) == digest(numbers.contiguous())
+    assert digest_of([numbers]) == digest_of([before]) == digest_of([numbers.contiguous()])
 
 
 PARTING = """

@@ -1,18 +1,10 @@
 """The pipe between a rank and its agent."""
 
 import os
-import signal
 import socket
-import sys
-import threading
-import types
 
 import msgspec
-from waiting import wait_for
 
-from hpcdist.agent.forkserver import StackMemory
-from hpcdist.agent.inspection import parse
-from hpcdist.rank import pipe
 from hpcdist.rank.pipe import Profiled, RankPipe, Unwritten
 from hpcdist.runs.requests import StepReport
 from hpcdist.runs.verdict import ErrorReport
@@ -77,24 +69,3 @@ def test_questions_that_nobody_reads_end_nothing_and_are_not_for_the_next_rank()
     found.clear()
     found.ask()
     assert int.from_bytes(found._rank.recv(8), "little") == 100_001
-
-
-def test_a_rank_answers_where_it_is_from_its_first_process_group_on(monkeypatch):
-    makes_group = types.ModuleType(pipe.C10D)
-    setattr(makes_group, pipe._MAKES_GROUP, lambda: None)
-    monkeypatch.setitem(sys.modules, pipe.C10D, makes_group)
-    found, stacks = RankPipe(), StackMemory(1)
-    if not (pid := os.fork()):
-        found.begin(stacks.only(0))
-        getattr(makes_group, pipe._MAKES_GROUP)()
-        threading.Event().wait()
-    wait_for(lambda: found.is_attended)
-    for number in (1, 2):
-        found.ask()
-        wait_for(lambda number=number: found.account() and found.account().number == number)
-    main, *others = parse(stacks.read(0), found.account().names)
-    assert main.name == "MainThread"
-    assert main.frames[0].function == "wait"
-    assert not [one for one in others if one.frames[-1].function == "_answer_questions"]
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)

@@ -8,23 +8,6 @@ import pytest
 from hpcdist.rank.board import ProgressBoard
 
 
-def test_a_forked_rank_is_seen_by_its_parent():
-    board = ProgressBoard(3)
-    assert board.read(1).alive_ns == 0
-    begin_s = time.monotonic()
-    if (pid := os.fork()) == 0:
-        slot = board.slot(1)
-        slot.alive()
-        slot.step(41)
-        slot.alive()
-        os._exit(0)
-    os.waitpid(pid, 0)
-    seen = board.read(1)
-    assert begin_s <= seen.alive_ns / 1e9 <= time.monotonic()
-    assert (seen.step, seen.finished) == (41, False)
-    assert [board.read(rank).step for rank in (0, 2)] == [None, None]
-
-
 def rank_that_stops(board, rank, step_s, says):
     """Fork a rank whose steps take `step_s`; it says when it has begun, and in the end the boundary
     at which it stopped."""
@@ -48,17 +31,20 @@ def test_ranks_that_run_apart_stop_at_the_same_boundary(order):
     reading, writing = os.pipe()
     said = os.fdopen(reading, "rb", buffering=0)
     steps_s = [0.001, 0.002, 0.004, 0.02]
-    if order == "before they run":
+
+    def pause():
         for board in boards:
             board.pause()
+
+    if order == "before they run":
+        pause()
     pids = [
         rank_that_stops(boards[rank // 2], rank % 2, step_s, writing)
         for rank, step_s in enumerate(steps_s)
     ]
     if order == "while they run":
         assert {said.readline() for _ in steps_s} == {b"up\n"}
-        for board in boards:
-            board.pause()
+        pause()
     time.sleep(0.01)
     last = max(board.last_boundary() for board in boards)
     for board in boards:
@@ -66,17 +52,15 @@ def test_ranks_that_run_apart_stop_at_the_same_boundary(order):
     assert {os.waitpid(pid, 0)[1] for pid in pids} == {0}
     os.close(writing)
     with said:
-        stopped_at = {int(line) for line in said if line != b"up\n"}
-    assert stopped_at == {last + 1}
+        assert {int(line) for line in said if line != b"up\n"} == {last + 1}
 
 
 def test_without_an_order_nothing_stops_and_a_cleared_board_has_none():
     board = ProgressBoard(1)
-    slot = board.slot(0)
-    assert not slot.should_stop()
+    assert not board.slot(0).should_stop()
     board.stop_at(1)
     board.pause()  # too late: the boundary is agreed upon
-    assert slot.should_stop()
+    assert board.slot(0).should_stop()
     board.clear()
     assert board.last_boundary() == 0
     assert not board.slot(0).should_stop()

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -16,15 +17,20 @@ record.start()
 for step in range(50):
     time.sleep(0.001)
     record.mark("data_wait")
-    time.sleep(0.02)
+    time.sleep(0.01)
     record.mark("forward_backward")
     record.step(samples=32, loss=1.0 / (step + 1))
 record.evaluate(loss=0.5, accuracy=0.9, samples=100)
 """
 
 
-def test_steps_of_a_script_are_in_the_summary(launch, write_script):
-    launched = launch(write_script(LOOP), gpus=2)
+def test_steps_of_a_script_are_in_the_summary_and_outside_a_run_nothing_is_done(
+    launch, write_script
+):
+    script = write_script(LOOP)
+    launched = launch(script, gpus=2)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert launched.verdict().kind == "done"
     (summary,) = summarize([launched.run], {}).runs
     assert summary.together is False
@@ -43,69 +49,43 @@ from hpcdist import record
 
 kept = torch.tensor([True, True, False])
 record.start()
-for step in range(4):
-    record.step(samples=kept.sum(), loss=torch.tensor(0.5))
-record.evaluate(loss=torch.tensor(0.5), accuracy=torch.tensor(0.75), samples=kept.sum())
-"""
-
-
-PERCENT = """
-from hpcdist import record
-
-record.start()
 for accuracy in (41.0, 0.5, 55.0):
-    record.step(samples=1)
-    record.evaluate(accuracy=accuracy)
+    record.step(samples=kept.sum(), loss=torch.tensor(0.5))
+    record.evaluate(loss=torch.tensor(0.5), accuracy=torch.tensor(accuracy), samples=kept.sum())
 """
 
 
-def test_a_percentage_is_no_accuracy_and_the_user_is_told_once(launch, write_script):
-    launched = launch(write_script(PERCENT))
-    assert launched.verdict().kind == "done"
-    (summary,) = summarize([launched.run], {}).runs
-    assert summary.final.accuracy is None
-    (told,) = summary.notes
-    assert "accuracy must be a share from 0 to 1" in told
-    assert told in launched.log(0)
-    found = [event.get("accuracy") for event in launched.events(0) if event["event"] == "evaluate"]
-    assert found == [None, 0.5, None]
-
-
-def test_samples_may_be_counted_by_torch(launch, write_script):
+def test_samples_may_be_counted_by_torch_and_a_percentage_is_no_accuracy(launch, write_script):
     launched = launch(write_script(COUNTED))
     assert launched.verdict().kind == "done"
     counted = {"steps": 0, "evaluate": 0}
     for event in launched.events(0):
         if event["event"] in counted:  # a slow machine may take several windows for the steps
             counted[event["event"]] += event["samples"]
-    assert counted == {"steps": 8, "evaluate": 2}
-
-
-def test_outside_a_run_recording_does_nothing(write_script):
-    done = subprocess.run(
-        [sys.executable, write_script(LOOP)], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_an_unknown_phase_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="'lunch' is not a phase; phases are data_wait"):
-        record.mark("lunch")
+    assert counted == {"steps": 6, "evaluate": 6}
+    found = [event.get("accuracy") for event in launched.events(0) if event["event"] == "evaluate"]
+    assert found == [None, 0.5, None]
+    (summary,) = summarize([launched.run], {}).runs
+    assert summary.final.accuracy is None
+    (told,) = summary.notes  # once
+    assert "accuracy must be a share from 0 to 1" in told
+    assert told in launched.log(0)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("call", "message"),
     [
-        ({"per_sample": 0}, "per_sample is 0, must be a number above 0"),
+        (partial(record.mark, "lunch"), "'lunch' is not a phase; phases are data_wait"),
+        (partial(record.flops, per_sample=0), "per_sample is 0, must be a number above 0"),
         (
-            {"per_sample": 1e9, "precision": "half"},
+            partial(record.flops, per_sample=1e9, precision="half"),
             "'half' is not a precision; known are fp32, tf32",
         ),
     ],
 )
-def test_operations_that_cannot_be_are_refused(given, message):
+def test_what_cannot_be_is_refused_with_what_can(call, message):
     with pytest.raises(ValueError, match=message):
-        record.flops(**given)
+        call()
 
 
 WATCHED = """
@@ -178,24 +158,3 @@ def test_ranks_that_train_apart_have_no_shares_of_communication_and_no_speedup(
     assert (summary.parts_s["communication"] > 0) == together
     if why is not None:
         assert why in summary.not_compared_because
-
-
-FULL = """
-import os
-from pathlib import Path
-from hpcdist.runs.events import EventWriter
-
-events = EventWriter(Path("/dev/full"))
-for number in range(2):
-    events.write({"event": "note", "message": "lost"})
-os.write(1, b"goes on")
-os._exit(0)
-"""
-
-
-def test_a_full_disk_ends_recording_and_nothing_else():
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-c", FULL], stdout=subprocess.PIPE, stderr=full, check=False
-        )
-    assert (done.stdout, done.returncode) == (b"goes on", 0)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -39,12 +40,10 @@ def steps_in(*buckets):
 @pytest.mark.parametrize(
     ("buckets", "histogram"),
     [
-        pytest.param([-116], {"-116": [1]}, id="one step"),
-        pytest.param([-115, -116, -115], {"-116": [1, 2]}, id="neighbours"),
-        pytest.param([-2, 2], {"-2": [1, 0, 0, 0, 1]}, id="a small gap"),
-        pytest.param([-2, 60, 61, 9], {"-2": [1], "9": [1], "60": [1, 1]}, id="large gaps"),
-        pytest.param([-2, 3, 8], {"-2": [1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1]}, id="longest gaps"),
-        pytest.param([-2, 4], {"-2": [1], "4": [1]}, id="a gap that is longer"),
+        ([-115, -116, -115], {"-116": [1, 2]}),
+        ([-2, 60, 61, 9], {"-2": [1], "9": [1], "60": [1, 1]}),
+        ([-2, 3, 8], {"-2": [1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1]}),  # the longest gaps
+        ([-2, 4], {"-2": [1], "4": [1]}),  # longer ones
     ],
 )
 def test_the_histogram_counts_the_steps_of_buckets_that_follow_each_other(
@@ -57,15 +56,22 @@ def test_phases_are_summed_up_over_the_steps_of_a_window(record):
     assert record([0.25, 0.75])["phases_s"] == {"data_wait": 0.5, "optimizer": 0.5}
 
 
+def test_a_full_disk_ends_recording_and_nothing_else(capfd):
+    events = EventWriter(Path("/dev/full"))
+    for _ in range(2):
+        events.write({"event": "note", "message": "lost"})
+    events.close()
+
+
 def test_what_comes_after_the_last_step_is_no_part_of_its_window(tmp_path):
-    now_s = 0.0
+    now_s = 100.0
     events = EventWriter(tmp_path / "events.jsonl")
     recorder = StepRecorder(events, window_s=math.inf, clock=lambda: now_s)
-    now_s = 0.5
+    now_s = 100.5
     recorder.step(samples=1)
-    now_s = 60.5
+    now_s = 160.5
     recorder.mark("data_wait")  # of a step that is never finished
-    now_s = 600.5
+    now_s = 700.5
     recorder.finish()
     events.close()
     [window] = read_events(tmp_path / "events.jsonl")
@@ -92,10 +98,10 @@ class Unaddable:
 @pytest.mark.parametrize(
     ("losses", "learned"),
     [
-        pytest.param([1.0, 2.0, 6.0], {"loss": 6.0, "mean_loss": 3.0}, id="numbers"),
-        pytest.param([1.0, None, 2.0], {"loss": 2.0, "mean_loss": 1.5}, id="one is missing"),
-        pytest.param([None, None], {}, id="none"),
-        pytest.param([Unaddable(), Unaddable()], {"loss": 0.5}, id="what cannot be added up"),
+        ([1.0, 2.0, 6.0], {"loss": 6.0, "mean_loss": 3.0}),
+        ([1.0, None, 2.0], {"loss": 2.0, "mean_loss": 1.5}),
+        ([None, None], {}),
+        ([Unaddable(), Unaddable()], {"loss": 0.5}),
     ],
 )
 def test_a_window_has_the_last_loss_and_the_mean_of_all(tmp_path, losses, learned):

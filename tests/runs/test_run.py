@@ -12,7 +12,6 @@ from full_disks import fill
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
 from hpcdist.runs.run import Run, all_runs, find_run, is_run, runs_folder, slug
-from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
 
 
@@ -35,15 +34,12 @@ def test_a_run_directory_is_private(tmp_path):
     assert len(folders) > 5
 
 
-@pytest.mark.parametrize(
-    "name", ["a b", "\u00e9", "x\ny", "../../etc", "", "-", "q" * 300, "a'\"$(b)"]
-)
+@pytest.mark.parametrize("name", ["a b", "\u00e9", "x\ny", "../../etc", "", "q" * 300, "a'\"$(b)"])
 def test_any_job_name_makes_a_plain_id(tmp_path, name):
     run = Run.create(tmp_path, name)
     assert run.path.parent == tmp_path
     assert run.id.isascii()
-    assert "/" not in run.id
-    assert " " not in run.id
+    assert not {"/", " "} & set(run.id)
     assert len(slug(name)) <= 40
 
 
@@ -54,24 +50,15 @@ def test_a_run_is_found_by_id_prefix_path_and_last(tmp_path):
     assert find_run(tmp_path, "mlp").path == old.path
     assert find_run(tmp_path / "elsewhere", str(old.path)).path == old.path
     assert find_run(tmp_path, "last").path == new.path
+    shutil.copytree(new.path, tmp_path / f".{new.id}")  # a hidden folder is no run
     assert [run.id for run in all_runs(tmp_path)] == [old.id, new.id]
-
-
-def test_a_prefix_of_several_runs_is_refused_and_names_them(tmp_path):
-    runs = [make_run(tmp_path, "ddp", number) for number in range(3)]
-    with pytest.raises(RunNotFoundError, match=r"3 runs in .* begin with 'ddp'") as caught:
+    other = make_run(tmp_path, "ddp", 3.0)
+    with pytest.raises(RunNotFoundError, match=r"2 runs in .* begin with 'ddp'") as caught:
         find_run(tmp_path, "ddp")
-    assert all(run.id in caught.value.hint for run in runs)
-
-
-@pytest.mark.parametrize("name", ["nope", "", "../x", "a\0b"])
-def test_a_name_of_no_run_is_refused(tmp_path, name):
-    make_run(tmp_path, "ddp", 1.0)
-    with pytest.raises(RunNotFoundError):
-        find_run(tmp_path, name)
-
-
-def test_without_runs_the_error_says_how_to_make_one(tmp_path):
+    assert all(run.id in caught.value.hint for run in (new, other))
+    for name in ("nope", "", "../x", "a\0b"):
+        with pytest.raises(RunNotFoundError):
+            find_run(tmp_path, name)
     with pytest.raises(RunNotFoundError, match="there are no runs in") as caught:
         find_run(tmp_path / "missing", "last")
     assert "hpcdist submit" in caught.value.hint
@@ -80,13 +67,11 @@ def test_without_runs_the_error_says_how_to_make_one(tmp_path):
 @pytest.mark.parametrize(
     "content",
     [
-        pytest.param(
-            '{"id": "CartPole-v1", "version": 1, "job": {"name": "agent"}}', id="an object"
-        ),
-        pytest.param("{}", id="empty object"),
-        pytest.param("[1, 2]", id="list"),
-        pytest.param('{"apiVersion": ', id="torn"),
-        pytest.param("", id="empty"),
+        '{"id": "CartPole-v1", "version": 1, "job": {"name": "agent"}}',
+        "{}",
+        "[1, 2]",
+        '{"apiVersion": ',
+        "",
     ],
 )
 def test_a_folder_with_the_spec_of_another_program_is_no_run(tmp_path, content):
@@ -126,16 +111,18 @@ def test_the_runs_folder_is_the_option_then_the_variable_then_runs(tmp_path, mon
     assert runs_folder("here") == tmp_path / "here"
 
 
-def test_files_of_ranks_are_listed_by_rank_and_attempt(tmp_path):
+def test_files_of_ranks_are_listed_by_rank_and_attempt(tmp_path, monkeypatch):
     run = Run.create(tmp_path, "ddp")
-    for rank, attempt in ((1, 0), (0, 2), (0, 0), (123456, 1)):
+    numbers = [(0, 0), (0, 2), (1, 0), (123456, 1)]
+    for rank, attempt in numbers[::-1]:
         run.log_file(rank, attempt).write_text("")
         run.event_file(rank, attempt).write_text("")
     (run.logs_folder / "agent-00000.log").write_text("")
     (run.logs_folder / "rank-x.log").write_text("")
-    numbers = [(0, 0), (0, 2), (1, 0), (123456, 1)]
     assert [(rank, attempt) for rank, attempt, _ in run.log_files()] == numbers
     assert [(rank, attempt) for rank, attempt, _ in run.event_files()] == numbers
+    monkeypatch.setattr(files, "MOST_ENTRIES", 5)  # too many are not held in memory
+    assert run.log_files() == []
 
 
 def test_the_first_verdict_stays(tmp_path):
@@ -181,26 +168,18 @@ def test_a_verdict_is_written_whatever_takes_the_room_that_others_free(small_dis
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({"created_s": "now"}, "created_s is 'now': expected `float | null`, got `str`"),
+        ({"created_s": "now"}, "expected `float | null`, got `str` - at `$.created_s`"),
         (
             {"plan": {"device": "cpu", "backend": "gloo", "nodes": [{"gpus": [1]}]}},
-            "plan.nodes[0].gpus[0] is 1: expected `str`, got `int`",
+            "expected `str`, got `int` - at `$.plan.nodes[0].gpus[0]`",
         ),
-        ({"versions": {"a": 2}}, "versions[...] is {'a': 2}: expected `str | null`, got `int`"),
-        ({"plan": {}}, "plan is {}: object missing required field `nodes`"),
-        ([], "it contains no JSON object"),
+        ({"plan": {}}, "object missing required field `nodes` - at `$.plan`"),
+        ([], "expected `object`, got `array`"),
     ],
-    ids=["top", "nested", "of a mapping", "missing", "list"],
+    ids=["top", "nested", "missing", "list"],
 )
-def test_a_damaged_file_is_named_with_its_key_and_value(tmp_path, content, said):
+def test_a_damaged_file_is_named_with_its_key(tmp_path, content, said):
     run = Run.create(tmp_path, "x")
     files.write_json(run.spec_file, content)
     assert run.read_spec() is None
     assert run.describe_damage() == f"spec.json cannot be read: {said}"
-
-
-def test_a_hidden_folder_is_no_run(tmp_path):
-    run = Run.create(tmp_path, "x")
-    run.write_spec(RunSpec(id=run.id, created_s=1.0))
-    shutil.copytree(run.path, tmp_path / f".{run.id}")
-    assert [run.id for run in all_runs(tmp_path)] == [run.id]

@@ -23,15 +23,6 @@ for step in range(4):
         raise ValueError("once")
 """
 
-LOOKING = """
-import os, pathlib, sys
-from hpcdist.base import files
-path = pathlib.Path(sys.argv[1])
-print(path.exists(), flush=True)
-sys.stdin.readline()
-print(path.exists(), files.is_there(path), flush=True)
-"""
-
 
 @pytest.fixture
 def on_slow_files(tmp_path, missing):
@@ -48,17 +39,6 @@ def on_slow_files(tmp_path, missing):
         "SLOW_FOLDER": str(slow),
         "SLOW_US": str(_SLOW_US),
     }
-
-
-def test_what_another_host_has_just_made_is_there_for_who_has_seen_that_it_was_not(on_slow_files):
-    path = Path(on_slow_files["SLOW_FOLDER"], "cancel")
-    command = [sys.executable, "-c", LOOKING, path]
-    with subprocess.Popen(
-        command, env=on_slow_files, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as host:
-        assert host.stdout.readline() == "False\n"
-        path.touch()
-        assert host.communicate("\n")[0] == "False True\n"
 
 
 def test_on_a_slow_file_system_with_old_answers_nothing_times_out_and_the_verdict_is_found(

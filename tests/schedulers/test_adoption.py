@@ -33,15 +33,6 @@ def test_of_jobs_that_start_together_one_adopts_the_run_and_keeps_it(tmp_path):
     assert begin(tmp_path, "19") == owner
 
 
-def test_a_job_that_comes_too_late_says_so_and_ends_well(tmp_path, capsys):
-    end_unless_adopted(tmp_path, 2, "11[2]")
-    with pytest.raises(SystemExit) as ended:
-        end_unless_adopted(tmp_path, 2, "12[2]")
-    assert ended.value.code == 0
-    assert "this is job 12[2], and job 11[2] has the run" in capsys.readouterr().out
-    end_unless_adopted(tmp_path, 1, "12[1]")  # another run of the array
-
-
 @pytest.mark.parametrize("has_links", [True, False])
 def test_a_run_is_left_by_its_own_job_alone_and_adopted_by_the_next(
     tmp_path, monkeypatch, has_links

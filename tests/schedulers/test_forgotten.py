@@ -31,15 +31,6 @@ def age(run, seconds):
 
 
 def test_a_job_is_forgotten_only_when_it_was_not_known_some_time_ago_either(run):
-    first = condition_of(run, SUBMISSION, None, "PBS")
-    assert first.state == "unknown"
-    assert first.reason.startswith("PBS does not list its job 12")
-    assert state(run) == "unknown"
-    age(run, 60)
-    assert state(run) == "lost"
-
-
-def test_a_run_whose_agents_show_that_they_live_is_not_forgotten(run):
     run.agent_file(0).touch()
     first = condition_of(run, SUBMISSION, None, "PBS")
     assert first.state == "running"
@@ -52,14 +43,10 @@ def test_a_run_whose_agents_show_that_they_live_is_not_forgotten(run):
 
 def test_a_run_that_was_killed_is_not_called_cancelled_for_one_answer(run):
     (run.attempts_folder / "00000").mkdir()
-    run.write_attempt_verdict(
-        Verdict(
-            kind="preempted",
-            state="preempted",
-            message="killed, requeued or preempted",
-            exit_code_of_run=EXIT_INTERRUPTED,
-        )
+    killed = Verdict(
+        kind="preempted", state="preempted", message="killed", exit_code_of_run=EXIT_INTERRUPTED
     )
+    run.write_attempt_verdict(killed)
     assert state(run) == "unknown"
     age(run, 60)
     assert state(run) == "cancelled"

@@ -15,7 +15,7 @@ from hpcdist.machine.process import identify
 from hpcdist.runs.run import Run
 from hpcdist.schedulers import local as layout_module
 from hpcdist.schedulers.base import Target
-from hpcdist.schedulers.local import choose_gpus, scheduler
+from hpcdist.schedulers.local import scheduler
 
 
 @pytest.fixture
@@ -28,13 +28,9 @@ def plan(script_job):
     return make
 
 
-def layout(plan):
-    return plan.launch
-
-
 def test_nodes_are_loopback_addresses_that_share_the_cpus(plan):
     usable = os.sched_getaffinity(0)
-    nodes = layout(plan(nodes=2, gpus=2)).nodes
+    nodes = plan(nodes=2, gpus=2).launch.nodes
     assert [node.address for node in nodes] == ["127.0.0.1", "127.0.0.2"]
     assert all(len(node.rank_cpus) == 2 for node in nodes)
     used = [cpu for node in nodes for share in node.rank_cpus for cpu in share]
@@ -46,7 +42,7 @@ def test_nodes_are_loopback_addresses_that_share_the_cpus(plan):
 def test_an_uneven_number_of_ranks_is_pinned_nowhere(plan):
     usable = sorted(os.sched_getaffinity(0))
     num_ranks = len(usable) + 1
-    (node,) = layout(plan(gpus=num_ranks)).nodes
+    (node,) = plan(gpus=num_ranks).launch.nodes
     if len(usable) > 1:
         assert [sorted(cpus) for cpus in node.rank_cpus] == [usable] * num_ranks
 
@@ -84,27 +80,22 @@ BUSY = gpu(1, holders=["python (pid 41, user ann)"], used_bytes=40 * 10**9)
 HIDDEN = gpu(2, used_bytes=5 * 10**9)
 
 
-def test_idle_gpus_are_chosen_and_busy_ones_never():
-    gpus = [gpu(0), BUSY, HIDDEN, gpu(3)]
-    assert [chosen.index for chosen in choose_gpus(gpus, 2)] == [0, 3]
+def test_each_node_gets_idle_gpus_of_its_own(plan, monkeypatch):
+    gpus = [gpu(0), BUSY, HIDDEN, gpu(3), gpu(4), gpu(5)]
+    monkeypatch.setattr(layout_module, "list_gpus", lambda: gpus)
+    launch = plan(nodes=2, gpus=2, device="auto").launch
+    assert [node.gpus for node in launch.nodes] == [["GPU-0", "GPU-3"], ["GPU-4", "GPU-5"]]
+    assert (launch.device, launch.backend) == ("cuda", "nccl")
 
 
-def test_too_few_idle_gpus_are_refused_with_who_holds_the_others():
+def test_too_few_idle_gpus_are_refused_with_who_holds_the_others(plan, monkeypatch):
+    monkeypatch.setattr(layout_module, "list_gpus", lambda: [gpu(0), BUSY, HIDDEN])
     with pytest.raises(JobError) as caught:
-        choose_gpus([gpu(0), BUSY, HIDDEN], 2)
+        plan(gpus=2, device="auto")
     assert caught.value.message == (
         "2 GPUs are asked for (nodes x gpus), 1 of 3 are idle; GPU 1 is in use by python (pid 41, "
         "user ann); GPU 2 is in use by a process of another user"
     )
-    with pytest.raises(JobError, match=r"0 of 0 are idle$"):
-        choose_gpus([], 1)
-
-
-def test_each_node_gets_gpus_of_its_own(plan, monkeypatch):
-    monkeypatch.setattr(layout_module, "list_gpus", lambda: [gpu(0), BUSY, gpu(2), gpu(3), gpu(4)])
-    launch = layout(plan(nodes=2, gpus=2, device="auto"))
-    assert [node.gpus for node in launch.nodes] == [["GPU-0", "GPU-2"], ["GPU-3", "GPU-4"]]
-    assert (launch.device, launch.backend) == ("cuda", "nccl")
 
 
 # The script.
@@ -134,10 +125,8 @@ def test_the_script_is_safe_whatever_names_hold(
     script.write_text(text)
     subprocess.run(["bash", "-n", script], check=True)
     # Run it with another interpreter in the place of Python: what does it get?
-    lines = text.splitlines(keepends=True)
-    (start,) = [line for line in range(len(lines)) if lines[line].startswith("exec ")]
-    command = "".join(lines[start:]).replace("exec ", "printf '%s\\0' ", 1)
-    script.write_text("".join(lines[:start]) + "pwd\n" + command)
+    assert text.count("\nexec ") == 1
+    script.write_text(text.replace("\nexec ", "\npwd\nprintf '%s\\0' "))
     done = subprocess.run(["bash", script], capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"{folder}\n")
     assert done.stdout.endswith(f"\nmain(is_local=True)\n\0{folder}/runs/RUN/submitit\0")

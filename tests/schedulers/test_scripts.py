@@ -7,35 +7,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from script_jobs import job, target
 
 from hpcdist.base.errors import RunDirectoryError
 from hpcdist.cluster.profile import ClusterProfile, LsfOptions
-from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.schedulers import load_scheduler
-from hpcdist.schedulers.base import Dependency, Target
+from hpcdist.schedulers.base import Dependency
 
 ASKED = Path(__file__).parent / "asked"
 SHELLCHECK = shutil.which("shellcheck")
-
-
-def job(*, launch=None, **resources):
-    return ScriptJob(
-        name="train",
-        script="/home/ann/train.py",
-        resources=Resources(**resources),
-        launch=Launch(**(launch or {})),
-    )
-
-
-def target(**options):
-    environment = {"HPCDIST_SUBMIT_DIR": "/home/ann/project"}
-    return Target(
-        name="RUN",
-        folder=Path("/scratch/ann/my runs/RUN"),
-        cwd="/home/ann/project",
-        environment=environment,
-        **options,
-    )
 
 
 def after(**kinds):
@@ -54,6 +34,8 @@ SITE = {
     "cpus_per_gpu": 6,
 }
 SLURMS = {"qos": "high", "constraint": "a100|h100"}
+OVERRULED = {"cpus_per_gpu": 4, "mem_gb": 10, "time_limit_min": 60}
+"""Of a profile, where the job says other numbers."""
 MERGED = [
     '-R "select[type==any] rusage[tmp=50] same[model]"',
     "-R 'rusage[lic=1]'",
@@ -64,22 +46,23 @@ CASES = {
     "slurm": {
         "nothing-said": (job(), {}, target()),
         "site": (job(gpus=2), {**SITE, "directives": ["--exclude=n[1-3]"]}, target()),
-        "gpus": (LARGE, {"partition": "gpu", "account": "ml-course", **SLURMS}, target()),
+        "gpus": (
+            LARGE,
+            {**OVERRULED, **SLURMS, "partition": "gpu", "account": "ml-course"},
+            target(),
+        ),
         "gres": (job(gpus=2), {"gpu_request": "gres", "gpu_type": "v100"}, target()),
         "cpus": (ON_CPUS, {}, target()),
         "array": (job(), {"gpu_request": "none"}, after(afterok="11 12_3", afterany="14")),
     },
     "lsf": {
         "nothing-said": (job(), {}, target()),
-        "site": (
-            job(gpus=2),
-            {**SITE, "directives": ["-x"]},
-            target(),
-        ),
-        "gpus": (LARGE, {"partition": "gpuv100", "account": "ml-course"}, target()),
+        "site": (job(gpus=2), {**SITE, "directives": ["-x"]}, target()),
+        "gpus": (LARGE, {**OVERRULED, "partition": "gpuv100", "account": "ml-course"}, target()),
         "cpus": (ON_CPUS, {}, target()),
         "gpus-of-the-queue": (job(gpus=2), {"lsf": {"gpu": None}}, target()),
         "memory-per-host": (job(nodes=2, mem_gb=10), {"lsf": {"mem_per": "host"}}, target()),
+        "memory-per-job": (job(nodes=2, mem_gb=10), {"lsf": {"mem_per": "job"}}, target()),
         "a-type-of-gpu": (job(), {"gpu_type": "A100", "constraint": "gpu40gb && !bad"}, target()),
         "array": (
             job(),
@@ -91,7 +74,11 @@ CASES = {
     "pbs": {
         "nothing-said": (job(), {}, target()),
         "site": (job(gpus=2), {**SITE, "directives": ["-l software=x", "-W umask=022"]}, target()),
-        "gpus": (LARGE, {"partition": "gpuq", "account": "ml", "constraint": "a=1"}, target()),
+        "gpus": (
+            LARGE,
+            {**OVERRULED, "partition": "gpuq", "account": "ml", "constraint": "a=1"},
+            target(),
+        ),
         "cpus": (ON_CPUS, {}, target()),
         "after": (job(), {"gpu_request": "none"}, after(afterok="11", afterany="14 15")),
     },
@@ -155,31 +142,3 @@ def test_a_folder_that_a_scheduler_would_take_for_a_pattern_is_refused(name):
         elsewhere = msgspec.structs.replace(where, folder=Path(f"/scratch/a{sign}b/RUN"))
         with pytest.raises(RunDirectoryError, match="pattern"):
             scheduler.render(spec, elsewhere, plan)
-
-
-@pytest.mark.parametrize(
-    ("name", "all_three", "of_profile"),
-    [
-        (
-            "slurm",
-            {"--cpus-per-task=16", "--mem=19074M", "--time=0-00:30:00"},
-            {"--cpus-per-task=8", "--mem=9537M", "--time=0-01:00:00"},
-        ),
-        (
-            "lsf",
-            {"-n 16", '-R "span[hosts=1] rusage[mem=1250MB]"', "-W 00:30"},
-            {"-n 8", '-R "span[hosts=1] rusage[mem=1250MB]"', "-W 01:00"},
-        ),
-        (
-            "pbs",
-            {"-l select=1:ncpus=16:mem=19074mb:ngpus=2", "-l walltime=0:30:00"},
-            {"-l select=1:ncpus=8:mem=9537mb:ngpus=2", "-l walltime=1:00:00"},
-        ),
-    ],
-)
-def test_a_job_says_more_than_a_profile(name, all_three, of_profile):
-    cluster = ClusterProfile(cpus_per_gpu=4, mem_gb=10, time_limit_min=60)
-    own = job(gpus=2, cpus_per_gpu=8, mem_gb=20, time_limit_min=30)
-    for spec, expected in ((own, all_three), (job(gpus=2), of_profile)):
-        found = load_scheduler(name).directives(spec, cluster, target())
-        assert expected <= {one.line for one in found}

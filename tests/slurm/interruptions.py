@@ -4,7 +4,7 @@ import os
 import signal
 from contextlib import suppress
 
-from cluster_user import agent_pid, expand, job_id
+from cluster_user import agent_pid, job_id
 from slurm_cluster import processes
 
 
@@ -61,7 +61,7 @@ def _of_job(user, run, program):
 def hosts(user, run):
     shown = user.cluster.run("scontrol", "--oneliner", "show", "job", job_id(run)).stdout
     (nodes,) = [word.partition("=")[2] for word in shown.split() if word.startswith("NodeList=")]
-    return expand(nodes)
+    return user.cluster.run("scontrol", "show", "hostnames", nodes).stdout.split()
 
 
 def lose_node(user, run, node):

@@ -1,10 +1,13 @@
-"""Slurm clusters for the session, and one of them whole and idle for each test."""
+"""Slurm clusters for the session, and one of them whole and idle for each test: a job that a test
+leaves is an error."""
 
 import pytest
 from made_once import session_folder
-from slurm_cluster import namespaces, spec
+from slurm_cluster import config, namespaces
 from slurm_cluster.cluster import Cluster
-from slurm_cluster.needs import missing_programs
+
+_PATIENCE_S = 30.0
+"""For jobs whose work is done, and for nodes that come back."""
 
 
 @pytest.fixture(scope="session")
@@ -14,39 +17,43 @@ def databases(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def cluster_of(missing, databases, command_process):
-    """Call it with a network; boots a cluster on the first call, and the same comes after."""
-    clusters = {}
-
-    def get(network):
-        if lacking := missing_programs():
-            missing(lacking)
-        if network not in clusters:
-            cluster = Cluster(network, databases=databases)
-            cluster.start()
-            cluster.command_server = command_process
-            clusters[network] = cluster
-        return clusters[network]
-
-    yield get
-    for cluster in clusters.values():
+def clusters():
+    """Those of this process, by their networks; each is booted for the first test that needs it."""
+    booted = {}
+    yield booted
+    for cluster in booted.values():
         cluster.stop()
 
 
-def _whole_and_idle(cluster):
-    """The cluster, for one test; a job that the test leaves is an error."""
-    if not cluster.is_whole:  # the last test ended before it could
-        cluster.restore()
-    cluster.is_whole = False
-    yield cluster
-    left = cluster.restore()
-    assert not left, "the test left jobs in the queue, and has to wait for their end or cancel them"
+@pytest.fixture
+def cluster_of(missing, databases, clusters, command_process):
+    """Call it with a network; one whose test leaves jobs or nodes behind is booted anew."""
+    used = []
+
+    def get(network):
+        if lacking := config.missing_programs():
+            missing(lacking)
+        if network not in clusters:
+            cluster = Cluster(network, command_process, databases=databases)
+            cluster.start()
+            clusters[network] = cluster
+        used.append(network)
+        return clusters[network]
+
+    yield get
+    for network in used:
+        try:
+            clusters[network].revive_nodes()
+            clusters[network].wait_until_idle(_PATIENCE_S)
+        except BaseException:
+            clusters.pop(network).stop()
+            raise
 
 
 @pytest.fixture
 def slurm(cluster_of):
     """Four nodes with 4 CPUs and 2 GPUs each, called 127.0.1.1 to 127.0.1.4."""
-    yield from _whole_and_idle(cluster_of(spec.LOOPBACK))
+    return cluster_of(config.LOOPBACK)
 
 
 @pytest.fixture(scope="session")
@@ -59,4 +66,4 @@ def slurm_netns(cluster_of, missing, _no_namespaces):
     """Nodes n1 to n4, each with its own network, hostname and /etc/hosts; links can be cut."""
     if _no_namespaces:
         missing(f"this machine does not allow network namespaces: {_no_namespaces}")
-    yield from _whole_and_idle(cluster_of(spec.NAMESPACES))
+    return cluster_of(config.NAMESPACES)

@@ -91,7 +91,7 @@ def test_a_run_and_who_waits_for_it_outlive_a_restart_of_the_controller_and_lost
     assert f"{run.id}: unknown" in shown
     assert "note: the state of 1 run is not known" in notes
     user.cluster.wait_for(lambda: state(user, run) == "running")
-    assert [job.id for job in user.cluster.queue()] == [job_id(run)]
+    assert user.cluster.queue() == [job_id(run)]
 
     with user.cluster.failing("sacct"):
         assert state(user, run) == "running"

@@ -5,35 +5,29 @@ import os
 import signal
 
 import pytest
-
-CPU = ("--set", "launch.device=cpu")
+from cluster_user import CPU, User
 
 
 @pytest.fixture
-def doctor(slurm, tmp_path):
-    """Call it with options; returns the exit code, the findings by name, and what stderr says."""
-    return _doctor_in(slurm, tmp_path)
+def user(slurm, tmp_path):
+    return User(slurm, tmp_path)
 
 
-def _doctor_in(cluster, folder):
-    def call(*options, profile=None):
-        if profile is not None:
-            folder.joinpath("hpcdist.yaml").write_text(json.dumps({"clusters": {"here": profile}}))
-        done = cluster.run(
-            "hpcdist", "doctor", "--json", *options, cwd=folder, timeout=150, check=False
-        )
-        assert done.stdout, done.stderr
-        return done.returncode, {one["name"]: one for one in json.loads(done.stdout)}, done.stderr
-
-    return call
+def examine(user, *options, profile=None):
+    """The doctor's exit code, its findings by name, and what stderr says."""
+    if profile is not None:
+        user.write("hpcdist.yaml", json.dumps({"clusters": {"here": profile}}))
+    done = user("doctor", "--json", *options, timeout=150)
+    assert done.stdout, done.stderr
+    return done.returncode, {one["name"]: one for one in json.loads(done.stdout)}, done.stderr
 
 
 def failures(found):
     return [name for name, finding in found.items() if finding["state"] == "FAIL"]
 
 
-def test_lines_for_people_say_what_to_do(slurm, tmp_path):
-    done = slurm.run("hpcdist", "doctor", "--partition", "nosuch", cwd=tmp_path, check=False)
+def test_lines_for_people_say_what_to_do(user):
+    done = user("doctor", "--partition", "nosuch")
     assert done.returncode == 1
     lines = done.stdout.splitlines()
     (line,) = [line for line in lines if line.startswith("FAIL")]
@@ -42,10 +36,10 @@ def test_lines_for_people_say_what_to_do(slurm, tmp_path):
 
 
 def test_gpus_that_were_asked_for_and_a_setup_line_that_fails_are_shown_though_the_job_goes_on(
-    doctor,
+    user,
 ):
     profile = {"setup": ["hpcdist-no-such-command one", "true"]}
-    code, found, said = doctor("--nodes", "1", profile=profile)
+    code, found, said = examine(user, "--nodes", "1", profile=profile)
     assert code == 1
     assert sorted(failures(found)) == ["GPUs", "setup lines"]
     assert "NVML shows none on 127.0.1.1" in found["GPUs"]["detail"]
@@ -54,8 +48,8 @@ def test_gpus_that_were_asked_for_and_a_setup_line_that_fails_are_shown_though_t
     assert "the job's run is kept" in said
 
 
-def test_an_interpreter_that_is_not_there_is_named(doctor):
-    code, found, _ = doctor(*CPU, profile={"python": "/nosuch/python"})
+def test_an_interpreter_that_is_not_there_is_named(user):
+    code, found, _ = examine(user, *CPU, profile={"python": "/nosuch/python"})
     assert code == 1
     assert failures(found) == ["interpreter"]
     assert "/nosuch/python: No such file" in found["interpreter"]["detail"]
@@ -63,35 +57,34 @@ def test_an_interpreter_that_is_not_there_is_named(doctor):
     assert found["collective"]["state"] == "skip"
 
 
-def test_a_controller_that_is_down_is_said_and_nothing_else_is_tried(doctor, slurm, tmp_path):
-    with slurm.impatient_commands():
-        slurm.stop_controller()
-        code, found, _ = doctor(*CPU)
-        slurm.start_controller()
+def test_a_controller_that_is_down_is_said_and_nothing_else_is_tried(user):
+    with user.cluster.impatient_commands():
+        user.cluster.stop_controller()
+        code, found, _ = examine(user, *CPU)
+        user.cluster.start_controller()
     assert code == 1
     assert failures(found) == ["controller"]
     assert "job" not in found
-    assert os.listdir(tmp_path / "runs") == []
+    assert os.listdir(user.folder / "runs") == []
 
 
-def test_a_job_that_does_not_start_is_cancelled_with_the_reason_and_so_by_ctrl_c(
-    doctor, slurm, tmp_path
-):
+def test_a_job_that_does_not_start_is_cancelled_with_the_reason_and_so_by_ctrl_c(user):
+    slurm = user.cluster
     blocking = slurm.submit("sleep 600", "--nodes=4", "--exclusive")
     slurm.wait_for_state(blocking, "RUNNING")
-    code, found, said = doctor(*CPU, "--timeout", "0.1")
+    code, found, said = examine(user, *CPU, "--timeout", "0.1")
     assert code == 1
     assert failures(found) == ["job"]
     assert "pending: it waits for nodes" in found["job"]["detail"]
     assert "the job is pending: it waits for nodes" in said
-    assert [job.id for job in slurm.queue()] == [blocking]
+    assert slurm.queue() == [blocking]
 
-    with slurm.start_command("hpcdist", "doctor", *CPU, cwd=tmp_path, stdout=-1, stderr=-1) as one:
+    with user.start("doctor", *CPU) as process:
         slurm.wait_for(lambda: len(slurm.queue()) == 2)
-        one.send_signal(signal.SIGINT)
-        one.communicate(timeout=150)
-    assert one.returncode == 130
-    assert [job.id for job in slurm.queue()] == [blocking]
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=150)
+    assert process.returncode == 130
+    assert slurm.queue() == [blocking]
     slurm.run("scancel", blocking)
 
 
@@ -101,7 +94,7 @@ def test_a_folder_that_only_the_login_node_has_is_found(slurm_netns, tmp_path):
     # Mounted after the nodes were made, it is on the login node alone.
     slurm_netns.run("mount", "-t", "tmpfs", "tmpfs", str(hidden))
     try:
-        code, found, _ = _doctor_in(slurm_netns, tmp_path)(*CPU)
+        code, found, _ = examine(User(slurm_netns, tmp_path), *CPU)
     finally:
         slurm_netns.run("umount", str(hidden))
     assert code == 1
@@ -111,8 +104,8 @@ def test_a_folder_that_only_the_login_node_has_is_found(slurm_netns, tmp_path):
 
 
 def test_a_cluster_that_works_passes_and_nothing_is_left(slurm_netns, tmp_path):
-    doctor = _doctor_in(slurm_netns, tmp_path)
-    code, found, said = doctor(*CPU, "--gpus", "2", profile={"setup": ["true"]})
+    user = User(slurm_netns, tmp_path)
+    code, found, said = examine(user, *CPU, "--gpus", "2", profile={"setup": ["true"]})
     assert code == 0, found
     assert not failures(found)
     passing = ("controller", "shared folder", "setup lines")

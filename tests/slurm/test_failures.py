@@ -42,6 +42,18 @@ def test_a_verdict_tells_of_a_setup_line_that_had_failed_before(user):
     assert user.cluster.wait_for_end(job_id(run)) == "FAILED"
 
 
+def test_a_job_that_ends_before_its_ranks_shows_its_own_log(user):
+    user.write("hpcdist.yaml", "clusters: {c: {python: /no/such/python}}")
+    run = user.submit("check", "--set", "launch.device=cpu")
+    followed = user("logs", "-f", run.id)
+    said = followed.stdout + followed.stderr
+    assert "/no/such/python: No such file or directory" in said
+    assert "failed: the job ended before hpcdist started in it" in said
+    shown = user("status", run.id).stdout
+    assert f"slurm job {job_id(run)}" in shown
+    assert f"submitit/{job_id(run)}_0_log.out" in shown
+
+
 @pytest.mark.timeout(240)
 def test_a_run_whose_script_or_srun_is_killed_goes_on_and_says_why(user):
     run = count(user)
@@ -74,7 +86,6 @@ def test_a_job_that_slurm_started_on_a_lost_node_first_is_started_again_where_it
     assert "Invalid generic resource (gres) specification" in unstarted.message
     (row,) = json.loads(user("summary", run.id, "--json").stdout)
     assert (row["state"], len(row["attempts"])) == ("done", 2)
-    user.cluster.revive_node(node)
 
 
 def test_a_node_whose_slurmstepd_was_killed_is_named_by_what_srun_said(user, working):

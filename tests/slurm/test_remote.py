@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import urllib.request
 
 import pytest
 from cluster_user import log
+from harness import run_command
 from login_node import LoginNode, missing_programs
 
 from hpcdist.runs.remote import read_remote
@@ -39,19 +41,16 @@ def login(slurm, missing):
 class Laptop:
     """A work tree, and commands in it; nothing of Slurm is there."""
 
-    def __init__(self, folder, login):
-        self.folder = folder / "work"
+    def __init__(self, folder, login, command_process):
+        self.folder, self._process = folder / "work", command_process
         self.runs = self.folder / "runs"
         self.there = login.home / "hpcdist" / "work" / "runs"
-        self.folder.mkdir()
-        bin_folder = folder / "bin"
-        bin_folder.mkdir()
+        for path in (self.folder, folder / "bin"):
+            path.mkdir()
         for name in ("git", "ssh", "rsync", "env", "bash", "sh"):
-            os.symlink(
-                subprocess.check_output(["which", name], text=True).strip(), bin_folder / name
-            )
+            os.symlink(shutil.which(name), folder / "bin" / name)
         self.environment = {
-            "PATH": str(bin_folder),
+            "PATH": str(folder / "bin"),
             "HPCDIST_SSH": login.ssh,
             "HOME": str(folder),
             "HPCDIST_TEST_MARK": os.environ["HPCDIST_TEST_MARK"],
@@ -75,19 +74,20 @@ class Laptop:
         )
 
     def __call__(self, *arguments, code=0):
-        process = self.start(*arguments)
-        out, err = process.communicate(timeout=LIMIT_S)
-        assert process.returncode == code, out + err
-        return out, err
+        where = {"cwd": self.folder, "environment": self.environment, "limit_s": LIMIT_S}
+        done = run_command(self._process, arguments, **where)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout, done.stderr
 
-    def submit(self, *arguments):
-        out, _ = self("submit", *arguments)
-        return out.strip()
+    def states(self, verb, *arguments):
+        """By run, as a command says in JSON."""
+        found = json.loads(self(verb, *arguments, "--json")[0])
+        return {one["run"]: one["state"] for one in found}
 
 
 @pytest.fixture
-def laptop(tmp_path, login):
-    return Laptop(tmp_path, login)
+def laptop(tmp_path, login, command_process):
+    return Laptop(tmp_path, login, command_process)
 
 
 def test_a_laptop_does_with_runs_what_the_login_node_does(laptop, slurm, login):
@@ -101,8 +101,8 @@ def test_a_laptop_does_with_runs_what_the_login_node_does(laptop, slurm, login):
     there.mkdir(parents=True)
     (there / "big").write_text("lies there\n")
 
-    size = ("--no-python", "./program", "--gpus", "1")
-    first = laptop.submit(*size, "--", "one")
+    size = ("submit", "--no-python", "./program", "--gpus", "1")
+    first = laptop(*size, "--", "one")[0].strip()
     assert (laptop.there / first / "spec.json").exists()
     assert read_remote(Run(laptop.runs / first)).host == "login"
     laptop("watch", first)
@@ -111,33 +111,19 @@ def test_a_laptop_does_with_runs_what_the_login_node_does(laptop, slurm, login):
     assert f"run {first}: done" in err
     assert "welcome" not in out + err
 
-    second = laptop.submit(*size, "--", "two", "300")
-    (found,) = json.loads(laptop("status", second, "--json")[0])
-    assert (found["run"], found["state"] in {"pending", "running"}) == (second, True)
-    assert f"{second}: " in laptop("status")[0]
+    second = laptop(*size, "--", "two", "300")[0].strip()
+    assert laptop.states("status", second)[second] in {"pending", "running"}
     slurm.wait_for(lambda: "two" in log(Run(laptop.there / second)))
     (where,) = json.loads(laptop("stacks", second, "--json")[0])["ranks"]
     assert (where["node"], where["of"]["state"]) == (0, "S")
-    assert "not a Python program" in where["of"]["note"]
-    told = laptop("cancel", "last")[1]
-    assert "cancelled" in told, (laptop.there / second / "verdict.json").read_text()
-    listed = json.loads(laptop("runs", "--json")[0])
-    assert [(one["run"], one["state"]) for one in listed] == [
-        (first, "done"),
-        (second, "cancelled"),
-    ]
-    figures = json.loads(laptop("summary", "--json")[0])
-    assert [(one["run"], one["state"]) for one in figures] == [
-        (first, "done"),
-        (second, "cancelled"),
-    ]
+    assert "cancelled" in laptop("cancel", "last")[1]
+    both = {first: "done", second: "cancelled"}
+    assert laptop.states("runs") == laptop.states("summary") == both
     (laptop.there.parent / "go").touch()
     out, err = laptop("resume", second, "--wait")
     assert out.splitlines() == ["[rank 0] sent along", "[rank 0] lies there", "[rank 0] two"]
     assert f"run {second}: done" in err
-    (found,) = json.loads(laptop("summary", second, "--json")[0])
-    assert found["state"] == "done"
-    assert "done" in laptop("runs", "--host", "login")[0]
+    assert laptop.states("summary", second) == {second: "done"}
 
 
 def test_a_submission_whose_connection_breaks_is_made_once(laptop, slurm, login):
@@ -195,20 +181,18 @@ def test_sweeps_profiles_and_checks_work_from_a_laptop(laptop, slurm, login):
 
     laptop.write("program", "#!/bin/bash\necho $1 $HPCDIST_SUBMIT_DIR; exit $1\n")
     words = ("submit", "--no-python", "./program", "--gpus", "1", "--set", "launch.max_restarts=0")
-    (sweep, *_), _ = (text.splitlines() for text in laptop(*words, "--repeat", "2", "--", "0"))
+    sweep = laptop(*words, "--repeat", "2", "--", "0")[0].splitlines()[0]
     laptop("watch", sweep)
     runs = [f"{sweep}-000", f"{sweep}-001"]
     slurm.wait_for(lambda: all((laptop.there / run / "verdict.json").exists() for run in runs))
-    listed = json.loads(laptop("runs", "--json")[0])
-    assert [(one["run"], one["state"]) for one in listed] == [(run, "done") for run in runs]
+    assert laptop.states("runs") == dict.fromkeys(runs, "done")
     assert f"{sweep}: 2 runs, 2 done" in laptop("status", sweep)[0]
     assert f"0 {laptop.there.parent}" in laptop("logs", runs[1])[0]
 
     out, err = laptop(*words, "--wait", "--", "7", code=1)
     assert f"7 {laptop.there.parent}" in out
     assert "failed" in err
-    (figures,) = json.loads(laptop("summary", "last", "--json")[0])
-    assert figures["state"] == "failed"
+    assert [*laptop.states("summary", "last").values()] == ["failed"]
 
 
 SERVES = """\
@@ -228,7 +212,8 @@ def test_nodes_are_held_for_a_laptop_and_a_port_there_is_here(laptop, slurm, log
     laptop.write("serves", SERVES)
     laptop.write("page.txt", "from the node\n" * 9999)
     dev = laptop("dev", "--gpus", "1")[0].strip()
-    run = laptop.submit("--in", "dev", "--no-python", "./serves", "--gpus", "1", "--detach")
+    words = ("--in", "dev", "--no-python", "./serves", "--gpus", "1", "--detach")
+    run = laptop("submit", *words)[0].strip()
     slurm.wait_for(lambda: log(Run(laptop.there / run)).strip())
     port = log(Run(laptop.there / run)).strip()
     with laptop.start("forward", run, port, "--port", "0") as process:
@@ -243,6 +228,6 @@ def test_nodes_are_held_for_a_laptop_and_a_port_there_is_here(laptop, slurm, log
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130
-    assert [job.id for job in slurm.queue()] == [Run(laptop.there / dev).read_job_id()]
+    assert slurm.queue() == [Run(laptop.there / dev).read_job_id()]
     laptop("cancel", dev)
     assert Run(laptop.there / run).read_verdict().state == "cancelled"

@@ -62,7 +62,6 @@ def test_a_run_that_is_interrupted_again_and_again_and_loses_its_nodes_goes_on(u
     for attempt, node in ((3, 1), (4, 0)):
         message = verdicts[attempt].message
         assert lost[attempt] in message or f"node {node}" in message
-        user.cluster.revive_node(lost[attempt])
     begun, stopped = [
         [
             [int(step) for step in re.findall(rf"^{word} (\d+)$", log(run, rank), re.MULTILINE)]
@@ -108,7 +107,6 @@ def test_the_loss_of_the_only_node_is_told_by_the_next_life(user):
     lost = run.read_attempt_verdict(0)
     assert (lost.kind, lost.host) == ("agent_lost", name)
     assert f"node 0 (host {name})" in lost.message
-    user.cluster.revive_node(name)
 
 
 def test_a_node_that_slurm_has_lost_is_named_where_its_agent_went_on(user):

@@ -16,7 +16,7 @@ from hpcdist.machine.containers import (
     start_command,
 )
 from hpcdist.schedulers import load_scheduler
-from hpcdist.submission.container import in_container, settle_container
+from hpcdist.submission.workspace import in_container, settle_container
 
 
 @pytest.fixture

@@ -8,19 +8,28 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from azure_standin import PROFILE
 from harness import submit_run
 
-from hpcdist.base.errors import RunDirectoryError, SchedulerError
+from hpcdist.base.errors import JobError, RunDirectoryError, SchedulerError
 from hpcdist.base.ownership import NotOwnError
+from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
+from hpcdist.cluster.profile import AzureOptions, ClusterProfile
 from hpcdist.job.load import Flag, LoadedJob, load_job
 from hpcdist.job.spec import job_to_dict
 from hpcdist.runs.run import Run
 from hpcdist.runs.snapshot import plan_snapshot
-from hpcdist.schedulers import local
+from hpcdist.schedulers import load_scheduler, local
 from hpcdist.submission import plan
 from hpcdist.submission import submit as submission
-from hpcdist.submission.plan import PlannedSubmission, lay_out, plan_run, planned_scripts
-from hpcdist.submission.points import Point
+from hpcdist.submission.plan import (
+    PlannedSubmission,
+    lay_out,
+    plan_points,
+    plan_run,
+    planned_scripts,
+)
+from hpcdist.submission.points import Point, axes_from_values, make_points
 
 
 @pytest.fixture
@@ -82,9 +91,9 @@ def test_secret_arguments_reach_the_agent_and_nothing_that_is_shown(
     loaded = LoadedJob(job=job, source="x.py")
     planned = plan_run(loaded, scheduler="local")
     submitted = PlannedSubmission(points=[Point(index=0, flags=flags)], plans=[planned])
-    made = submission.Submission(submitted, tmp_path)
-    made.make_runs(*lay_out(made.planned))
-    (run,) = made.runs
+    begun = submission.begin(submitted, tmp_path)
+    submission.make_runs(begun, *lay_out(begun), submission.surroundings_now())
+    (run,) = begun.runs
     assert files_with(tmp_path, SECRET.encode()) == [run.private_file]
     assert run.private_file.stat().st_mode & 0o777 == 0o600
     spec = run.read_spec()
@@ -95,6 +104,55 @@ def test_secret_arguments_reach_the_agent_and_nothing_that_is_shown(
     assert launched.args == job.args
     assert any("looks like a secret stands in args" in note for note in planned.notes)
     assert SECRET not in str(planned_scripts(submitted, tmp_path))
+
+
+def test_every_point_is_planned_by_itself(tmp_path, monkeypatch):
+    """Trainers of one size differ in ranks, jobs in their code, arguments in their secrets."""
+    make_repository(tmp_path / "tree")
+    monkeypatch.chdir(tmp_path / "tree")
+
+    def plans(scheduler, job, key, *values, cluster=NO_PROFILE, **sets):
+        given = {name: Flag(name=name, value=value) for name, value in sets.items()}
+        points = make_points(axes_from_values({key: values}))
+        return plan_points(
+            points,
+            load=lambda point: load_job(job, flags=given | point.flags),
+            scheduler=scheduler,
+            cluster=cluster,
+            runs=tmp_path / "runs",
+        ).plans
+
+    ranks = plans("local", "ddp", "strategy", "data_parallel", "ddp", **{"resources.gpus": 2})
+    assert [len(one.plan.launch.nodes[0].rank_cpus) for one in ranks] == [1, 2]
+    models = plans("slurm", "ddp", "model.name", "fashion_cnn", "own:Model")
+    assert [one.workspace.snapshot is not None for one in models] == [False, True]
+    options = msgspec.convert(PROFILE, AzureOptions)
+    azure = LoadedProfile(name="a", profile=ClusterProfile(azure=options), origins={})
+    with pytest.raises(JobError, match="looks like a secret stands in args"):
+        plans("azure", "train.py", "args", ["--n=3"], [f"--api-key={SECRET}"], cluster=azure)
+
+
+@pytest.mark.parametrize(
+    ("longest", "arrays"),
+    [
+        (1001, [[0, 2, 4], [1, 3, 5]]),
+        (3, [[0, 2, 4], [1, 3, 5]]),
+        (2, [[0, 2], [4], [1, 3], [5]]),
+        *((longest, [[index] for index in range(6)]) for longest in (0, 1)),
+    ],
+)
+def test_runs_of_one_script_share_arrays_no_longer_than_the_site_allows(
+    tmp_path, monkeypatch, longest, arrays
+):
+    monkeypatch.setattr(type(load_scheduler("slurm")), "max_array_size", longest)
+    points = make_points(axes_from_values({"train.lr": [0.1, 0.2, 0.3], "nodes": [1, 2]}))
+    planned = plan_points(
+        points, load=lambda point: load_job("ddp", flags=point.flags), scheduler="slurm"
+    )
+    jobs = lay_out(planned.at(tmp_path / "ddp-1"))
+    assert [job.points for job in jobs] == arrays
+    names = {job.target.name for job in jobs}
+    assert len(names) == len(jobs)
 
 
 def test_a_run_whose_private_values_are_lost_does_not_start_with_stars(loaded, tmp_path):

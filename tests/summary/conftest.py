@@ -17,9 +17,12 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
 from hpcdist.summary.figures.learning import decode_learning
+from hpcdist.summary.report.page import to_html
+from hpcdist.summary.report.report import make_report
 
 DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
 
+_SECTIONS = {"train": Train, "data": Data, "checkpoint": Checkpoint, "record": Record}
 MakeRun = Callable[..., Run]
 
 
@@ -45,11 +48,8 @@ def run_maker(parent: Path) -> MakeRun:
         verdict: Verdict | None = DONE,
         scheduler: str | None = "local",
         torch: str = "2.15.0",
-        train: dict[str, Any] | None = None,
-        data: dict[str, Any] | None = None,
-        checkpoint: dict[str, Any] | None = None,
-        record: dict[str, Any] | None = None,
         strategy: str = "ddp",
+        **sections: dict[str, Any],
     ) -> Run:
         run = Run(parent / "runs" / name)
         for folder in (run.events_folder, run.attempts_folder, run.logs_folder):
@@ -58,10 +58,7 @@ def run_maker(parent: Path) -> MakeRun:
             name=job,
             strategy=strategy,
             resources=Resources(nodes=nodes, gpus=gpus),
-            train=Train(**(train or {})),
-            data=Data(**(data or {})),
-            checkpoint=Checkpoint(**(checkpoint or {})),
-            record=Record(**(record or {})),
+            **{key: _SECTIONS[key](**values) for key, values in sections.items()},
         )
         files.write_json(
             run.spec_file,
@@ -122,20 +119,16 @@ class Events:
             "steps": len(times),
             "samples": samples,
             "wall_s": sum(times),
-            "step_time_s": Events.totals(times),
+            "step_time_s": {
+                "sum": sum(times),
+                "sumsq": sum(time * time for time in times),
+                "min": min(times),
+                "max": max(times),
+            },
             "phases_s": {phase: sum(own) for phase, own in (phases_s or {}).items()},
             "histogram": {str(bucket): [buckets.count(bucket)] for bucket in buckets},
             "loss": 1.0,
             **fields,
-        }
-
-    @staticmethod
-    def totals(times: list[float]) -> dict[str, float]:
-        return {
-            "sum": sum(times),
-            "sumsq": sum(time * time for time in times),
-            "min": min(times),
-            "max": max(times),
         }
 
     @staticmethod
@@ -151,6 +144,20 @@ class Events:
             )
             for index, rate in enumerate(rates, 1)
         ]
+
+    @staticmethod
+    def phased(
+        phases_s: dict[str, float], *, samples: int = 40, number: int = 10
+    ) -> list[dict[str, Any]]:
+        """Windows of ten steps, and the end, from the seconds of each phase of a step; `other` are
+        in no phase."""
+        named = {phase: [phases_s[phase]] * 10 for phase in phases_s if phase != "other"}
+        times_s = [sum(phases_s.values())] * 10
+        windows = [
+            Events.window(step=10 * place, times_s=times_s, samples=samples, phases_s=named)
+            for place in range(1, number + 1)
+        ]
+        return [*windows, Events.end()]
 
     @staticmethod
     def write(
@@ -181,6 +188,23 @@ def events() -> type[Events]:
 
 
 @pytest.fixture
+def record_run(make_run, events):
+    """Make a run in which each rank has recorded these events, after its start, which has these
+    fields; `cpus` gives those of a rank, and `spec` keys of spec.json."""
+
+    def record(name, *ranks, start=(), spec=(), cpus=None, **options):
+        run = make_run(name, **{"gpus": len(ranks)} | options)
+        files.write_json(run.spec_file, files.read_json(run.spec_file) | dict(spec))
+        for rank, made in enumerate(ranks):
+            own = {"cpus": cpus(rank)} if cpus else {}
+            begin = events.start(rank, world_size=len(ranks), **dict(start), **own)
+            events.write(run, rank, [begin, *made])
+        return run
+
+    return record
+
+
+@pytest.fixture
 def series_of():
     """Return the curves of a run, as pictures have them."""
 
@@ -191,34 +215,59 @@ def series_of():
 
 
 @pytest.fixture
-def add_run(make_run, events):
+def add_run(record_run, events):
     """Add a run with this many samples/s over all its ranks."""
     count = iter(range(100))
 
     def add(rate, *, gpus=1, **options):
-        run = make_run(f"ddp-{next(count):02d}", gpus=gpus, **options)
-        for rank in range(gpus):
-            start = events.start(rank, world_size=gpus)
-            events.write(run, rank, [start, *events.steady([rate / gpus] * 5)])
-        return run
+        windows = events.steady([rate / gpus] * 5)
+        return record_run(f"ddp-{next(count):02d}", *[windows] * gpus, **options)
 
     return add
 
 
 @pytest.fixture
-def make_scaled(make_run, events):
-    """Runs on 1, 2 and 4 GPUs, each some times, of which more GPUs take a little longer."""
+def make_scaled(record_run, events):
+    """Runs on 1, 2 and 4 GPUs, each some times, of which more GPUs take a little longer; `growth`:
+    how many times as many samples/s each rank has on 4."""
 
-    def make(repeats):
+    def make(repeats, growth=1.0):
         runs = []
         for gpus in (1, 2, 4):
             for repeat in range(repeats):
-                run = make_run(f"on-{gpus}-{repeat}", gpus=gpus)
                 rate = 100 / (1 + 0.1 * (gpus - 1) / gpus) * (1 + 0.001 * repeat)
-                for rank in range(gpus):
-                    start = events.start(rank, world_size=gpus, device="cuda:0")
-                    events.write(run, rank, [start, *events.steady([rate] * 5)])
-                runs.append(run)
+                rate *= 1 + (growth - 1) * (gpus - 1) / 3
+                ranks = [events.steady([rate] * 5)] * gpus
+                name, on_gpu = f"on-{gpus}-{repeat}", {"device": "cuda:0"}
+                runs.append(record_run(name, *ranks, start=on_gpu))
         return runs
 
     return make
+
+
+EVIL = "<script>document.title='evil'</script>\"'><img src=x onerror=\"document.title='evil'\">"
+
+
+@pytest.fixture(scope="session")
+def page(make_run_in, tmp_path_factory):
+    """A page, in a file: usual runs of 1, 2 and 4 ranks, a hostile one that failed, one going on,
+    and one that cannot be read."""
+    folder = tmp_path_factory.mktemp("page")
+    make_run = make_run_in(folder)
+    failed = {"kind": "exception", "state": "failed", "message": f"rank 0 failed: {EVIL}"}
+    failed = Verdict(**failed, exit_code_of_run=1, log="logs/rank-00000.log")
+    runs = [make_run("bad-1", job=EVIL, verdict=failed), make_run("going", job="m", verdict=None)]
+    note = {"event": "note", "time_s": 0.0, "message": EVIL}
+    windows = [window | {"phases_s": {EVIL: 0.1}} for window in Events.steady([100.0] * 4)]
+    Events.write(runs[0], 0, [Events.start(0, world_size=1, host=EVIL), note, *windows])
+    runs[0].log_file(0).write_text("LoginError: no hunter22 for ann\n")
+    for gpus, rate in ((1, 100.0), (2, 60.0), (4, 45.0)):
+        runs.append(make_run(f"ddp-{gpus}", gpus=gpus))
+        for rank in range(gpus):
+            made = [Events.start(rank, world_size=gpus), *Events.steady([rate] * 4), Events.end()]
+            Events.write(runs[-1], rank, made)
+    runs.append(make_run("torn"))
+    runs[-1].spec_file.write_text("{")
+    file = folder / "report.html"
+    file.write_text(to_html(make_report(summarize(runs, {}))))
+    return file

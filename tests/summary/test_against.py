@@ -1,9 +1,7 @@
 """`hpcdist summary --against`: changes with known answers, and the exit code for CI."""
 
-import io
 import json
 import math
-from pathlib import Path
 
 import pytest
 from msgspec import structs
@@ -14,27 +12,24 @@ from hpcdist.cli.main import main
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
 from hpcdist.summary.compare.against import check_comparison, compare_with
-from hpcdist.summary.report.changes import conclusion, print_changes
-from hpcdist.summary.report.text import make_console
+from hpcdist.summary.report.changes import conclusion
 
 FAILED = Verdict(kind="exit", state="failed", message="rank 0 left with 3", exit_code_of_run=1)
 BEFORE = (98.0, 100.0, 102.0)
 
 
 @pytest.fixture
-def add(make_run, events):
+def add(record_run, events):
     """Add runs of one job, a run for each rate; a list of rates is a run with such windows."""
     count = iter(range(1000))
 
     def add(folder, *rates, gpus=1, job="ddp", **options):
         made = []
         for rate in rates:
-            run = make_run(f"{folder}/{job}-{next(count):03d}", gpus=gpus, job=job, **options)
             windows = rate if isinstance(rate, list) else [rate] * 4
-            for rank in range(gpus):
-                start = events.start(rank, world_size=gpus)
-                events.write(run, rank, [start, *events.steady([one / gpus for one in windows])])
-            made.append(run)
+            ranks = [events.steady([one / gpus for one in windows])] * gpus
+            name = f"{folder}/{job}-{next(count):03d}"
+            made.append(record_run(name, *ranks, job=job, **options))
         return made
 
     return add
@@ -99,33 +94,27 @@ def test_single_runs_are_compared_by_their_windows(add):
     change = only_change(before, add("b", [50.0, 88.0, 90.0, 92.0, 90.0]))
     assert (change.times.over, change.outcome) == ("windows", "slower")
     assert change.times.mean == pytest.approx(0.9, abs=2e-3)
-    noisy = only_change(before, add("c", [50.0, 60.0, 120.0, 80.0, 120.0]))
-    assert noisy.outcome == "not distinguishable"
 
 
 def test_sizes_and_settings_are_matched_each_with_its_own(add):
+    small = {"train": {"batch_size": 8}}
     before = [
         *add("a", 100.0, 101.0),
         *add("a", 190.0, 191.0, gpus=2),
-        *add("a", 50.0, 51.0, train={"batch_size": 8}),
-        *add("a", 10.0, job="gone"),
+        *add("a", 50.0, 51.0, **small),
     ]
     now = [
         *add("b", 100.0, 101.0, torch="3.0.0", train={"seed": 5}),
         *add("b", 90.0, 91.0, gpus=2),
-        *add("b", 50.0, 51.0, train={"batch_size": 8}),
-        *add("b", 10.0, job="new"),
+        *add("b", 50.0, 51.0, **small),
     ]
-    found = compared(before, now)
-    assert [
-        (one.gpus_per_node, one.before.measured.mean, one.outcome)
-        for one in sorted(found.changes, key=lambda one: -one.before.measured.mean)
-    ] == [
-        (2, pytest.approx(190.5), "slower"),
-        (1, pytest.approx(100.5), "not distinguishable"),
-        (1, pytest.approx(50.5), "not distinguishable"),
-    ]
-    assert sorted(found.left_out.values()) == [["gone-006"], ["new-013"]]
+    found = compared([*before, *add("a", 10.0, job="gone")], [*now, *add("b", 10.0, job="new")])
+    assert {round(one.before.measured.mean, 1): one.outcome for one in found.changes} == {
+        190.5: "slower",
+        100.5: "not distinguishable",
+        50.5: "not distinguishable",
+    }
+    assert sorted(found.left_out.values()) == [["gone-012"], ["new-013"]]
 
 
 def test_runs_that_fail_now_are_a_regression(add, make_run):
@@ -135,14 +124,6 @@ def test_runs_that_fail_now_are_a_regression(add, make_run):
     found = compared(before, [*add("c", 99.0, verdict=FAILED), *add("c", 100.0, 101.5)])
     assert not found.regression
     assert found.left_out == {"they did not end well": ["ddp-003"]}
-    # What never began has failed, too, though nobody knows its device.
-    slow, fast = {"lr": 0.01}, {"lr": 0.1}
-    before = [*add("d", 100.0, train=slow), *add("d", 200.0, train=fast)]
-    never = make_run("e/ddp-never", train=fast, verdict=FAILED)
-    now = [*add("e", 100.0, train=slow), never]
-    failed = [change for change in compared(before, now).changes if change.outcome == "failed"]
-    assert [change.now.runs for change in failed] == [[never.id]]
-    assert not compared(before, [*now, *add("e", 200.0, train=fast)]).regression
 
 
 def test_benchmarks_are_compared_cell_by_cell(add, make_run, events):
@@ -194,26 +175,13 @@ def test_the_exit_code_says_whether_it_became_slower(here, capsys):
         "Regression: ddp on 1 x 1, samples/s, is slower by 20.0 %; 5 % is allowed.\n"
     )
     assert "100.0 ± 5.0 (3)" in out
-    # Without names, runs are not compared with themselves.
-    baseline = min(Path("runs/slow").iterdir())
-    assert main(["summary", "--runs", "runs/slow", "--against", str(baseline), "--json"]) == 0
-    (change,) = json.loads(capsys.readouterr().out)["changes"]
-    assert len(change["now"]["runs"]) == 2
 
 
 def test_a_saved_summary_is_a_baseline_as_well_as_the_runs(here, capsys):
     assert main(["summary", "runs/before", "--json"]) == 0
     saved = json.loads(capsys.readouterr().out)
-    # As a version wrote it that had fewer keys.
-    known = {"schema", "run", "job", "nodes", "gpus_per_node", "world_size", "state"}
-    known |= {"settings", "samples_per_s"}
-    contents = {
-        "baseline.json": saved,
-        "older.json": [{key: run[key] for key in known} for run in saved],
-    }
-    for name, content in contents.items():
-        (here / name).write_text(json.dumps(content))
-    for baseline in ("runs/before", *contents):
+    (here / "baseline.json").write_text(json.dumps(saved))
+    for baseline in ("runs/before", "baseline.json"):
         assert main(["summary", "runs/slow", "--against", baseline, "--json"]) == 1
         found = json.loads(capsys.readouterr().out)
         (change,) = found["changes"]
@@ -254,9 +222,6 @@ def test_runs_that_something_else_disturbed_are_left_out_and_named(add):
     (change,) = result.changes
     assert (change.outcome, len(change.now.runs)) == ("not distinguishable", 3)
     assert [*result.left_out.values()] == [[now[-1].run]]
-    file = io.StringIO()
-    print_changes(make_console(file), result)
-    assert "Not compared: ddp-006: something else used their CPUs" in file.getvalue()
     # A baseline that was disturbed is none.
     before = [structs.replace(run, disturbed=load) for run in before]
     result = compare_with(before, now[:3], threshold=0.05)

@@ -42,20 +42,16 @@ def figures(runs, **options):
     return to_json(summary), msgspec.to_builtins(summary.groups), summary.skipped
 
 
+def kept(runs):
+    return sorted(run.id for run in runs if run.figures_file.exists())
+
+
 def test_figures_are_the_same_with_those_that_are_kept(varied):
     plain = figures(varied)
     assert plain[2]  # torn lines are told each time
     for _ in range(2):
         assert figures(varied, uses_kept=True) == plain
     assert kept(varied) == ["odd", "one", "two"]
-
-
-def kept(runs):
-    return sorted(run.id for run in runs if run.figures_file.exists())
-
-
-def unsealed(content):
-    return msgspec.msgpack.decode(content[hashlib.sha256().digest_size :])
 
 
 def sealed(value):
@@ -66,9 +62,11 @@ def sealed(value):
 
 def poison(run):
     """Have the kept figures tell another job's name, so that it shows when they are used."""
-    content = unsealed(run.figures_file.read_bytes())
-    content["content"]["run"]["figures"]["job"] = "kept"
-    run.figures_file.write_bytes(sealed(content))
+    content = run.figures_file.read_bytes()[hashlib.sha256().digest_size :]
+    value = msgspec.msgpack.decode(content)
+    value["content"]["run"]["figures"]["job"] = "kept"
+    run.figures_file.write_bytes(sealed(value))
+    return value
 
 
 def job_of(run):
@@ -79,27 +77,10 @@ def job_of(run):
 def cached(varied):
     """A run whose kept figures call it another job."""
     run = varied[0]
-    summarize([run], {}, uses_kept=True)
+    measure(run, keeps=True)
     poison(run)
     assert job_of(run) == "kept"
     return run
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(lambda run: append(run.event_file(0)), id="an event more"),
-        pytest.param(lambda run: run.event_file(1).write_bytes(b""), id="a rank more"),
-        pytest.param(lambda run: os.unlink(run.event_file(0)), id="a rank less"),
-        pytest.param(lambda run: replace(run.verdict_file), id="another verdict, of equal size"),
-        pytest.param(lambda run: run.claim_attempt(), id="an attempt more"),
-        pytest.param(lambda run: replace(run.spec_file), id="spec.json written anew"),
-        pytest.param(lambda run: overwrite(run.event_file(0)), id="overwritten, times put back"),
-    ],
-)
-def test_a_run_whose_files_changed_is_read_again(cached, change):
-    change(cached)
-    assert job_of(cached) == "ddp"
 
 
 def append(path):
@@ -113,9 +94,31 @@ def replace(path):
 
 def overwrite(path):
     times = path.stat()
-    content = path.read_bytes()
-    path.write_bytes(content.replace(b"host0", b"host1"))
+    path.write_bytes(path.read_bytes().replace(b"host0", b"host1"))
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+CHANGES = {
+    "an event more": lambda run: append(run.event_file(0)),
+    "a rank more": lambda run: run.event_file(1).write_bytes(b""),
+    "a rank less": lambda run: os.unlink(run.event_file(0)),
+    "another verdict, of equal size": lambda run: replace(run.verdict_file),
+    "an attempt more": lambda run: run.claim_attempt(),
+    "spec.json written anew": lambda run: replace(run.spec_file),
+    "overwritten, times put back": lambda run: overwrite(run.event_file(0)),
+    "others may write the figures": lambda run: run.figures_file.chmod(0o666),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_run_whose_files_changed_is_read_again(cached, change):
+    change(cached)
+    assert job_of(cached) == "ddp"
+
+
+def test_figures_of_other_code_are_not_used(cached, monkeypatch):
+    monkeypatch.setattr("hpcdist.summary.measuring.code_version", lambda: "another")
+    assert job_of(cached) == "ddp"
 
 
 def test_nothing_is_kept_in_the_folder_of_another_users_run(varied, monkeypatch):
@@ -124,17 +127,8 @@ def test_nothing_is_kept_in_the_folder_of_another_users_run(varied, monkeypatch)
     assert kept(varied) == []
 
 
-def other_version(whole):
-    return sealed(unsealed(whole) | {"digest": b"0"})
-
-
-def odd_figures(whole):
-    return sealed(unsealed(whole) | {"content": {"run": 1}})
-
-
 def test_no_damage_to_kept_figures_gives_another_number(cached):
     whole = cached.figures_file.read_bytes()
-    assert read_kept(cached) is not None
     draw = random.Random(1)
     for place in draw.sample(range(len(whole)), 60):
         flipped = bytearray(whole)
@@ -143,29 +137,20 @@ def test_no_damage_to_kept_figures_gives_another_number(cached):
         assert read_kept(cached) is None
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        pytest.param(lambda whole: whole[: len(whole) // 2], id="torn"),
-        pytest.param(lambda _: b"", id="empty"),
-        pytest.param(lambda _: b"\x00foreign", id="foreign"),
-        pytest.param(other_version, id="of another version"),
-        pytest.param(odd_figures, id="with figures of another form"),
-    ],
-)
-def test_damaged_or_foreign_figures_are_ignored_and_written_anew(cached, content):
-    cached.figures_file.write_bytes(content(cached.figures_file.read_bytes()))
+@pytest.mark.parametrize("damage", ["torn", "empty", "other version", "other form"])
+def test_damaged_or_foreign_figures_are_ignored_and_written_anew(cached, damage):
+    whole = cached.figures_file.read_bytes()
+    value = poison(cached)
+    contents = {
+        "torn": whole[: len(whole) // 2],
+        "empty": b"",
+        "other version": sealed(value | {"digest": b"0"}),
+        "other form": sealed(value | {"content": {"run": 1}}),
+    }
+    cached.figures_file.write_bytes(contents[damage])
     assert job_of(cached) == "ddp"
     poison(cached)
     assert job_of(cached) == "kept"
-
-
-def test_a_run_whose_name_is_no_text_is_measured_and_not_kept(make_run, events):
-    run = make_run(os.fsdecode(b"run-\xff"))
-    events.write(run, 0, [events.start(0, world_size=1), *events.steady([100.0] * 4)])
-    for options in ({}, {"uses_kept": True}):
-        (found,) = summarize([run], {}, **options).runs
-        assert found.samples_per_s.mean == pytest.approx(100)
 
 
 def test_of_kept_runs_only_the_spec_is_read_and_schedulers_are_asked_for_those_without_verdict(
@@ -177,106 +162,26 @@ def test_of_kept_runs_only_the_spec_is_read_and_schedulers_are_asked_for_those_w
         asked.append([run.id for run in runs])
         return {"going": "running"}
 
-    def summary(accounting):
+    def summary():
         found = all_runs(varied[0].path.parent)
-        return summarize(found, states, accounting=accounting, uses_kept=True)
+        return to_json(summarize(found, states, uses_kept=True))
 
-    first = summary(lambda _: {})
+    first = summary()
     assert asked == [["going"], []]
     opens = files.open_regular
     note = lambda path, **options: opened.append(str(path)) or opens(path, **options)  # noqa: E731
     monkeypatch.setattr("hpcdist.base.files.open_regular", note)
-    again = summary(lambda runs: asked.append([run.id for run in runs]) or {})
-    assert to_json(again) == to_json(first)
+    assert summary() == first
     for run in varied:
         if run.id != "going":
             assert [path for path in opened if run.id in path.split("/")] == [str(run.spec_file)]
-    assert asked[2:4] == [["going"], []]
-
-
-def test_a_run_whose_verdict_is_torn_is_asked_for_once_it_was_read(varied):
-    varied[0].verdict_file.write_text('{"kind"')
-    asked = []
-
-    def states(runs):
-        asked.append([run.id for run in runs])
-        return {run.id: "lost" for run in runs}
-
-    found = summarize(varied, states).runs
+    varied[0].verdict_file.write_text('{"kind"')  # it is asked for once it was read
+    asked.clear()
+    summary()
     assert asked == [["going"], ["one"]]
-    assert [run.state for run in found] == ["lost", "done", "lost", "done"]
 
 
 # What a run leaves beside it at its end.
-
-
-@pytest.fixture
-def trained(make_run, events):
-    """A run of two ranks that has ended."""
-    run = make_run("trained", gpus=2)
-    for rank in range(2):
-        start = events.start(rank, world_size=2)
-        events.write(run, rank, [start, *events.steady([100.0 + rank] * 9)])
-    return run
-
-
-@pytest.fixture
-def opened(monkeypatch):
-    """Names of the event files that were opened."""
-    names = []
-    opens = files.open_regular
-
-    def open_regular(path, **options):
-        if str(path).endswith(".jsonl"):
-            names.append(os.path.basename(path))
-        return opens(path, **options)
-
-    monkeypatch.setattr("hpcdist.base.files.open_regular", open_regular)
-    return names
-
-
-@pytest.fixture
-def read(trained):
-    """Return the figures as a summary has them that may use those that are kept."""
-
-    def summary():
-        return to_json(summarize(all_runs(trained.path.parent), {}, uses_kept=True))
-
-    return summary
-
-
-def test_the_first_summary_of_a_run_whose_figures_are_kept_reads_no_events(trained, read, opened):
-    plain = read()
-    assert len(opened) == 2
-    measure(trained, keeps=True)
-    opened.clear()
-    assert read() == plain
-    assert opened == []
-    assert to_json(summarize([trained], {})) == plain  # all is read unless it may be used
-    assert len(opened) == 2
-
-
-def test_kept_figures_that_others_may_write_are_not_used(trained, read, opened):
-    measure(trained, keeps=True)
-    trained.figures_file.chmod(0o666)
-    opened.clear()
-    read()
-    assert len(opened) == 2
-
-
-def test_figures_of_other_code_are_not_used(trained, read, opened, monkeypatch):
-    measure(trained, keeps=True)
-    monkeypatch.setattr("hpcdist.summary.measuring.code_version", lambda: "another")
-    opened.clear()
-    read()
-    assert len(opened) == 2
-
-
-def test_a_run_without_a_verdict_keeps_nothing(trained):
-    trained.verdict_file.unlink()
-    measure(trained, keeps=True)
-    entry.keep_figures(trained)
-    assert not trained.figures_file.exists()
 
 
 @pytest.mark.parametrize(
@@ -284,20 +189,10 @@ def test_a_run_without_a_verdict_keeps_nothing(trained):
     [("_LEAST_BYTES", 1, True), ("_LEAST_BYTES", 10**6, False), ("_MOST_FILES", 1, False)],
 )
 def test_the_end_of_a_run_keeps_figures_that_are_worth_it_and_delays_no_thousand_nodes(
-    trained, monkeypatch, bound, value, is_kept
+    varied, monkeypatch, bound, value, is_kept
 ):
     monkeypatch.setattr(entry, "_LEAST_BYTES", 1)
     monkeypatch.setattr(entry, bound, value)
-    entry.keep_figures(trained)
-    assert trained.figures_file.exists() == is_kept
-
-
-def test_a_disk_that_is_full_ends_no_run(trained, monkeypatch):
-    monkeypatch.setattr(entry, "_LEAST_BYTES", 1)
-
-    def fail(*_args, **_options):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("hpcdist.base.files.write_whole", fail)
-    entry.keep_figures(trained)
-    assert not trained.figures_file.exists()
+    for run in varied[1:3]:
+        entry.keep_figures(run)
+    assert kept(varied) == ["two"] * is_kept  # the other run has no verdict

@@ -1,11 +1,23 @@
+"""What is read of runs, and what is said of what cannot be."""
+
 from __future__ import annotations
 
+import json
 import os
+import re
+import shutil
+from pathlib import Path
 
 import pytest
 
 from hpcdist.base import files
+from hpcdist.base.errors import RunNotFoundError
+from hpcdist.runs.run import Run
 from hpcdist.summary import summarize
+from hpcdist.summary.read.collect import search_named
+from hpcdist.summary.read.event_file import EVENT_TYPES, OTHER_KINDS
+
+EVENTS_PAGE = Path(__file__).parents[2] / "docs" / "events.md"
 
 
 @pytest.fixture
@@ -16,148 +28,162 @@ def stepped_run(make_run, events):
     return run
 
 
-def test_a_torn_last_line_is_counted_and_the_rest_is_used(stepped_run):
-    with stepped_run.event_file(0).open("ab") as file:
-        file.write(b'{"event":"steps","time_s":1')
-    summary = summarize([stepped_run], {})
-    assert summary.skipped == [f"{stepped_run.event_file(0)}: 1 torn line skipped"]
-    assert summary.runs[0].samples_per_s.mean == pytest.approx(100)
+def append(run, text):
+    with run.event_file(0).open("ab") as file:
+        file.write(text)
 
 
-def test_a_line_that_is_nested_deep_is_a_torn_line(stepped_run):
-    with stepped_run.event_file(0).open("ab") as file:
-        file.write(b'{"event":"start","x":' + b"[" * 5_000 + b"]" * 5_000 + b"}\n")
-    summary = summarize([stepped_run], {})
-    assert summary.skipped == [f"{stepped_run.event_file(0)}: 1 torn line skipped"]
-    assert summary.runs[0].samples_per_s.mean == pytest.approx(100)
+def remove_folders(run):
+    shutil.rmtree(run.events_folder)
+    shutil.rmtree(run.attempts_folder)
 
 
-def test_an_event_file_beyond_all_size_is_skipped_and_told(stepped_run):
-    os.truncate(stepped_run.event_file(0), 2_000_000_000)
-    (fault,) = summarize([stepped_run], {}).skipped
-    assert fault == (
-        f"{stepped_run.event_file(0)}: skipped, it cannot be read: "
-        "it has 2 GB, and no more than 250 MB are read"
-    )
+DEEP = b'{"event":"start","x":' + b"[" * 5_000 + b"]" * 5_000 + b"}\n"
+EVENTS, SPEC = "runs/one/events", "runs/one: skipped, spec.json cannot be read: "
+FAULTS = {
+    "an unknown kind": (lambda run: append(run, b'{"event":"weather","sky":"blue"}\n'), []),
+    "torn and deep lines": (
+        lambda run: append(run, DEEP + b'{"event":"steps","time_s":1'),
+        [f"{EVENTS}/rank-00000.jsonl: 2 torn lines skipped"],
+    ),
+    "beyond all size": (
+        lambda run: os.truncate(run.event_file(0), 2_000_000_000),
+        [
+            f"{EVENTS}/rank-00000.jsonl: skipped, it cannot be read: "
+            "it has 2 GB, and no more than 250 MB are read"
+        ],
+    ),
+    "an empty file": (
+        lambda run: run.event_file(0).write_bytes(b""),
+        [f"{EVENTS}/rank-00000.jsonl: skipped, it is empty"],
+    ),
+    "no file": (
+        lambda run: run.event_file(1).mkdir(),
+        [f"{EVENTS}/rank-00001.jsonl: skipped, it cannot be read: it is not a regular file"],
+    ),
+    "no folders": (remove_folders, [f"{EVENTS}: no events, No such file or directory"]),
+    "a flood": (
+        lambda run: [(run.events_folder / f"x{number}").touch() for number in range(60)],
+        [f"{EVENTS}: no events, it holds more than 50 entries"],
+    ),
+    "torn small files": (
+        lambda run: (
+            run.submission_file.write_text("["),
+            run.verdict_file.write_text('{"kind": "done"}'),
+        ),
+        [
+            "runs/one/submission.json: skipped, it is torn, or not JSON: Expecting value: "
+            "line 1 column 2 (char 1)",
+            "runs/one/verdict.json: skipped, object missing required field `message`",
+        ],
+    ),
+    "a torn spec": (
+        lambda run: run.spec_file.write_text('{"job": {"na'),
+        [f"{SPEC}it is torn, or not JSON: Unterminated string starting at: line 1 column 10"],
+    ),
+    "a deep spec": (
+        lambda run: run.spec_file.write_text("[" * 9999),
+        [f"{SPEC}it is nested more than 64 levels deep"],
+    ),
+    "a large spec": (
+        lambda run: run.spec_file.write_text(" " * 16_000_001),
+        [f"{SPEC}it has 16 MB, and no more than 16 MB are read"],
+    ),
+    "another spec": (
+        lambda run: files.write_json(run.spec_file, {"job": {"name": "ddp"}}),
+        ["runs/one/spec.json: run skipped, its job is not as expected: "],
+    ),
+}
 
 
-def test_a_folder_of_events_that_is_flooded_is_told_once(stepped_run, monkeypatch):
-    monkeypatch.setattr(files, "MOST_ENTRIES", 3)
-    for number in range(4):
-        (stepped_run.events_folder / f"x{number}").touch()
-    (fault,) = summarize([stepped_run], {}).skipped
-    assert fault == f"{stepped_run.events_folder}: no events, it holds more than 3 entries"
+@pytest.mark.parametrize(("spoil", "faults"), FAULTS.values(), ids=FAULTS)
+def test_what_cannot_be_read_is_told_and_the_rest_is_used(
+    stepped_run, monkeypatch, tmp_path, spoil, faults
+):
+    monkeypatch.setattr(files, "MOST_ENTRIES", 50)
+    monkeypatch.chdir(tmp_path)
+    spoil(stepped_run)
+    summary = summarize([stepped_run], {"one": "lost"})
+    assert len(summary.skipped) == len(faults)
+    assert all(map(str.startswith, summary.skipped, faults)), summary.skipped
+    assert len(summary.runs) == ("spec.json" not in "".join(faults))
+    assert {round(run.samples_per_s.mean) for run in summary.runs if run.samples_per_s} <= {100}
+    if "verdict" in "".join(faults):
+        assert [(run.state, run.scheduler) for run in summary.runs] == [("lost", None)]
 
 
-def test_paths_below_the_working_directory_are_shown_relative_to_it(stepped_run, monkeypatch):
-    monkeypatch.chdir(stepped_run.path.parent.parent)
-    stepped_run.event_file(0).write_bytes(b"\x00\xff\n{}\n[1]\nnull\n")
-    assert summarize([stepped_run], {}).skipped == [
-        "runs/one/events/rank-00000.jsonl: 4 torn lines skipped"
-    ]
+ODD = {
+    "text for a time": {"wall_s": "long"},
+    "negative steps": {"steps": -1},
+    "null samples": {"samples": None},
+    "no sums": {"step_time_s": {}},
+    "a bucket beyond all time": {"histogram": {"99999": [1]}},
+    "more counts than there are buckets": {"histogram": {"9": [1] * 9999}},
+    "a time beyond all time": {"wall_s": 1e300},
+}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param({"wall_s": "long"}, id="text for a time"),
-        pytest.param({"steps": -1}, id="negative steps"),
-        pytest.param({"samples": None}, id="null samples"),
-        pytest.param({"step_time_s": {}}, id="no sums"),
-        pytest.param({"histogram": {"99999": [1]}}, id="a bucket beyond all time"),
-        pytest.param({"histogram": {"9": [1] * 9999}}, id="more counts than there are buckets"),
-        pytest.param({"phases_s": {"data_wait": "long"}}, id="text for the time of a phase"),
-        pytest.param({"wall_s": 1e300}, id="a time beyond all time"),
-    ],
-)
+@pytest.mark.parametrize("change", ODD.values(), ids=ODD)
 def test_events_with_odd_fields_are_counted_and_left_out(stepped_run, events, change):
     (odd,) = events.steady([1.0], first_step=110)
-    run = stepped_run
-    events.write(
-        run, 0, [events.start(0, world_size=1), *events.steady([100.0] * 11), odd | change]
-    )
-    summary = summarize([run], {})
+    append(stepped_run, json.dumps(odd | change).encode() + b"\n")
+    summary = summarize([stepped_run], {})
     assert summary.skipped == [
-        f"{run.event_file(0)}: 1 event skipped, fields are missing or of the wrong type"
+        f"{stepped_run.event_file(0)}: 1 event skipped, fields are missing or of the wrong type"
     ]
     assert summary.runs[0].samples_per_s.mean == pytest.approx(100)
 
 
-def test_events_of_unknown_kinds_are_no_fault(stepped_run):
-    with stepped_run.event_file(0).open("ab") as file:
-        file.write(b'{"event":"weather","time_s":1,"sky":"blue"}\n')
-    assert summarize([stepped_run], {}).skipped == []
+def test_the_summary_knows_the_kinds_of_events_that_are_documented():
+    documented = re.findall(r"^\| `(\w+)` \|", EVENTS_PAGE.read_text(), flags=re.MULTILINE)
+    assert {*documented} == {*EVENT_TYPES, *OTHER_KINDS}
 
 
-def test_an_empty_event_file_is_told(make_run, events):
-    run = make_run("empty")
-    events.write(run, 0, [])
-    summary = summarize([run], {})
-    assert summary.skipped == [f"{run.event_file(0)}: skipped, it is empty"]
-    assert summary.runs[0].samples_per_s is None
+# Which runs there are.
 
 
-def test_an_event_file_that_cannot_be_read_is_told(stepped_run):
-    stepped_run.event_file(1).mkdir()
-    summary = summarize([stepped_run], {})
-    assert summary.skipped == [
-        f"{stepped_run.event_file(1)}: skipped, it cannot be read: it is not a regular file"
-    ]
+@pytest.mark.parametrize("how", ["copied", "linked", "copied into another folder"])
+def test_a_copy_of_a_run_is_no_repeat_of_it_and_that_is_told(add_run, tmp_path, how):
+    made = [add_run(rate) for rate in (98.0, 102.0)]
+    copy = tmp_path / "runs" / "best"
+    if how == "linked":
+        copy.symlink_to(made[0].path)
+    else:
+        if "folder" in how:
+            copy = tmp_path / "archive" / made[0].id
+        shutil.copytree(made[0].path, copy)
+    summary = summarize([*made, Run(copy)], {})
+    assert [run.run for run in summary.runs] == [run.id for run in made]
+    (said,) = summary.skipped
+    assert said.endswith(f"{copy.name}: skipped, it is run {made[0].id} once more: {made[0].path}")
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        pytest.param("", "it is torn, or not JSON: Expecting value", id="empty"),
-        pytest.param('{"job": {"na', "it is torn, or not JSON: Unterminated string", id="torn"),
-        pytest.param("[1, 2]", "it contains no JSON object", id="a list"),
-        pytest.param("[" * 9999, "it is nested more than 64 levels deep", id="deep"),
-        pytest.param("[" * 70 + "]" * 70, "it is nested more than 64 levels deep", id="70 levels"),
-        pytest.param(" " * 16_000_001, "it has 16 MB, and no more than 16 MB are read", id="large"),
-        pytest.param(b"\xed\xa0\x80", "it is not UTF-8 text", id="no text"),
-    ],
-)
-def test_a_run_with_a_broken_spec_is_skipped_and_told(stepped_run, content, reason):
-    stepped_run.spec_file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    summary = summarize([stepped_run], {})
-    assert summary.runs == []
-    (fault,) = summary.skipped
-    assert fault.startswith(f"{stepped_run.path}: skipped, spec.json cannot be read: {reason}")
+def test_a_run_whose_folder_has_another_name_by_now_counts(add_run):
+    run = add_run(98.0)
+    moved = run.path.rename(run.path.with_name("best"))
+    summary = summarize([Run(moved)], {})
+    assert ([one.run for one in summary.runs], summary.skipped) == (["best"], [])
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        pytest.param({}, id="no job"),
-        pytest.param({"job": {"name": "ddp"}}, id="no resources"),
-        pytest.param({"job": {"name": 3, "resources": {"nodes": 1, "gpus": 1}}}, id="odd name"),
-    ],
-)
-def test_a_run_whose_job_is_not_as_expected_is_skipped_and_told(stepped_run, spec):
-    files.write_json(stepped_run.spec_file, spec)
-    (told,) = summarize([stepped_run], {}).skipped
-    assert told.startswith(f"{stepped_run.spec_file}: run skipped, its job is not as expected: ")
+def names(runs):
+    return sorted(run.id for run in runs)
 
 
-def test_torn_small_files_are_told_and_their_values_unknown(stepped_run):
-    stepped_run.submission_file.write_text("[")
-    stepped_run.verdict_file.write_text('{"kind": "done"}')
-    summary = summarize([stepped_run], {"one": "lost"})
-    why = "Expecting value: line 1 column 2 (char 1)"
-    assert summary.skipped == [
-        f"{stepped_run.submission_file}: skipped, it is torn, or not JSON: {why}",
-        f"{stepped_run.verdict_file}: skipped, object missing required field `message`",
-    ]
-    (run,) = summary.runs
-    assert (run.scheduler, run.verdict, run.state) == (None, None, "lost")
-
-
-def test_a_run_directory_without_its_folders_is_still_a_run(stepped_run):
-    os.unlink(stepped_run.event_file(0))
-    stepped_run.events_folder.rmdir()
-    for folder in stepped_run.attempts_folder.iterdir():
-        folder.rmdir()
-    stepped_run.attempts_folder.rmdir()
-    summary = summarize([stepped_run], {})
-    assert summary.runs[0].restarts == 0
-    assert summary.skipped == [f"{stepped_run.events_folder}: no events, No such file or directory"]
+def test_runs_are_found_in_their_folder_by_name_or_in_a_folder_that_is_named(
+    make_run, tmp_path, monkeypatch
+):
+    run = make_run("one")
+    runs = run.path.parent
+    (runs / "sweep").mkdir()
+    (runs / "sweep" / "sweep.json").write_text("{}")
+    (runs / "notes.txt").write_text("mine")
+    assert names(search_named(runs, [])) == ["one"]
+    shutil.copytree(run.path, tmp_path / "elsewhere" / "copied")
+    (tmp_path / "one").mkdir()  # a run of the folder comes before a folder
+    monkeypatch.chdir(tmp_path)
+    for name in ("elsewhere", "./elsewhere/", str(tmp_path / "elsewhere"), "elsewhere/copied"):
+        assert names(search_named(runs, [name])) == ["copied"]
+    assert names(search_named(runs, ["one", "elsewhere", "one"])) == ["copied", "one"]
+    with pytest.raises(RunNotFoundError, match="there is no run in") as caught:
+        search_named(runs, [str(tmp_path / "one")])
+    assert "spec.json" in caught.value.hint

@@ -5,6 +5,8 @@ import json
 import pytest
 
 from hpcdist.cli.main import main
+from hpcdist.runs.run import Run
+from hpcdist.summary import summarize
 
 
 def digests(steps, *, unlike_from=99):
@@ -42,9 +44,6 @@ def test_equal_runs_do_not_part_whatever_their_settings(add, capsys):
     add("b", digests(range(0, 40, 10)), train={"lr": 0.5})
     ((key, values),) = diff(capsys, "a", "b")["differences"].items()
     assert (key, values[1]) == ("setting.train.lr", 0.5)
-    assert main(["diff", "a", "b"]) == 0
-    told = capsys.readouterr().out
-    assert "a and b do not part (4 steps compared)." in told
 
 
 def test_the_first_step_at_which_digests_differ_is_named_with_what_else_does(add, capsys):
@@ -89,18 +88,31 @@ def test_runs_without_a_step_in_common_and_one_run_twice_are_refused(add, capsys
         assert message in capsys.readouterr().err
 
 
-def test_other_code_is_a_difference_outside_of_git_too(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("changed", ["train.py", "beside.py", "lib/deep.py"])
+def test_other_code_is_a_difference_and_no_repeat_outside_of_git_too(
+    tmp_path, monkeypatch, capsys, changed
+):
     monkeypatch.chdir(tmp_path)
+    loop = "from hpcdist import record\nfor _ in range(30): record.step(samples=1, loss=1.0)\n"
+    texts = {
+        "train.py": f"import beside, same\n{loop}",
+        "beside.py": "from lib import deep\n",
+        "lib/deep.py": "",
+        "same.py": "",
+        "other.py": "",
+    }
+    (tmp_path / "lib").mkdir()
     names = []
-    for number in range(2):
-        (tmp_path / "beside.py").write_text(f"number = {number}\n")
-        (tmp_path / "same.py").write_text("")
-        (tmp_path / "train.py").write_text(
-            f"import beside, same  # {number}\n"
-            "from hpcdist import record\n"
-            "for _ in range(30): record.step(samples=1, loss=1.0)\n"
-        )
+    for number in range(3):
+        texts |= {"other.py": f"# {number}\n"}  # no run imports it
+        texts |= {changed: f"{texts[changed]}# changed\n"} if number == 2 else {}
+        for name, text in texts.items():
+            (tmp_path / name).write_text(text)
         assert main(["submit", "train.py", "--local", "--wait"]) == 0
         names += sorted({path.name for path in (tmp_path / "runs").glob("train-*")} - {*names})
-    found = diff(capsys, *names)["differences"]
-    assert "ran with.code" in found
+    assert diff(capsys, *names[:2])["differences"] == {}
+    assert diff(capsys, *names[1:])["differences"].keys() == {"ran with.code"}
+    runs = [Run(tmp_path / "runs" / name) for name in names]
+    first, again, other = summarize(runs, {}).runs
+    assert first.cell == again.cell != other.cell
+    assert first.differs_in["code"] == again.differs_in["code"] != other.differs_in["code"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import re
 import statistics
 
 import pytest
@@ -34,26 +33,22 @@ OF_CLOCKS = ("lost_time_s", "waited_s", "parts_s.restarts", "cost.")
 SHAPES = {
     "one rank": Shape(),
     "one rank with uneven samples and windows": Shape(uneven_samples=True, uneven_windows=True),
-    "two ranks": Shape(ranks_per_node=2),
     "two nodes whose clocks differ": Shape(nodes=2, skew=True, uneven_windows=True),
     "four ranks that do not wait for each other": Shape(nodes=2, ranks_per_node=2, in_step=False),
     "seven uneven ranks": Shape(ranks_per_node=7, uneven_samples=True, uneven_windows=True),
     "six ranks on three nodes with lost windows": Shape(
         nodes=3, ranks_per_node=2, skew=True, num_lost=3, uneven_windows=True
     ),
-    "even windows, some lost": Shape(ranks_per_node=4, num_lost=2),
     "a missing rank": Shape(nodes=2, ranks_per_node=2, missing_rank=2),
-    "one of two ranks": Shape(ranks_per_node=2, missing_rank=1),
     "a straggler": Shape(nodes=2, ranks_per_node=2, straggler=3, skew=True),
     "a slow node": Shape(nodes=3, ranks_per_node=2, slow_node=1, skew=True, uneven_windows=True),
     "many stretches": Shape(
-        ranks_per_node=3, stretches=((0, 700),), uneven_windows=True, straggler=1
+        ranks_per_node=3, stretches=((0, 400),), uneven_windows=True, straggler=1
     ),
     "checkpoints in steps": Shape(ranks_per_node=3, saves="in steps", stretches=((0, 200),)),
     "checkpoints between steps": Shape(
         ranks_per_node=3, saves="between steps", stretches=((0, 200),)
     ),
-    "checkpoints of a single rank": Shape(saves="between steps", stretches=((0, 200),)),
     "checkpoints and a restart": Shape(
         nodes=2, ranks_per_node=2, saves="between steps", stretches=RESTART, skew=True
     ),
@@ -61,14 +56,13 @@ SHAPES = {
     "steps without samples": Shape(ranks_per_node=2, no_samples=True),
     "a single window": Shape(ranks_per_node=2, single_window=True),
     "windows of the recorder's own": Shape(
-        ranks_per_node=2, stretches=((0, 3000),), window_s=0.25, in_step=False, evaluates=True
+        ranks_per_node=2, stretches=((0, 1500),), window_s=0.25, in_step=False, evaluates=True
     ),
     "evaluations": Shape(ranks_per_node=2, evaluates=True, uneven_windows=True),
     "no phases": Shape(ranks_per_node=2, phases=False),
     "a torn end": Shape(nodes=2, ranks_per_node=2, torn_rank=0, evaluates=True),
     "the only rank torn": Shape(torn_rank=0),
     "lines of others": Shape(ranks_per_node=2, lines_of_others=True),
-    "a restart": Shape(ranks_per_node=2, stretches=RESTART, evaluates=True),
     "a restart on nodes whose clocks differ": Shape(
         nodes=3, ranks_per_node=2, stretches=RESTART, skew=True, uneven_windows=True
     ),
@@ -180,7 +174,6 @@ def test_the_time_to_an_accuracy_is_that_of_the_single_steps(add_run, shape):
     [
         "one rank with uneven samples and windows",
         "two nodes whose clocks differ",
-        "even windows, some lost",
         "checkpoints between steps",
         "evaluations",
         "a restart on nodes whose clocks differ",
@@ -198,33 +191,6 @@ def test_the_time_to_a_loss_of_training_is_that_of_the_single_steps(add_run, nam
         assert_equal({key: found[key] for key in expected}, expected)
 
 
-@pytest.mark.parametrize(("run_s", "num_windows"), [(25, 100), (1000, 470)])
-def test_windows_grow_with_the_time_a_rank_has_run(run_s, num_windows):
-    history = make_history(Shape(stretches=((0, run_s * 32),), window_s=0.25), seed=1)
-    (rank,) = history.attempts[0].ranks
-    assert sum(step.time_s for step in rank.steps) == pytest.approx(run_s, rel=0.1)
-    assert len(rank.windows) == pytest.approx(num_windows, rel=0.1)
-
-
-def test_what_was_skipped_is_said_and_nothing_where_all_is_well(add_run, summary_json):
-    add_run("whole", make_history(Shape(nodes=2, skew=True, num_lost=2), seed=3))
-    add_run("torn", make_history(SHAPES["a torn end"], seed=3))
-    add_run("others", make_history(SHAPES["lines of others"], seed=3))
-    _, said = summary_json()
-    found = re.findall(r"(\S+)/events/(\S+): (.+)", said)
-    assert {(path.rpartition("/")[2], name, text) for path, name, text in found} == {
-        ("torn", "rank-00000.jsonl", "1 torn line skipped"),
-        *(
-            ("others", f"rank-0000{rank}.jsonl", text)
-            for rank in range(2)
-            for text in (
-                "2 torn lines skipped",
-                "1 event skipped, fields are missing or of the wrong type",
-            )
-        ),
-    }
-
-
 @pytest.mark.parametrize(
     ("nodes", "num_gpus", "stretches"),
     [
@@ -240,22 +206,11 @@ def test_usage_is_that_of_the_single_samples(add_run, summary_json, nodes, num_g
     sampled = sample_nodes(nodes=nodes, num_gpus=num_gpus, attempts=attempts, seed=1)
     write_nodes(sampled, run)
     runs, _ = summary_json()
-    assert_close(runs["run"]["usage"], expected_usage(sampled))
-
-
-def assert_close(found, expected):
-    """Files have six digits."""
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        for key, value in expected.items():
-            assert_close(found[key], value)
-    elif isinstance(expected, list):
-        for one, other in zip(found, expected, strict=True):
-            assert_close(one, other)
-    elif isinstance(expected, (float, int)):
-        assert found == pytest.approx(expected, rel=1e-5)
-    else:
-        assert found == expected
+    found, expected = (
+        {key: -1 if value is None else value for key, value in each.items()}
+        for each in (runs["run"]["usage"], expected_usage(sampled))
+    )
+    assert found == pytest.approx(expected, rel=1e-5)  # files have six digits
 
 
 def test_clocks_that_are_set_between_attempts_change_nothing_but_the_time_between(add_run):
@@ -269,24 +224,6 @@ def test_clocks_that_are_set_between_attempts_change_nothing_but_the_time_betwee
         assert_equal(flat(value, kept), kept)
         again_s = lost_steps(history) * run.step_time_s.mean
         assert again_s <= run.lost_time_s < again_s + 60 + 2 * LONGEST_SKEW_S
-
-
-def test_between_attempts_on_different_nodes_their_clocks_are_believed(make_run, events):
-    run = make_run("moved")
-    for attempt, (host, first_s) in enumerate((("a", 100.0), ("b", 140.0))):
-        windows = events.steady([100.0] * 4)  # of 1 s each
-        timed = [window | {"time_s": first_s + n} for n, window in enumerate(windows, 1)]
-        start = events.start(0, world_size=1, host=host)
-        events.write(run, 0, [start, *timed], attempt=attempt)
-    (moved,) = summarize([run], {}).runs
-    assert moved.lost_time_s == pytest.approx(140 - 104 + 40 * 0.1)
-
-
-def test_the_first_windows_that_are_slower_are_left_out_and_no_others(add_run):
-    history = make_history(SHAPES["a long warm-up"], seed=5)
-    (run,) = summarize([add_run("run", history)], {}).runs
-    times_s = [step.time_s for rank in history.attempts[0].ranks for step in rank.steps[30:]]
-    assert run.step_time_s.mean == pytest.approx(statistics.mean(times_s))
 
 
 def test_sizes_and_their_repeats_are_compared_by_the_means_of_the_runs(add_run, summary_json):
@@ -309,7 +246,6 @@ def test_sizes_and_their_repeats_are_compared_by_the_means_of_the_runs(add_run, 
             assert run["speedup"] == pytest.approx(rate_of(found) / first)
             assert run["efficiency"] == pytest.approx(rate_of(found) / first / gpus)
             assert sorted(run["compared_with"]) == sorted(figures[1, 1])
-            assert_repeats(run["cell"], own)
             others = [theirs for size, theirs in rates.items() if size != (1, 1)]
             assert_of_size(run["cell"], own, rates[1, 1], gpus, others)
             against = against_of(list(figures[1, 1].values()), gpus)
@@ -346,6 +282,7 @@ def assert_of_size(found, rates, first_rates, gpus, family):
     assert found["scaling"] == "weak"
     assert found["samples_per_step"] == pytest.approx(32 * gpus)
     assert_interval(found["samples_per_s"], *mean_interval(rates))
+    assert found["samples_per_s"]["sd"] == pytest.approx(statistics.stdev(rates))
     if gpus == 1:
         return
     errors = [(relative_error(values), len(values)) for values in (rates, first_rates)]
@@ -406,17 +343,6 @@ def mean_interval(rates):
 def relative_error(rates):
     """Of the mean."""
     return statistics.stdev(rates) / statistics.mean(rates) / math.sqrt(len(rates))
-
-
-def assert_repeats(found, rates):
-    mean, sd = statistics.mean(rates), statistics.stdev(rates)
-    _, low, high = mean_interval(rates)
-    assert found["num_measured"] == len(rates)
-    found = found["samples_per_s"]
-    assert found["mean"] == pytest.approx(mean)
-    assert found["sd"] == pytest.approx(sd)
-    interval = found["interval"]
-    assert (interval["low"], interval["high"]) == pytest.approx((low, high), 1e-5)
 
 
 def test_what_the_variants_of_a_comparison_lost_is_what_their_steps_took_longer(add_run):

@@ -10,7 +10,6 @@ import threading
 import pytest
 from rank_ends import rank_end
 
-from hpcdist.base.errors import UserError
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize, to_json
 from hpcdist.summary.report.csv import to_csv
@@ -52,46 +51,26 @@ def test_csv_has_one_line_per_run_with_the_figures_of_the_json(summary):
     found = lines(to_csv(summary))
     assert [line["run"] for line in found] == ["ddp-1", "ddp-2", "ddp-failed"]
     for line, run in zip(found, to_json(summary), strict=True):
-        for column in ("samples_per_s.mean", "step_time_s.p95", "phase_s.data_wait"):
+        for column in ("samples_per_s.mean", "step_time_s.p95", "phase_s.my.phase"):
             head, _, rest = column.partition(".")
             expected = "" if run[head] is None else str(run[head][rest])
             assert line[column] == expected
-    assert float(found[0]["parts_s.data"]) == pytest.approx(0.02)
-    assert float(found[1]["cell.lost.data"]) == pytest.approx(0.0)
-    assert found[2]["verdict.kind"] == "exception"
-    assert float(found[0]["samples_per_s.mean"]) == pytest.approx(100.0)
     assert float(found[1]["speedup"]) == pytest.approx(2.0)
-    assert float(found[1]["phase_s.my.phase"]) == pytest.approx(0.01)
-    assert found[2]["samples_per_s.mean"] == ""
-
-
-def test_csv_takes_no_name_for_a_formula_and_keeps_a_run_on_one_line(summary):
-    text = to_csv(summary)
-    assert len(text.splitlines()) == 4
-    assert lines(text)[2]["verdict.message"] == "'=HYPERLINK(1) | <b>x</b> | `y` $z$"
-
-
-def test_csv_has_a_column_for_each_value_that_some_run_has_and_no_other(make_run):
-    (found,) = lines(to_csv(summarize([make_run("bare", verdict=None, scheduler=None)], {})))
-    assert {"schema", "run", "job", "nodes"} <= {*found}
-    assert all(found.values())
-    assert "samples_per_s.mean" not in found
+    # No name is taken for a formula, and each run is in one line.
+    assert found[2]["verdict.message"] == "'=HYPERLINK(1) | <b>x</b> | `y` $z$"
+    assert len(to_csv(summary).splitlines()) == 4
+    assert "usage" not in " ".join(found[0])  # which no run has
 
 
 def test_markdown_has_whole_tables_with_units_after_the_conclusion(summary):
     text = to_markdown(make_report(summary))
     assert text.index("2.00 times as fast") < text.index("samples/s")
-    assert "speed-up" in text
     assert "step time (ms)" in text
-    assert "optimizer" in text or "data wait" in text
     tables = [block for block in text.split("\n\n") if block.startswith("| ")]
     assert len(tables) >= 3
     for table in tables:
         assert len({line.replace("\\|", "").count("|") for line in table.splitlines()}) == 1
-
-
-def test_markdown_escapes_what_comes_from_runs(summary):
-    text = to_markdown(make_report(summary))
+    # What comes from runs is no markup.
     assert "<b>" not in text.replace("\\<b\\>", "")
     assert "\\| \\<b\\>x\\</b\\> \\| \\`y\\` \\$z\\$" in text
 
@@ -119,12 +98,3 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
     reader.join(10)
     assert read == ["a\n"]
     assert pipe.is_fifo()
-
-
-@pytest.mark.parametrize("name", ["missing/file.csv", "."])
-def test_a_file_that_cannot_be_written_is_an_error_with_its_path(tmp_path, name):
-    path = tmp_path / name
-    with pytest.raises(UserError, match=f"^{path}: the CSV cannot be written: ") as raised:
-        write_output(path, "a\n", what="the CSV")
-    assert raised.value.hint
-    assert list(tmp_path.iterdir()) == []

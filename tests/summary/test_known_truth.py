@@ -4,7 +4,11 @@ import random
 
 import msgspec
 import pytest
+from step_histories import Shape, make_history, write
+from summary_text import in_words, only_section
 
+from hpcdist.base.statistics import Interval, Measure
+from hpcdist.base.text import interval_text, spread_text
 from hpcdist.job.goal import Goal
 from hpcdist.runs.events import Evaluation, EventWriter, Start, Totals, Window
 from hpcdist.runs.verdict import Beginning, Verdict
@@ -14,7 +18,7 @@ from hpcdist.summary.compare.cells import common_straggler
 from hpcdist.summary.figures.timing import warm_up_length
 from hpcdist.summary.measuring import measure
 from hpcdist.summary.report.sentences import remarks
-from hpcdist.summary.values import Straggler
+from hpcdist.summary.values import Straggler, UsageSummary
 
 DAY_S = 86_400.0
 STEP_S = 0.1
@@ -175,6 +179,17 @@ def test_a_clock_that_is_set_moves_no_time_and_is_told(make_run, monkeypatch, se
     assert found.notes[0].startswith(f"the clock of n1 was set by {set_by_s:+,.0f} s while")
 
 
+def test_between_attempts_on_different_nodes_their_clocks_are_believed(make_run, events):
+    run = make_run("moved")
+    for attempt, (host, first_s) in enumerate((("a", 100.0), ("b", 140.0))):
+        windows = events.steady([100.0] * 4)  # of 1 s each
+        timed = [window | {"time_s": first_s + n} for n, window in enumerate(windows, 1)]
+        start = events.start(0, world_size=1, host=host)
+        events.write(run, 0, [start, *timed], attempt=attempt)
+    (moved,) = summarize([run], {}).runs
+    assert moved.lost_time_s == pytest.approx(140 - 104 + 40 * 0.1)
+
+
 # What is not whole, or not sure.
 
 
@@ -219,3 +234,55 @@ def test_a_warm_up_that_fades_away_leaves_no_bias():
         steady_s = times_s[warm_up_length(times_s) :]
         means.append(sum(steady_s) / len(steady_s))
     assert sum(means) / len(means) == pytest.approx(1, abs=0.002)
+
+
+def test_an_interval_that_says_nothing_is_not_known():
+    wide = Measure(mean=5.35, interval=Interval(low=-314_733.0, high=314_744.0))
+    assert interval_text(wide, 2) == spread_text(wide, 2) == "5.35 (interval not known)"
+    assert interval_text(Measure(mean=2.9, interval=Interval(low=1.7, high=4.8)), 1) == (
+        "2.9 (1.7 to 4.8)"
+    )
+
+
+def test_samples_of_all_ranks_that_each_rank_counted_are_doubted(make_scaled):
+    said = "of the ideal speed-up (weak scaling). That cannot be: record.step(samples="
+    assert said in in_words(make_scaled(1, growth=4))
+
+
+def test_they_are_doubted_also_where_the_runs_scale_badly(make_run, events):
+    runs = []
+    for gpus, rate in ((1, 100), (2, 200 / 1.7)):  # 118 % of the ideal
+        run = make_run(f"on-{gpus}", gpus=gpus)
+        for rank in range(gpus):
+            start = events.start(rank, world_size=gpus, device="cuda:0")
+            events.write(run, rank, [start, *events.steady([rate] * 5, samples=100 * gpus)])
+        runs.append(run)
+    assert "That cannot be: record.step(samples=" in in_words(runs)
+
+
+def test_a_rank_that_stopped_before_the_others_is_named(make_run, events):
+    run = make_run("uneven", gpus=2)
+    for rank, windows in ((0, 10), (1, 9)):
+        start = events.start(rank, world_size=2)
+        events.write(run, rank, [start, *events.steady([100.0] * windows), events.end()])
+    assert summary_of(run).notes == [
+        "rank 1 recorded no step after step 90, and others went on to step 100"
+    ]
+
+
+def test_what_stands_in_two_tables_has_one_name_and_memory_one_unit(make_run):
+    run = make_run("run", gpus=2)
+    write(make_history(Shape(ranks_per_node=2, straggler=1, saves="in steps"), seed=3), run)
+    usage = UsageSummary(sampled_s=60.0, max_gpu_memory_bytes=2**30)
+    summary = summarize([run], {})
+    found = msgspec.structs.replace(summary.runs[0], usage=usage, peak_rss_bytes=2**29)
+    tables = only_section(msgspec.structs.replace(summary, runs=[found])).tables
+    shares = [
+        " ".join(column.header.split())
+        for table in tables
+        for column in table.columns
+        if column.header != "#" and ("in %" in table.caption or column.unit == "%")
+    ]
+    assert len(shares) == len({*shares})
+    units = {column.unit for table in tables for column in table.columns}
+    assert units & {"GiB", "MiB"} == {"MiB"}

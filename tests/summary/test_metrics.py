@@ -8,24 +8,6 @@ from rank_ends import rank_end
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize, to_json
 
-KEYS = {
-    "run",
-    "job",
-    "scheduler",
-    "state",
-    "nodes",
-    "gpus_per_node",
-    "world_size",
-    "samples_per_s",
-    "step_time_s",
-    "phase_s",
-    "final",
-    "peak_rss_bytes",
-    "restarts",
-    "speedup",
-    "efficiency",
-    "verdict",
-}
 KILLED = Verdict(
     kind="signal",
     state="failed",
@@ -45,25 +27,10 @@ def only(run, states=None):
 def test_json_has_every_key_and_null_for_what_is_not_known(make_run):
     (value,) = to_json(summarize([make_run("bare", verdict=None, scheduler=None)], {}))
     assert json.loads(json.dumps(value)) == value
-    assert value.keys() >= KEYS
     assert value["final"] == {"loss": None, "accuracy": None}
-    assert {key: value[key] for key in KEYS - {"final"}} == {
-        "run": "bare",
-        "job": "ddp",
-        "scheduler": None,
-        "state": None,
-        "nodes": 1,
-        "gpus_per_node": 1,
-        "world_size": 1,
-        "samples_per_s": None,
-        "step_time_s": None,
-        "phase_s": None,
-        "peak_rss_bytes": None,
-        "restarts": 0,
-        "speedup": None,
-        "efficiency": None,
-        "verdict": None,
-    }
+    assert (value["world_size"], value["restarts"]) == (1, 0)
+    for key in ("scheduler", "state", "samples_per_s", "step_time_s", "speedup", "verdict"):
+        assert value[key] is None, key
 
 
 def test_json_gives_the_verdict_of_a_failed_run(make_run):
@@ -73,8 +40,7 @@ def test_json_gives_the_verdict_of_a_failed_run(make_run):
         "message": "rank 3 (node 1, host b) was killed by SIGKILL after step 70",
         "log": "logs/rank-00003.log",
     }
-    assert value["state"] == "failed"
-    assert value["restarts"] == 1
+    assert (value["state"], value["restarts"]) == ("failed", 1)
 
 
 def test_the_state_is_the_callers_until_there_is_a_verdict(make_run):
@@ -105,40 +71,6 @@ def test_windows_without_a_step_give_no_figures(make_run, events):
     assert figures.phase_s is None
 
 
-def test_a_restart_counts_steps_once_as_progress_and_every_time_as_work(make_run, events):
-    run = make_run("restarted", gpus=2)
-    for rank in range(2):
-        start = events.start(rank, world_size=2)
-        first = [
-            start,
-            *events.steady([100.0] * 10),
-            {"event": "epoch", "time_s": 1.0, "epoch": 3, "step": 90},
-            {"event": "evaluate", "time_s": 1.0, "step": 90, "loss": 0.9, "accuracy": 0.5},
-            events.end(step=100, max_rss_bytes=5_000_000 + rank),
-        ]
-        died_at_once = [start, events.end(step=0, status="killed")]
-        second = [
-            start,
-            {"event": "resume", "time_s": 2.0, "step": 60, "epoch": 2},
-            *events.steady([200.0] * 6, first_step=60),
-            {"event": "epoch", "time_s": 2.0, "epoch": 4, "step": 120},
-            {"event": "evaluate", "time_s": 2.0, "step": 120, "loss": 0.4, "accuracy": 0.8},
-            {"event": "note", "time_s": 2.0, "message": "resumed"},
-            events.end(step=120, max_rss_bytes=4_000_000),
-        ]
-        for attempt, made in enumerate((first, died_at_once, second)):
-            events.write(run, rank, made, attempt=attempt)
-    figures = only(run)
-    assert figures.restarts == 2
-    assert (figures.steps, figures.epochs, figures.lost_steps) == (120, 4, 40)
-    assert (figures.final.loss, figures.final.accuracy) == (0.4, 0.8)
-    assert figures.peak_rss_bytes == 5_000_001
-    assert figures.notes == ["resumed"]
-    # Without the first window of each attempt: 9 s at 2 x 100 and 2.5 s at 2 x 200 samples/s.
-    assert figures.samples_per_s.mean == pytest.approx((9 * 200 + 2.5 * 400) / 11.5)
-    assert figures.step_time_s.mean == pytest.approx((90 * 0.1 + 50 * 0.05) / 140)
-
-
 def test_work_that_is_known_after_the_last_known_step_is_not_lost(make_run, events):
     """An attempt that has no end evaluated, or saved, after the last window that was written."""
     run = make_run("restarted", verdict=None)
@@ -154,15 +86,6 @@ def test_work_that_is_known_after_the_last_known_step_is_not_lost(make_run, even
     events.write(run, 0, [start, *windows, test])
     events.write(run, 0, [start, *again], attempt=1)
     assert only(run).lost_time_s == pytest.approx(1100 - 1054)
-
-
-def test_progress_is_that_of_the_newest_attempt_that_stepped(make_run, events):
-    run = make_run("dead", verdict=KILLED)
-    events.write(run, 0, [events.start(0, world_size=1), *events.steady([100.0] * 5)])
-    events.write(run, 0, [events.start(0, world_size=1), events.end(step=0)], attempt=1)
-    figures = only(run)
-    assert (figures.steps, figures.epochs, figures.lost_steps) == (50, 0, 0)
-    assert figures.train_loss == 1.0
 
 
 def test_the_size_is_that_of_the_ranks_that_ran(make_run, events):

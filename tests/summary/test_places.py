@@ -1,11 +1,11 @@
 """The same job on several clusters: which was faster, and what it cost."""
 
 import pytest
+from summary_text import only_section
 
 from hpcdist.base import files
 from hpcdist.summary import summarize
 from hpcdist.summary.report.csv import to_csv
-from hpcdist.summary.report.report import make_report
 
 STEPS = 20
 
@@ -40,16 +40,13 @@ def summary_of(*runs):
 
 
 def conclusions_of(summary):
-    (section,) = make_report(summary).sections
-    return section.conclusions
+    return only_section(summary).conclusions
 
 
 def columns_of(summary):
-    (section,) = make_report(summary).sections
-    speed = next(
-        table for table in section.tables if any(c.header == "state" for c in table.columns)
-    )
-    return [column.header for column in speed.columns]
+    """Those of the table of runs."""
+    named = [[column.header for column in table.columns] for table in only_section(summary).tables]
+    return next(names for names in named if "state" in names)
 
 
 def test_the_summary_says_that_the_gpu_was_faster_and_what_that_cost(add_run):
@@ -63,9 +60,6 @@ def test_the_summary_says_that_the_gpu_was_faster_and_what_that_cost(add_run):
     )
     assert [run.cost.price for run in summary.runs] == pytest.approx([0.5, 3.0], rel=1e-3)
     assert "cluster" in columns_of(summary)
-    header, *lines = to_csv(summary).splitlines()
-    assert "cost.price" in header.split(",")
-    assert "azure-cpu" in lines[0]
 
 
 def test_a_gpu_that_is_slower_or_no_faster_is_said_to_be_so(add_run):
@@ -98,14 +92,7 @@ def test_images_have_a_column_where_they_differ_and_keep_runs_apart(add_run):
     others = [*same, in_image("/a/torch.sif", "sif:11"), in_image("/a/jax.sif", "sif:22")]
     summary = summary_of(*others)
     assert "image" in columns_of(summary)
-    shown = "\n".join(
-        line for table in make_report(summary).sections[0].tables for line in lines(table)
-    )
-    assert "jax.sif" in shown
-    assert "/a/torch.sif (sif:11)" in shown
+    rows = [row for table in only_section(summary).tables for row in table.cells()]
+    assert "/a/torch.sif (sif:11)" in " ".join(cell.text for row in rows for cell in row)
     assert len(summary.groups) == 3
     assert "/a/torch.sif (sif:00)" in to_csv(summary)
-
-
-def lines(table):
-    return [" ".join(cell.text for cell in row) for row in table.cells()]

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -134,17 +133,3 @@ def events(run, name, *, rank=0):
 def agent_pid(run, node):
     """The process of a node's agent, as this machine numbers it."""
     return json.loads(run.agent_file(node).read_text())["process"]["pid"]
-
-
-def expand(node_list):
-    """Names in Slurm's short form: 127.0.1.[1-2,4] or n[1-3] or n1,n3."""
-    names = []
-    for part in re.findall(r"[^,\[\]]+(?:\[[^\]]*\])?", node_list):
-        stem, bracket, inner = part.partition("[")
-        if not bracket:
-            names.append(part)
-            continue
-        for piece in inner.rstrip("]").split(","):
-            first, _, last = piece.partition("-")
-            names += [f"{stem}{number}" for number in range(int(first), int(last or first) + 1)]
-    return names

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import socket
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,29 +20,11 @@ from hpcdist.agent.node import RankMeeting
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, JobError, ProfileError
 from hpcdist.base.text import one_line
-from hpcdist.job.spec import Data, Resources, TrainJob, job_to_dict
-from hpcdist.runs.requests import (
-    Answer,
-    Collectives,
-    Frame,
-    GroupRecord,
-    NodeProfiles,
-    NodeStacks,
-    OperationTime,
-    RankStacks,
-    Request,
-    StepReport,
-    ThreadStack,
-    take_answer,
-)
+from hpcdist.job.spec import Resources, TrainJob, job_to_dict
+from hpcdist.runs import requests
+from hpcdist.runs.requests import Request, take_answer
 from hpcdist.runs.run import Run, all_runs
-from hpcdist.runs.spec import (
-    LaunchPlan,
-    NodePlan,
-    RunSpec,
-    Submission,
-    SweepPlace,
-)
+from hpcdist.runs.spec import LaunchPlan, NodePlan, RunSpec, Submission, SweepPlace
 from hpcdist.runs.verdict import Beginning, Verdict
 from hpcdist.schedulers.base import Condition
 
@@ -56,8 +38,6 @@ FAILED = Verdict(
     time_s=1.7e9,
     log="logs/rank-00001.log",
 )
-
-
 _MEMORY = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
 
 
@@ -68,12 +48,11 @@ def _make_run(runs: Path, name: str) -> Run:
     run = Run(runs / name)
     for folder in (run.events_folder, run.logs_folder, run.attempts_folder / "00000"):
         folder.mkdir(parents=True)
-    job = TrainJob(name="ddp", resources=Resources(nodes=1, gpus=2))
     spec = RunSpec(
         id=name,
         created_s=1.7e9,
         scheduler="local",
-        job=job_to_dict(job),
+        job=job_to_dict(TrainJob(name="ddp", resources=Resources(nodes=1, gpus=2))),
         plan=LaunchPlan(nodes=[NodePlan(rank_cpus=[[0], [1]])], device="cpu", backend="gloo"),
         versions={"torch": "2.15.0"},
         sweep=SweepPlace(id="s", index=0, num_points=2, point={"nodes": 1}, label="nodes=1"),
@@ -83,18 +62,26 @@ def _make_run(runs: Path, name: str) -> Run:
     run.write_verdict(FAILED)
     run.write_beginning(0, Beginning(life=0, time_s=1.7e9))
     for rank in range(2):
-        run.event_file(rank).write_bytes(_events(rank))
-    run.usage_file(0).write_bytes(_usage())
+        run.event_file(rank).write_bytes(_lines(_events(rank)))
+    gpu = {"uuid": "GPU-1", "name": "x", "memory_bytes": 10**10}
+    node = {"event": "node", "begin_s": 1.7e9, "node": 0, "host": "a", "num_cpus": 2.0}
+    usage = {"event": "usage", "wall_s": 5.0, "cpus_busy": 1.0, "gpus": [{"utilization": 1.0}]}
+    windows = [usage | {"time_s": 1.7e9 + time_s} for time_s in (5, 10)]
+    run.usage_file(0).write_bytes(_lines([node | {"gpus": [gpu]}, *windows]))
     return run
 
 
-def _events(rank: int) -> bytes:
+def _lines(events: list[dict[str, Any]]) -> bytes:
+    return b"".join(msgspec.json.encode(event) + b"\n" for event in events)
+
+
+def _events(rank: int) -> list[dict[str, Any]]:
     place = {"rank": rank, "node": 0, "host": "a", "world_size": 2, "local_world_size": 2}
     start = {"event": "start", "time_s": 0.0, **place, "num_nodes": 1}
     window = {"event": "steps", "epoch": 0, "steps": 10, "samples": 100, "wall_s": 1.0, "loss": 1.0}
     totals = {"sum": 1.0, "sumsq": 0.1, "min": 0.1, "max": 0.1}
     window |= {"step_time_s": totals, "phases_s": {"forward": 0.5}, "histogram": {"-24": [10]}}
-    events: list[dict[str, Any]] = [
+    return [
         start | {"device": "cpu", "backend": "gloo"},
         {"event": "memory", "time_s": 0.1, "step": 1, **dict.fromkeys(_MEMORY, 400)},
         *(window | {"time_s": index + 1.0, "step": 10 * (index + 1)} for index in range(7)),
@@ -102,20 +89,11 @@ def _events(rank: int) -> bytes:
         {"event": "checkpoint", "time_s": 8.5, "step": 70, "save_time_s": 0.2},
         {"event": "end", "time_s": 9.0, "status": "done", "by": "rank", "step": 70},
     ]
-    return b"".join(msgspec.json.encode(event) + b"\n" for event in events)
-
-
-def _usage() -> bytes:
-    gpu = {"uuid": "GPU-1", "name": "x", "memory_bytes": 10**10}
-    begin = {"event": "node", "begin_s": 1.7e9, "node": 0, "host": "a", "num_cpus": 2.0}
-    window = {"event": "usage", "time_s": 1.7e9 + 5, "wall_s": 5.0}
-    window |= {"cpus_busy": 1.0, "gpus": [{"utilization": 1.0}]}
-    events = [begin | {"gpus": [gpu]}, window, window | {"time_s": 1.7e9 + 10}]
-    return b"".join(msgspec.json.encode(event) + b"\n" for event in events)
 
 
 def run_directory(folder: Path) -> list[Sample]:
     """A file of a run, beside another run of which nothing may be lost."""
+    from hpcdist.cli.runs import describe_run, size
     from hpcdist.summary import summarize, to_json
     from hpcdist.summary.report import csv, report, text
 
@@ -123,58 +101,31 @@ def run_directory(folder: Path) -> list[Sample]:
     run, other = _make_run(runs, "damaged"), _make_run(runs, "intact")
     rate = summarize([other], {}).runs[0].samples_per_s
 
-    def look(path: Path) -> Callable[[bytes], bool]:
-        original = path.read_bytes()
-
-        def read(content: bytes) -> bool:
-            path.write_bytes(content)
-            try:
-                names = [each.id for each in all_runs(runs)]
-                assert "intact" in names
-                described = _describe(run)
-                result = summarize([run, other], {})
-                figures = {each.run: each for each in result.runs}
-                assert figures["intact"].samples_per_s == rate
-                files.to_json(to_json(result))
-                text.to_markdown(report.make_report(result))
-                csv.to_csv(result)
-            finally:
-                path.write_bytes(original)
-            return not described["damage"] and not result.skipped
-
-        return read
+    def read(content: bytes, *, path: Path, original: bytes) -> bool:
+        path.write_bytes(content)
+        try:
+            assert "intact" in [each.id for each in all_runs(runs)]
+            described = describe_run(run, Condition(state="unknown"))
+            files.to_json(described)
+            assert isinstance(size(described), str)
+            one_line(f"{described['job']} {described['damage']} {described['message']}")
+            result = summarize([run, other], {})
+            figures = {each.run: each for each in result.runs}
+            assert figures["intact"].samples_per_s == rate
+            files.to_json(to_json(result))
+            text.to_markdown(report.make_report(result))
+            csv.to_csv(result)
+        finally:
+            path.write_bytes(original)
+        return not described["damage"] and not result.skipped
 
     paths = [
         *(run.spec_file, run.submission_file, run.verdict_file),
         *(run.event_file(0), run.event_file(0), run.event_file(1)),
         *(run.attempts_folder / "00000" / "begin.json", run.usage_file(0)),
     ]
-    return [Sample(path.read_bytes(), look(path)) for path in paths]
-
-
-def _describe(run: Run) -> dict[str, Any]:
-    from hpcdist.cli.runs import describe_run, size
-
-    described = describe_run(run, Condition(state="unknown"))
-    files.to_json(described)
-    assert isinstance(size(described), str)
-    one_line(f"{described['job']} {described['damage']} {described['message']}")
-    return described
-
-
-def launch(folder: Path) -> list[Sample]:
-    """What agents start their ranks by."""
-    run = _make_run(folder, "run")
-
-    def read(content: bytes) -> bool:
-        run.spec_file.write_bytes(content)
-        try:
-            job, _, _ = run.read_launch()
-        except msgspec.ValidationError:
-            return False
-        return job.resources.nodes >= 1
-
-    return [Sample(run.spec_file.read_bytes(), read)]
+    contents = [(path, path.read_bytes()) for path in paths]
+    return [Sample(c, functools.partial(read, path=path, original=c)) for path, c in contents]
 
 
 # What the user writes.
@@ -189,14 +140,6 @@ train:
   lr: 1e-3
   precision: bf16-mixed
 launch: {port_range: [20000, 20100], hang_timeout_s: 60}
-"""
-_COMPARISON = b"""\
-allreduce: {sizes: [1024, 4096], check: true}
-workload: allreduce
-resources:
-  nodes: 1
-  time_limit_min: 5.5
-record: {enabled: yes please}
 """
 _PROFILE = b"""\
 default: jura
@@ -215,11 +158,6 @@ clusters:
 """
 
 
-def _is_refused(error: HpcdistError) -> bool:
-    assert one_line(error.message)
-    return False
-
-
 def job_file(folder: Path) -> list[Sample]:
     from hpcdist.job.load import load_job
 
@@ -227,14 +165,10 @@ def job_file(folder: Path) -> list[Sample]:
 
     def read(content: bytes) -> bool:
         path.write_bytes(content)
-        try:
-            load_job(str(path))
-        except JobError as error:
-            return _is_refused(error)
+        load_job(str(path))
         return True
 
-    allreduce = _COMPARISON.replace(b"record: {enabled: yes please}\n", b"")
-    return [Sample(_JOB, read), Sample(allreduce, read)]
+    return [Sample(_JOB, read, (JobError,))]
 
 
 def profile(folder: Path) -> list[Sample]:
@@ -247,13 +181,11 @@ def profile(folder: Path) -> list[Sample]:
         try:
             load_profile("jura")
             all_profiles()
-        except ProfileError as error:
-            return _is_refused(error)
         finally:
             os.chdir(before)
         return True
 
-    return [Sample(_PROFILE, read)]
+    return [Sample(_PROFILE, read, (ProfileError,))]
 
 
 def checkpoint(folder: Path) -> list[Sample]:
@@ -270,27 +202,24 @@ def checkpoint(folder: Path) -> list[Sample]:
     weight = model.weight.detach().clone()
     checkpoints.save(path, flat, state, is_current=lambda: True, together=False)
 
-    def sample(part: Path) -> Sample:
-        whole = part.read_bytes()
-
-        def read(content: bytes) -> bool:
-            part.write_bytes(content)
-            try:
-                if not is_intact(path):
-                    return False
-                loaded = checkpoints.load_state(path)
-                checkpoints.load_tensors(path, model, optimizer, apart=False)
-            except HpcdistError:
+    def read(content: bytes, *, part: Path, whole: bytes) -> bool:
+        part.write_bytes(content)
+        try:
+            if not is_intact(path):
                 return False
-            finally:
-                part.write_bytes(whole)
-            assert (loaded["step"], loaded["name"]) == (7, "ddp")
-            assert model.weight.equal(weight)
-            return True
+            loaded = checkpoints.load_state(path)
+            checkpoints.load_tensors(path, model, optimizer, apart=False)
+        finally:
+            part.write_bytes(whole)
+        assert (loaded["step"], loaded["name"]) == (7, "ddp")
+        assert model.weight.equal(weight)
+        return True
 
-        return Sample(whole, read)
-
-    return [sample(part) for part in sorted(path.iterdir())]
+    parts = [(part, part.read_bytes()) for part in sorted(path.iterdir())]
+    return [
+        Sample(whole, functools.partial(read, part=part, whole=whole), (HpcdistError,))
+        for part, whole in parts
+    ]
 
 
 # Data.
@@ -308,9 +237,8 @@ def image(_folder: Path) -> list[Sample]:
         refused = 0
         for size, is_fast in ways:
             try:
-                pixels = decode(content, size, is_fast=is_fast)
-                assert pixels.ndim == 3
-                assert pixels.shape[2] == 3
+                height, width, depth = decode(content, size, is_fast=is_fast).shape
+                assert (height > 0, width > 0, depth) == (True, True, 3)
             except UnreadableImageError:
                 refused += 1
         return refused < len(ways)
@@ -325,43 +253,10 @@ def image(_folder: Path) -> list[Sample]:
     return [Sample(encoded(form), read) for form in forms] + [Sample(encoded("PNG", "P"), read)]
 
 
-def idx(folder: Path) -> list[Sample]:
-    from hpcdist.data.catalog import check_data, load_data
-
-    raw = folder / "MNIST" / "raw"
-    raw.mkdir(parents=True)
-    contents = {}
-    for part, number in (("train", 6), ("t10k", 4)):
-        pixels = bytes(index % 256 for index in range(number * 16))
-        contents[f"{part}-images-idx3-ubyte"] = struct.pack(">4I", 0x803, number, 4, 4) + pixels
-        labels = bytes(index % 10 for index in range(number))
-        contents[f"{part}-labels-idx1-ubyte"] = struct.pack(">2I", 0x801, number) + labels
-    data = Data(name="mnist", root=str(folder))
-
-    def look(name: str) -> Callable[[bytes], bool]:
-        def read(content: bytes) -> bool:
-            for other, right in contents.items():
-                (raw / other).write_bytes(right)
-            (raw / name).write_bytes(content)
-            try:
-                sizes = check_data(data)
-                loaded = load_data(data)
-            except JobError:
-                return False
-            assert (len(loaded.train), len(loaded.test)) == (sizes.train, sizes.test)
-            assert int(loaded.train.labels.max()) < loaded.num_classes
-            return True
-
-        return read
-
-    return [Sample(content, look(name)) for name, content in contents.items()]
-
-
-# Messages.
+# Messages of agents, and requests to a living run.
 
 
 def message(_folder: Path) -> list[Sample]:
-    end = rank_end(1, message="x", traceback="y")
     meeting = RankMeeting(
         attempt=0,
         restart_count=0,
@@ -370,21 +265,22 @@ def message(_folder: Path) -> list[Sample]:
         device="cpu",
         backend="gloo",
     )
-    where = RankStacks(
+    where = requests.RankStacks(
         rank=1,
         pid=2,
-        threads=[ThreadStack(frames=[Frame("train.py", 3, "step")])],
-        collectives=Collectives(groups=[GroupRecord(name="0")]),
+        threads=[requests.ThreadStack(frames=[requests.Frame("train.py", 3, "step")])],
+        collectives=requests.Collectives(groups=[requests.GroupRecord(name="0")]),
     )
+    report = requests.NodeStacks(host="a", ranks=[where])
     by_decoder: list[tuple[Any, list[messages.Message]]] = [
         (
             messages.TO_LEADER,
             [
-                messages.Ended(attempt=0, end=end),
+                messages.Ended(attempt=0, end=rank_end(1, message="x", traceback="y")),
                 messages.Failed(sentence="x"),
                 messages.StoreOpened(port=20000),
                 messages.Reached(attempt=0, boundary=3),
-                messages.Report(request="ab", report=NodeStacks(host="a", ranks=[where])),
+                messages.Report(request="ab", report=report),
             ],
         ),
         (
@@ -397,34 +293,28 @@ def message(_folder: Path) -> list[Sample]:
         ),
     ]
 
-    def look(decoder: Any) -> Callable[[bytes], bool]:
-        def read(content: bytes) -> bool:
-            ours, theirs = socket.socketpair()
-            with ours, theirs:
-                theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * len(content) + 65536)
-                theirs.settimeout(0)
-                sent = theirs.send(content) if content else 0
-                theirs.shutdown(socket.SHUT_WR)
-                channel: messages.Channel[Any] = messages.Channel(ours, decoder)
-                received = []
-                try:
-                    while sent:
-                        received += channel.receive()
-                except messages.ChannelClosedError:
-                    pass
-                assert all(isinstance(each, messages.Message) for each in received)
-                return bool(received)
-
-        return read
+    def read(content: bytes, *, decoder: Any) -> bool:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * len(content) + 65536)
+            theirs.settimeout(0)
+            sent = theirs.send(content) if content else 0
+            theirs.shutdown(socket.SHUT_WR)
+            channel: messages.Channel[Any] = messages.Channel(ours, decoder)
+            received = []
+            try:
+                while sent:
+                    received += channel.receive()
+            except messages.ChannelClosedError:
+                pass
+            assert all(isinstance(each, messages.Message) for each in received)
+            return bool(received)
 
     return [
-        Sample(messages.encode(each), look(decoder))
+        Sample(messages.encode(each), functools.partial(read, decoder=decoder))
         for decoder, several in by_decoder
         for each in several
     ]
-
-
-# Requests to a living run.
 
 
 def request(folder: Path) -> list[Sample]:
@@ -434,40 +324,32 @@ def request(folder: Path) -> list[Sample]:
         Request(limit_s=4.0, ranks=[1]),
         Request(limit_s=9.0, profiled_steps=5, wait_s=3.0),
     ]
-    report = StepReport(steps=2, operations=[OperationTime(name="mm", calls=2, self_s=0.1)])
-    answer = Answer(
+    operations = [requests.OperationTime(name="mm", calls=2, self_s=0.1)]
+    report = requests.StepReport(steps=2, operations=operations)
+    answer = requests.Answer(
         attempt=0,
         time_s=1.0,
         world_size=2,
-        reports={0: NodeProfiles(ranks={0: report})},
+        reports={0: requests.NodeProfiles(ranks={0: report})},
         troubles={1: "no memory"},
     )
 
-    def look_at_request(content: bytes) -> bool:
+    def read_request(content: bytes) -> bool:
         files.write_whole(run.request_file, content)
         return take_request(run) is not None
 
-    def look_at_answer(content: bytes) -> bool:
+    def read_answer(content: bytes) -> bool:
         run.answer_file(wanted[0].id).write_bytes(content)
-        try:
-            return take_answer(run, wanted[0]) is not None
-        except (OSError, msgspec.MsgspecError, UnicodeError):
-            return False
+        return take_answer(run, wanted[0]) is not None
 
+    refusals = (OSError, msgspec.MsgspecError, UnicodeError)
     return [
-        *(Sample(msgspec.json.encode(one), look_at_request) for one in wanted),
-        Sample(msgspec.json.encode(answer), look_at_answer),
+        *(Sample(msgspec.json.encode(one), read_request) for one in wanted),
+        Sample(msgspec.json.encode(answer), read_answer, refusals),
     ]
 
 
 KINDS: dict[str, Callable[[Path], list[Sample]]] = {
-    "run directory": run_directory,
-    "launch": launch,
-    "job file": job_file,
-    "profile": profile,
-    "checkpoint": checkpoint,
-    "image": image,
-    "idx": idx,
-    "message": message,
-    "request": request,
+    one.__name__.replace("_", " "): one
+    for one in (*(run_directory, job_file, profile, checkpoint, image, message, request),)
 }

@@ -53,12 +53,20 @@ from hpcdist.workloads import load_workload
 _ORDER = {
     "tests/conformance/test_pbs.py": "",
     "tests/agent": "agents",  # with what it shares, the longest of all
-    "tests/slurm/test_requeue.py": "",
+    "tests/slurm/test_network.py": "networks",
+    "tests/slurm/test_failures.py": "networks",
+    "tests/slurm/test_doctor.py": "networks",
+    "tests/slurm/test_requeue.py": "slurm",
     "tests/bench": "jobs",
-    "tests/conformance/test_slurm.py": "",
+    "tests/slurm/test_remote.py": "login",
+    "tests/slurm/test_time_limit.py": "login",
+    "tests/conformance/test_slurm.py": "login",
+    "tests/conformance/test_here.py": "login",
+    "tests/slurm": "slurm",
     "tests/cli/test_stop.py": "",
-    "tests/slurm": "",
     "tests/training": "",
+    "tests/data": "data",  # all that import torchvision
+    "tests/schedulers/azure": "azure",
     "tests/lsf": "",
     "tests/cli": "",
     "tests/conformance": "",
@@ -67,7 +75,7 @@ _ORDER = {
     "tests/workloads": "jobs",
 }
 """Files and folders, the longest first, waiting ones and busy ones in turns; all that have the same
-name run in one process, as they share a zygote."""
+name run in one process, as they share a zygote or a cluster, which takes seconds to start."""
 
 AGENTS = ("torch.distributed", "hpcdist.agent.agent", "requeuing", "known_before_fork")
 _LIGHTNING = ("pytorch_lightning", "lightning", "accelerate")

@@ -77,7 +77,7 @@ class LoginNode:
         self._key("key")
         self.new_host_key()
         shutil.copy(self.folder / "key.pub", self.folder / "authorized_keys")
-        self.port = _free_port()
+        self.port = free_port()
         values = {"folder": self.folder, "port": self.port, "address": address}
         (self.folder / "sshd_config").write_text(_SSHD.format(**values, variables=""))
         self.config.write_text(_CLIENT.format(**values, user=getpass.getuser()))
@@ -177,7 +177,7 @@ def _command(pid):
     return b""
 
 
-def _free_port():
+def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

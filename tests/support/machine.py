@@ -20,11 +20,15 @@ class Machine:
     def environment(self):
         return {name: value for name, value in os.environ.items() if name != "HPCDIST_RUNS"}
 
-    def run(self, *arguments, timeout=LIMIT_S, check=True, **options):
+    def command(self, *arguments):
+        """What to start from here for a command there."""
+        return list(map(str, arguments))
+
+    def run(self, *arguments, timeout=LIMIT_S, check=True, node=None, **options):
         """A command, to its end; fails the test where the command fails, unless told otherwise."""
         done = run_user_command(
             self.command_server,
-            list(map(str, arguments)),
+            self.command(*arguments, **({"node": node} if node else {})),
             timeout=timeout,
             **{"env": self.environment} | options,
         )
@@ -35,7 +39,7 @@ class Machine:
     def start_command(self, *arguments, **options):
         """A command that goes on."""
         defaults = {"env": self.environment, "stdin": subprocess.DEVNULL, "text": True}
-        return subprocess.Popen(list(map(str, arguments)), **defaults | options)
+        return subprocess.Popen(self.command(*arguments), **defaults | options)
 
     def describe(self):
         """For the message of a failed test."""

@@ -13,8 +13,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-SIF = b"\0" * 32 + b"SIF_MAGIC\x0001\0" + b"\0" * 3 + bytes(range(16)) + b"\0" * 64
-SQUASHFS = b"hsqs" + b"\0" * 124
+CONTENTS = {
+    ".sif": b"\0" * 32 + b"SIF_MAGIC\x0001\0" + b"\0" * 3 + bytes(range(16)) + b"\0" * 64,
+    ".sqsh": b"hsqs" + b"\0" * 124,
+}
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -35,30 +37,49 @@ def install(folder, *names):
 def image_file(image, ending):
     """A file that stands for an image in a folder."""
     path = image.with_name(image.name + ending)
-    path.write_bytes({".sif": SIF, ".sqsh": SQUASHFS}[ending])
+    path.write_bytes(CONTENTS[ending])
     return path
 
 
-def _folder_of(image):
-    return str(Path(image).with_suffix("")) if Path(image).is_file() else image
+def _fail(text, code):
+    print(text, file=sys.stderr)
+    sys.exit(code)
 
 
-def _parse(words, options, refuse):
-    """Split into options (name -> values), and the rest; `options` says which take a value."""
+def _parse(words, known, refuse):
+    """Split into options (name -> values), and the rest; `known` ends those with `=` that take a
+    value. `refuse` is called with others."""
     found = {}
     for at, word in enumerate(words):
         if not word.startswith("-"):
             return found, words[at:]
         name, equals, value = word.partition("=")
-        if name not in options or options[name] != bool(equals):
+        if name + equals not in known.split():
             refuse(name)
         found.setdefault(name, []).append(value)
     return found, []
 
 
-def _run_below(command, environment):
+def _binds(mounts, refuse):
+    """Those of ch-run for mounts SOURCE:TARGET[:ro]; `refuse` is called with the source and target
+    of others."""
+    binds = []
+    for mount in mounts:
+        source, _, rest = mount.partition(":")
+        target, *flags = (rest or source).split(":")
+        if not os.path.exists(source) or flags not in ([], ["ro"]) or not os.path.isabs(target):
+            refuse(source, target)
+        binds.append(f"--bind={source}:{target}")
+    return binds
+
+
+def _run_below(binds, cwd, image, command, environment):
     """As a runtime above its command: it passes signals on, and ends with its exit code."""
-    process = subprocess.Popen(command, env=environment)
+    folder = str(Path(image).with_suffix("")) if os.path.isfile(image) else image
+    process = subprocess.Popen(
+        ["ch-run", *binds, f"--cd={cwd}", folder, "--", *command],
+        env={"PATH": _PATH, "USER": "somebody"} | environment,
+    )
     for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT):
         signal.signal(number, lambda signum, _: process.send_signal(signum))
     code = process.wait()
@@ -66,72 +87,49 @@ def _run_below(command, environment):
 
 
 def apptainer(words, _):
-    """man apptainer-exec."""
-
-    def fail(text, code=255):
-        print(text, file=sys.stderr)
-        sys.exit(code)
+    """man apptainer-exec. Like the real one, which is set up before it starts the command, it
+    passes on no descriptors."""
 
     def refuse(name):
-        fail(f'Error for command "exec": unknown flag: {name}', 1)
+        _fail(f'Error for command "exec": unknown flag: {name}', 1)
+
+    def refuse_mount(source, target):
+        said = "FATAL:   container creation failed: mount hook function failure: mount "
+        said += f"{source}->{target} error: while mounting {source}: mount source {source} "
+        _fail(said + "doesn't exist", 255)
 
     if words[:1] != ["exec"]:
         refuse(words[0])
-    known = {"--nv": False, "--rocm": False, "--bind": True, "--pwd": True, "--cleanenv": False}
-    # Like the real one, which is set up before it starts the command, it passes on no descriptors.
-    options, (image, *command) = _parse(words[1:], known, refuse)
+    options, (image, *command) = _parse(words[1:], "--nv --rocm --bind= --pwd= --cleanenv", refuse)
     if not os.path.exists(image):
-        fail(
-            f"FATAL:   could not open image {image}: failed to retrieve path for {image}: lstat "
-            f"{image}: no such file or directory"
-        )
-    binds = []
-    for bind in options.get("--bind", []):
-        source, target, *_ = [*bind.split(":"), bind.partition(":")[0]]
-        if not os.path.exists(source):
-            fail(
-                "FATAL:   container creation failed: mount hook function failure: mount "
-                f"{source}->{target} error: while mounting {source}: mount source {source} doesn't "
-                "exist"
-            )
-        binds.append(f"--bind={source}:{target}")
-    environment = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
-    if "--cleanenv" in options:
-        environment = {}
-    environment |= {"PATH": _PATH, "APPTAINER_CONTAINER": image, "USER": "somebody"}
-    _run_below(
-        ["ch-run", *binds, f"--cd={options['--pwd'][0]}", _folder_of(image), "--", *command],
-        environment,
-    )
+        said = f"FATAL:   could not open image {image}: failed to retrieve path for {image}: lstat "
+        _fail(f"{said}{image}: no such file or directory", 255)
+    kept = {} if "--cleanenv" in options else dict(os.environ)
+    kept.pop("LD_LIBRARY_PATH", None)
+    own = {"PATH": _PATH, "APPTAINER_CONTAINER": image, "USER": "somebody"}
+    binds = _binds(options.get("--bind", []), refuse_mount)
+    _run_below(binds, options["--pwd"][0], image, command, kept | own)
 
 
 def podman(words, _):
     """man podman-run; a container gets nothing of the environment."""
 
     def refuse(name):
-        print(f"Error: unknown flag: {name}", file=sys.stderr)
-        sys.exit(125)
+        _fail(f"Error: unknown flag: {name}", 125)
 
     if words[:1] != ["run"]:
         refuse(words[0])
-    with_value = ("network", "pid", "ipc", "uts", "userns", "cgroups", "security-opt", "ulimit")
-    with_value += ("entrypoint", "volume", "workdir", "device")
-    known = {f"--{name}": True for name in with_value} | {"--rm": False, "--rootfs": False}
+    known = "--rm --rootfs --network= --pid= --ipc= --uts= --userns= --cgroups= --security-opt="
+    known += " --ulimit= --entrypoint= --volume= --workdir= --device="
     options, (image, *command) = _parse(words[1:], known, refuse)
     if not os.path.isdir(image):
-        print(f"Error: short-name {image!r} did not resolve to an alias", file=sys.stderr)
-        sys.exit(125)
-    binds = []
-    for volume in options["--volume"]:
-        source, target, *flags = volume.split(":")
-        if not os.path.exists(source) or flags not in ([], ["ro"]):
-            print(f"Error: statfs {source}: no such file or directory", file=sys.stderr)
-            sys.exit(125)
-        binds.append(f"--bind={source}:{target}")
-    environment = {"PATH": _PATH, "HOME": "/root", "container": "podman", "USER": "somebody"}
-    _run_below(
-        ["ch-run", *binds, f"--cd={options['--workdir'][0]}", image, "--", *command], environment
+        _fail(f"Error: short-name {image!r} did not resolve to an alias", 125)
+    binds = _binds(
+        options["--volume"],
+        lambda source, _: _fail(f"Error: statfs {source}: no such file or directory", 125),
     )
+    own = {"HOME": "/root", "container": "podman"}
+    _run_below(binds, options["--workdir"][0], image, command, own)
 
 
 def srun(words, real):
@@ -144,24 +142,17 @@ def srun(words, real):
         os.execv(real, [real, *words])
 
     def fail(text):
-        print(f"srun: error: pyxis: {text}", file=sys.stderr)
-        sys.exit(1)
+        _fail(f"srun: error: pyxis: {text}", 1)
 
-    known = {"--container-image": True, "--container-mounts": True, "--container-workdir": True}
-    known |= {"--no-container-entrypoint": False, "--no-container-remap-root": False}
+    known = "--container-image= --container-mounts= --container-workdir="
+    known += " --no-container-entrypoint --no-container-remap-root"
     options, _ = _parse(own, known, lambda name: fail(f"srun: unrecognized option '{name}'"))
-    (image,) = options["--container-image"]
+    (image,), (cwd,) = options["--container-image"], options["--container-workdir"]
     if not os.path.isabs(image) or not os.path.isfile(image):
         fail(f"--container-image: failed to import {image}")
-    binds = []
-    for mount in options["--container-mounts"][0].split(","):
-        source, target, *flags = mount.split(":")
-        if flags not in ([], ["ro"]) or not os.path.isabs(target):
-            fail(f"--container-mounts: invalid format: {mount}")
-        binds.append(f"--bind={source}:{target}")
-    (cwd,) = options["--container-workdir"]
+    mounts = options["--container-mounts"][0].split(",")
+    binds = _binds(mounts, lambda *_: fail(f"--container-mounts: invalid format: {mounts}"))
     at = next(i for i, word in enumerate(others) if not word.startswith("-"))
     inside = ["/usr/bin/env", f"PATH={_PATH}", "USER=somebody", "ch-run", *binds, f"--cd={cwd}"]
     # The tasks are started by slurmstepd, in the image: no process of pyxis's is above them.
-    command = [*others[:at], *inside, _folder_of(image), "--", *others[at:]]
-    os.execv(real, [real, *command])
+    os.execv(real, [real, *others[:at], *inside, image[: -len(".sqsh")], "--", *others[at:]])

@@ -1,119 +1,90 @@
 """What nodes used, sample by sample, that as the files of agents, and what of it is to be found."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import msgspec
 
 from hpcdist.runs.events import EventWriter, GpuFacts, GpuWindow, NodeBegin, UsageWindow
-from hpcdist.runs.run import Run
 
 _GPU_BYTES = 80 * 10**9
 _NUM_CPUS = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """One window of a node, by the names of the event's fields."""
+class Sample(NamedTuple):
+    """One window of a node; the GPUs' by the names of the event's fields."""
 
     length_s: float
-    node: dict[str, float]
+    cpus_busy: float
     gpus: list[dict[str, float]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SampledNode:
+class SampledNode(NamedTuple):
     """One node in one attempt."""
 
     node: int
     attempt: int
-    num_gpus: int
     samples: list[Sample]
 
 
-def sample_nodes(*, nodes: int, num_gpus: int, attempts: int, seed: int) -> list[SampledNode]:
+def sample_nodes(*, nodes, num_gpus, attempts, seed):
     """Any loads, at uneven times; the last GPU of a node does not tell its use."""
     draw = random.Random(seed)
-    return [
-        SampledNode(
-            node=node,
-            attempt=attempt,
-            num_gpus=num_gpus,
-            samples=[_sample(draw, num_gpus) for _ in range(draw.randrange(20, 200))],
-        )
-        for attempt in range(attempts)
-        for node in range(nodes)
-    ]
+
+    def gpu(index):
+        use = {"utilization": draw.random()} if index < num_gpus - 1 else {}
+        return {"memory_bytes": draw.randrange(10**9, _GPU_BYTES)} | use
+
+    def sample(_):
+        gpus = [gpu(index) for index in range(num_gpus)]
+        return Sample(draw.uniform(0.5, 3), draw.uniform(0, _NUM_CPUS), gpus)
+
+    places = [(node, attempt) for attempt in range(attempts) for node in range(nodes)]
+    return [SampledNode(*one, [*map(sample, range(draw.randrange(20, 200)))]) for one in places]
 
 
-def _sample(draw: random.Random, num_gpus: int) -> Sample:
-    return Sample(
-        length_s=draw.uniform(0.5, 3),
-        node={"cpus_busy": draw.uniform(0, _NUM_CPUS)},
-        gpus=[_gpu_sample(draw, has_use=index < num_gpus - 1) for index in range(num_gpus)],
-    )
-
-
-def _gpu_sample(draw: random.Random, *, has_use: bool) -> dict[str, float]:
-    memory = {"memory_bytes": draw.randrange(10**9, _GPU_BYTES)}
-    return memory | ({"utilization": draw.random()} if has_use else {})
-
-
-def write_nodes(sampled: Iterable[SampledNode], run: Run) -> None:
+def write_nodes(sampled, run):
     """As their agents do."""
-    for one in sampled:
-        events = EventWriter(run.usage_file(one.node, one.attempt))
+    for node, attempt, samples in sampled:
+        events = EventWriter(run.usage_file(node, attempt))
         begin = NodeBegin(
             begin_s=0.0,
-            node=one.node,
-            host=f"host{one.node}",
+            node=node,
+            host=f"host{node}",
             cpus=list(range(_NUM_CPUS)),
             num_cpus=_NUM_CPUS,
         )
         events.write(begin)
-        facts = [
-            GpuFacts(uuid=f"GPU-{one.node}-{index}", memory_bytes=_GPU_BYTES)
-            for index in range(one.num_gpus)
-        ]
-        if facts:
+        uuids = [f"GPU-{node}-{index}" for index in range(len(samples[0].gpus))]
+        if facts := [GpuFacts(uuid=uuid, memory_bytes=_GPU_BYTES) for uuid in uuids]:
             events.write(msgspec.structs.replace(begin, gpus=facts))
-        for sample in one.samples:
-            gpus = [GpuWindow(**gpu) for gpu in sample.gpus]
-            events.write(UsageWindow(time_s=0.0, wall_s=sample.length_s, gpus=gpus, **sample.node))
+        for length_s, cpus_busy, gpus in samples:
+            windows = [GpuWindow(**gpu) for gpu in gpus]
+            of_node = {"wall_s": length_s, "cpus_busy": cpus_busy, "gpus": windows}
+            events.write(UsageWindow(time_s=0.0, **of_node))
         events.close()
 
 
-def expected_usage(sampled: Sequence[SampledNode]) -> dict[str, Any]:
+def expected_usage(sampled):
     """By the keys of the summary's `usage`."""
-    of_node: dict[int, list[Sample]] = {}
-    for one in sampled:
-        of_node.setdefault(one.node, []).extend(one.samples)
-    of_gpus = [
-        (sample.length_s, gpu)
-        for samples in of_node.values()
-        for sample in samples
-        for gpu in sample.gpus
-    ]
-    of_cpus = [[(one.length_s, one.node) for one in own] for own in of_node.values()]
+    of_node = {}
+    for node, _, samples in sampled:
+        of_node.setdefault(node, []).extend(samples)
+    every = [(one.length_s, gpu) for own in of_node.values() for one in own for gpu in one.gpus]
+    told = [(time_s, gpu["utilization"]) for time_s, gpu in every if "utilization" in gpu]
+    of_cpus = [_mean([(one.length_s, one.cpus_busy) for one in own]) for own in of_node.values()]
     return {
         "sampled_s": max(math.fsum(one.length_s for one in own) for own in of_node.values()),
-        "gpu_utilization": _mean(of_gpus, "utilization"),
-        "max_gpu_memory_bytes": max((gpu["memory_bytes"] for _, gpu in of_gpus), default=None),
-        "cpus_busy": math.fsum(_mean(own, "cpus_busy") or 0 for own in of_cpus),
+        "gpu_utilization": _mean(told) if told else None,
+        "max_gpu_memory_bytes": max((gpu["memory_bytes"] for _, gpu in every), default=None),
+        "cpus_busy": math.fsum(of_cpus),
         "num_cpus": _NUM_CPUS * len(of_node),
     }
 
 
-def _mean(found: Iterable[tuple[float, Any]], name: str) -> float | None:
+def _mean(pairs):
     """Over the time in which it was told."""
-    told = [(length_s, values[name]) for length_s, values in found if name in values]
-    if not told:
-        return None
-    lengths_s, values = zip(*told, strict=True)
+    lengths_s, values = zip(*pairs, strict=True)
     return statistics.fmean(values, lengths_s)

@@ -12,7 +12,6 @@ import warnings
 from dataclasses import dataclass
 from importlib.util import find_spec
 from multiprocessing import connection
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -22,8 +21,7 @@ from torch.distributed import TCPStore
 from torch.distributed.checkpoint import FileSystemReader
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from hpcdist.job.spec import JOB_TYPES, TrainJob
-from hpcdist.job.yaml_text import parse_yaml
+from hpcdist.job.spec import JOB_TYPES
 from hpcdist.rank.board import ProgressBoard, ProgressSlot
 from hpcdist.rank.context import RankContext, set_current
 from hpcdist.runs.events import EventWriter, read_events
@@ -35,7 +33,6 @@ from hpcdist.workloads.rank_process import set_main
 
 LIMIT_S = 100
 VICTIMS_LIMIT_S = 2  # an agent would end them at once
-DEMO_JOB = Path(__file__).parents[2] / "jobs" / "ddp.yaml"
 torch.set_num_threads(1)  # threads of a parent do not live on in forked children
 
 
@@ -148,11 +145,18 @@ class Training:
         return checkpoint.load_state(self.checkpoints()[0])
 
     def weights(self):
-        newest = self.checkpoints()[0]
-        if newest.suffix == ".dcp":
-            return load_parts(newest)
-        state = torch.load(newest, weights_only=True)
-        return {key.removeprefix("net."): value for key, value in state["state_dict"].items()}
+        """Those of the newest checkpoint, whole, in this process alone."""
+        path = self.checkpoints()[0]
+        stored = FileSystemReader(path).read_metadata().state_dict_metadata
+        whole = {
+            name: torch.empty(one.size, dtype=one.properties.dtype)
+            for name, one in stored.items()
+            if name.startswith("model.")
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that no other ranks take part
+            dcp.load(whole, checkpoint_id=path, no_dist=True)
+        return {name.removeprefix("model."): value for name, value in whole.items()}
 
     def gradients(self, rank=0):
         """Those of each step, as the optimizer got them; see `keep_gradients`."""
@@ -164,26 +168,6 @@ class Training:
 
     def log(self, rank=0, attempt=0):
         return self.run.log_file(rank, attempt).read_text()
-
-
-def load_parts(path):
-    """The weights of a checkpoint in parts, whole, in this process alone."""
-    stored = FileSystemReader(path).read_metadata().state_dict_metadata
-    names = [name for name in stored if name.startswith("model.")]
-    whole = {
-        name: torch.empty(stored[name].size, dtype=stored[name].properties.dtype) for name in names
-    }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that no other ranks take part
-        dcp.load(whole, checkpoint_id=path, no_dist=True)
-    return {name.removeprefix("model."): value for name, value in whole.items()}
-
-
-@pytest.fixture
-def make_demo_job():
-    """The job that the package ships, but for its name."""
-    values = parse_yaml(DEMO_JOB.read_text())
-    return lambda: msgspec.convert({"name": "ddp", **values}, TrainJob)
 
 
 def _make_job(strategy="ddp", workload="train", **sections):
@@ -199,38 +183,20 @@ def _make_job(strategy="ddp", workload="train", **sections):
     return msgspec.convert(values, JOB_TYPES[workload])
 
 
-BLOCKS = """
+NET = """
 from torch import nn
 
-class Block(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(0.3)
-        )
-
-    def forward(self, values):
-        return values + self.layers(values)
-
-class Net(nn.Module):
-    def __init__(self, num_classes, width=16):
-        super().__init__()
-        self.first = nn.Linear(64, width)
-        self.blocks = nn.ModuleList([Block(width), Block(width)])
-        self.last = nn.Linear(width, num_classes)
-
-    def forward(self, images):
-        values = self.first(images.flatten(1))
-        for block in self.blocks:
-            values = block(values)
-        return self.last(values)
+class Net(nn.Sequential):
+    def __init__(self, num_classes):
+        layers = nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3)
+        super().__init__(nn.Flatten(), *layers, nn.Linear(16, num_classes))
 """
 
 
 @pytest.fixture
 def own_model(tmp_path, monkeypatch):
     """The name of a user's model, in the working directory."""
-    (tmp_path / "nets_of_mine.py").write_text(BLOCKS)
+    (tmp_path / "nets_of_mine.py").write_text(NET)
     monkeypatch.chdir(tmp_path)
     return "nets_of_mine:Net"
 
@@ -259,7 +225,6 @@ def _run_ranks(
     stop_after=None,
     overtaken=False,
     keep_gradients=False,
-    limit_s=LIMIT_S,
 ):
     """Fork the ranks and wait for them; `overtaken`: a newer attempt has begun; `stop_after`: so
     many steps of this attempt, as an agent would ask."""
@@ -324,7 +289,7 @@ def _run_ranks(
     for process in processes:
         process.start()
     try:
-        _wait(processes, limit_s)
+        _wait(processes)
     finally:
         for process in processes:
             process.kill()
@@ -364,9 +329,9 @@ def _serve_stores():
     return process, ours
 
 
-def _wait(processes, limit_s):
+def _wait(processes):
     """Until all have ended; survivors of one that failed wait for it in vain, and are ended."""
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + LIMIT_S
     first_failure_s = None
     while time.monotonic() < deadline and any(process.is_alive() for process in processes):
         connection.wait([process.sentinel for process in processes if process.is_alive()], 1.0)

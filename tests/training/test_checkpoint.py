@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import os
 import pickle
-import random
 import resource
 import time
 
@@ -28,7 +27,7 @@ from hpcdist.training.checkpoint import files as checkpoint_files
 def save(folder, step=1, *, is_current=True, state=None):
     """A checkpoint whose one tensor says its step."""
     path = folder / checkpoint_files.file_name(step)
-    tensors = {"weights": torch.full((50_000,), float(step))}
+    tensors = {"weights": torch.full((5_000,), float(step))}
     state = state or {"step": step}
     checkpoint.save(path, tensors, state, is_current=lambda: is_current, together=False)
     return path
@@ -80,12 +79,12 @@ def test_kill_9_at_any_moment_leaves_a_checkpoint_that_is_whole(tmp_path):
 
     save(tmp_path, 0)
     fork = multiprocessing.get_context("fork")
-    for number in range(8):
+    for number in range(4):
         saver = fork.Process(target=save_for_ever)
         begin = newest()
         saver.start()
         wait_for(lambda begin=begin: newest() > begin)
-        time.sleep(number * 0.0017)  # so that it is killed at another moment each time
+        time.sleep(number * 0.0034)  # so that it is killed at another moment each time
         saver.kill()
         saver.join()
         path = checkpoint_files.list_checkpoints(tmp_path)[0]
@@ -93,12 +92,6 @@ def test_kill_9_at_any_moment_leaves_a_checkpoint_that_is_whole(tmp_path):
         assert checkpoint.load_state(path)["step"] == newest()
     checkpoint_files.remove_unfinished(tmp_path)
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
-
-
-def test_an_attempt_that_is_out_of_date_leaves_nothing(tmp_path):
-    with pytest.raises(checkpoint.StaleAttemptError):
-        save(tmp_path, is_current=False)
-    assert os.listdir(tmp_path) == []
 
 
 def test_a_save_that_fails_leaves_the_one_before(tmp_path):
@@ -124,8 +117,6 @@ def test_a_full_disk_is_told_in_words_and_other_errors_are_as_they_were(tmp_path
     sent = CheckpointException("", {1: _wrap_exception(short)})  # as the other ranks get it
     with pytest.raises(HpcdistError, match="no room is left"), checkpoint.report_full_disk(path):
         raise sent
-    with pytest.raises(PermissionError), checkpoint.report_full_disk(path):
-        raise PermissionError
 
 
 def test_the_newest_and_the_best_are_kept_and_foreign_files_are_left_alone(tmp_path):
@@ -152,68 +143,43 @@ def test_an_old_checkpoint_that_is_a_link_to_another_runs_goes_and_the_other_run
     assert checkpoint_files.is_intact(path)
 
 
-def damage_list(change):
-    def damage(path, _draw):
-        complete = path / checkpoint_files.COMPLETE
-        content = json.loads(complete.read_text())
-        change(content["files"])
-        complete.write_text(json.dumps(content))
-
-    return damage
-
-
-def damage_file(change):
-    def damage(path, draw):
-        part = draw.choice(sorted({*path.iterdir()} - {path / checkpoint_files.COMPLETE}))
-        content = part.read_bytes()
-        part.write_bytes(change(content, draw.randrange(len(content)), draw))
-
-    return damage
-
-
-def flip(content, place, draw):
-    changed = bytearray(content)
-    changed[place] ^= 1 << draw.randrange(8)
-    return bytes(changed)
-
-
-def make_fifo(path, _draw):
+def make_fifo(listed, path):
     (path / checkpoint_files.STATE).unlink()
     os.mkfifo(path / checkpoint_files.STATE)
 
 
+def overwrite(listed, path):
+    part = path / "__0_0.distcp"
+    part.write_bytes(part.read_bytes().swapcase())
+
+
 DAMAGES = {
-    "a flipped bit": damage_file(flip),
-    "cut off": damage_file(lambda content, place, _: content[:place]),
-    "a stretch twice": damage_file(
-        lambda content, place, _: content[:place] + content[place - 9 :]
-    ),
-    "a part that is not listed": damage_list(lambda listed: listed.pop("__0_0.distcp")),
-    "the state is not listed": damage_list(lambda listed: listed.pop("training.pt")),
-    "the list of tensors is not listed": damage_list(lambda listed: listed.pop(".metadata")),
-    "elsewhere": damage_list(lambda listed: listed.update({"../a": listed["training.pt"]})),
-    "a part is gone": damage_list(lambda listed: listed.update({"__2_0.distcp": [3, 4]})),
-    "another size": damage_list(lambda listed: listed["training.pt"].reverse()),
-    "no list": lambda path, _: (path / checkpoint_files.COMPLETE).unlink(),
+    "another byte": overwrite,
+    "a part that is not listed": lambda listed, _: listed.pop("__0_0.distcp"),
+    "the state is not listed": lambda listed, _: listed.pop("training.pt"),
+    "elsewhere": lambda listed, _: listed.update({"../a": listed["training.pt"]}),
+    "a part is gone": lambda listed, _: listed.update({"__2_0.distcp": [3, 4]}),
+    "another size": lambda listed, _: listed["training.pt"].reverse(),
     "a pipe": make_fifo,
 }
+"""What tests/fuzz does not come to."""
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_no_damage_to_a_checkpoint_goes_unnoticed(tmp_path, damage):
-    draw = random.Random(1)
-    for number in range(20):
-        (folder := tmp_path / str(number)).mkdir()
-        path = save(folder)
-        damage(path, draw)
-        assert not checkpoint_files.is_intact(path)
+    path = save(tmp_path)
+    complete = path / checkpoint_files.COMPLETE
+    content = json.loads(complete.read_text())
+    damage(content["files"], path)
+    complete.write_text(json.dumps(content))
+    assert not checkpoint_files.is_intact(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage" * 99], ids=["empty", "garbage"])
-@pytest.mark.parametrize("name", ["step-00000002.dcp", "step-00000002.ckpt", "model.pt"])
-def test_a_file_that_is_no_checkpoint_is_passed_over(tmp_path, name, content):
-    (tmp_path / name).write_bytes(content)
-    assert not checkpoint_files.is_intact(tmp_path / name)
+@pytest.mark.parametrize("name", ["step-00000002.dcp", "step-00000002.ckpt"])
+def test_a_file_that_is_no_checkpoint_is_passed_over(tmp_path, name):
+    for content in (b"", b"garbage" * 99):
+        (tmp_path / name).write_bytes(content)
+        assert not checkpoint_files.is_intact(tmp_path / name)
 
 
 class RunsCode:
@@ -229,17 +195,9 @@ def test_a_foreign_state_is_refused_and_runs_no_code(tmp_path):
     torch.save(RunsCode(), path / checkpoint_files.STATE)
     with pytest.raises(HpcdistError, match="is not a checkpoint"):
         checkpoint.load_state(path)
-
-
-def test_a_checkpoint_of_another_model_is_refused(tmp_path):
-    with pytest.raises(HpcdistError, match=r"is not a checkpoint.*model\.(weight|bias)"):
-        load(save(tmp_path))
-
-
-def test_a_list_of_tensors_that_would_run_code_is_refused(tmp_path):
-    (tmp_path / ".metadata").write_bytes(pickle.dumps(RunsCode()))
+    (path / ".metadata").write_bytes(pickle.dumps(RunsCode()))
     with pytest.raises(HpcdistError, match=r"asks for posix\._exit"):
-        load(tmp_path)
+        load(path)
 
 
 def list_tensors(path, shape=(2, 2)):

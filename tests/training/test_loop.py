@@ -2,13 +2,14 @@ import pytest
 import torch
 from full_disks import fill
 
+from hpcdist.job.load import load_job
 from hpcdist.runs.run import Run
 
 GRADIENTS = {"keep_gradients": True}
 
 
-def test_two_ranks_reach_an_accuracy_of_97_percent_on_digits(train_ranks, make_demo_job):
-    done = train_ranks(make_demo_job(), 2)
+def test_two_ranks_reach_an_accuracy_of_97_percent_on_digits(train_ranks):
+    done = train_ranks(load_job("ddp").job, 2)
     assert done.exit_codes == [0, 0], done.log()
     assert done.events("evaluate")[-1]["accuracy"] >= 0.97
 
@@ -31,25 +32,7 @@ def test_a_training_records_its_setup_steps_evaluations_and_epochs(train_whole, 
     assert done.log(1) == ""
 
 
-def test_a_single_rank_communicates_with_nobody(train_whole, make_job):
-    done = train_whole(make_job(), 1)
-    assert done.exit_codes == [0], done.log()
-    assert {"forward_backward", "optimizer"} <= set(done.events("steps")[0]["phases_s"])
-    assert "exposed_communication" not in done.events("steps")[0]["phases_s"]
-
-
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_ranks_together_train_like_one_process_with_the_same_global_batch(
-    train_ranks, train_whole, make_job, world_size
-):
-    # 203 samples in batches of 48 leave a last batch of 11: 2 or 3 samples for each of 4 ranks.
-    whole = train_whole(make_job(**_without_dropout(batch_size=48)), 1)
-    parts = train_ranks(make_job(**_without_dropout(batch_size=48 // world_size)), world_size)
-    _assert_close(parts.weights(), whole.weights())
-    assert parts.events("evaluate")[-1]["accuracy"] == whole.events("evaluate")[-1]["accuracy"]
-
-
-@pytest.mark.parametrize(("world_size", "train_samples"), [(2, 203), (3, 50), (4, 203), (4, 50)])
+@pytest.mark.parametrize(("world_size", "train_samples"), [(2, 203), (4, 50)])
 def test_ranks_together_have_the_gradients_of_one_process_with_the_same_global_batch(
     train_ranks, train_whole, make_job, world_size, train_samples
 ):
@@ -64,59 +47,29 @@ def test_ranks_together_have_the_gradients_of_one_process_with_the_same_global_b
     assert all(gradient.any() for step in expected for gradient in step)
     for rank in range(world_size):
         torch.testing.assert_close(parts.gradients(rank), expected, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_ranks_together_evaluate_exactly_like_one_process(
-    train_ranks, train_whole, make_job, world_size
-):
-    # 300 samples are two batches and a part: not all ranks get one.
-    sections = {"data": {"test_samples": 300}, "train": {"optimizer": "sgd", "lr": 1e-30}}
-    whole = train_whole(make_job(**sections), 1)
-    parts = train_ranks(make_job(**sections), world_size)
-    _assert_same(parts.weights(), whole.weights())
-    for rank in range(world_size):
-        assert _scores(parts, rank) == _scores(whole)
-
-
-def test_a_rank_without_samples_in_the_last_step_takes_part_with_none(
-    train_ranks, train_whole, make_job
-):
-    # The last batch of an epoch holds 2 samples for 4 ranks.
-    sections = _without_dropout(batch_size=48, train_samples=50)
-    whole = train_whole(make_job(**sections), 1)
-    sections = _without_dropout(batch_size=12, train_samples=50)
-    parts = train_ranks(make_job(**sections), 4)
-    _assert_close(parts.weights(), whole.weights())
+    assert _scores(parts) == _scores(whole)
+    assert "exposed_communication" not in whole.events("steps")[0]["phases_s"]
 
 
 def test_accumulated_batches_train_like_one_large_batch(train_ranks, train_whole, make_job):
     whole = train_whole(make_job(**_without_dropout(batch_size=48)), 1)
     pieces = train_ranks(make_job(**_without_dropout(batch_size=8, accumulate=3)), 2)
-    _assert_close(pieces.weights(), whole.weights())
+    expected = whole.weights()
+    for name, value in pieces.weights().items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-6)
     assert pieces.events("setup")[0]["total_steps"] % 5 == 0
-
-
-def test_loader_workers_give_the_weights_that_direct_batches_give(
-    train_ranks, train_whole, make_job
-):
-    direct = train_whole(make_job(), 2)
-    sections = {"data": {"workers": 1, "train_samples": 203, "test_samples": 131}}
-    worked = train_ranks(make_job(**sections), 2)
-    assert worked.exit_codes == [0, 0], worked.log()
-    _assert_same(worked.weights(), direct.weights())
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_gives_others(train_ranks, make_job):
     first, second, other = (
-        train_ranks(make_job(train={"seed": seed, "max_steps": 3}), 2).weights()
+        train_ranks(make_job(train={"seed": seed, "max_steps": 3}), 1).weights()
         for seed in (1, 1, 2)
     )
-    _assert_same(first, second)
+    assert all(torch.equal(first[name], second[name]) for name in first)
     assert any(not torch.equal(first[name], other[name]) for name in first)
 
 
-@pytest.mark.parametrize("max_steps", [9, 10, 14])
+@pytest.mark.parametrize("max_steps", [9, 10])
 def test_max_steps_end_a_training_in_an_epoch_and_its_end_is_saved_when_steps_are(
     train_ranks, make_job, max_steps
 ):
@@ -132,26 +85,25 @@ def test_max_steps_end_a_training_in_an_epoch_and_its_end_is_saved_when_steps_ar
     assert steps == sorted({*range(5, max_steps + 1, 5), max_steps})
 
 
-def test_a_training_that_is_to_save_nothing_saves_no_end(train_ranks, make_job):
-    done = train_ranks(make_job(checkpoint={"every_epochs": 0, "every_steps": 0}), 1)
+def test_what_is_not_to_be_saved_or_recorded_is_not(train_ranks, make_job):
+    nothing = {"checkpoint": {"every_epochs": 0, "every_steps": 0}, "record": {"enabled": False}}
+    done = train_ranks(make_job(**nothing), 1)
     assert done.exit_codes == [0]
     assert done.checkpoints() == []
+    assert done.events("steps") == []
+    assert len(done.events("epoch")) == 2
 
 
 @pytest.mark.parametrize(
     "sections",
     [
-        pytest.param({"strategy": "single"}, id="single"),
-        pytest.param({"train": {"precision": "bf16-mixed"}}, id="bf16-mixed"),
-        pytest.param({"train": {"optimizer": "sgd"}}, id="sgd"),
-        pytest.param(
-            {"train": {"optimizer": "adam", "schedule": "cosine", "warmup_steps": 3}}, id="cosine"
-        ),
-        pytest.param({"model": {"image_size": 13}}, id="scaled"),
-        pytest.param(
-            {"model": {"name": "squeezenet1_1"}, "train": {"max_steps": 2}}, id="torchvision"
-        ),
+        {"strategy": "single", "train": {"precision": "bf16-mixed", "optimizer": "sgd"}},
+        {
+            "model": {"image_size": 13},
+            "train": {"optimizer": "adam", "schedule": "cosine", "warmup_steps": 3},
+        },
     ],
+    ids=["bf16-mixed, sgd", "scaled, adam, cosine"],
 )
 def test_a_training_goes_through_with(train_ranks, make_job, sections):
     done = train_ranks(make_job(**sections), 1)
@@ -169,35 +121,17 @@ def test_batch_norm_trains_when_ranks_get_one_sample_or_none(train_ranks, make_j
     assert done.exit_codes == [0] * 4, [done.log(rank) for rank in range(4)]
 
 
-def test_a_training_without_recording_writes_no_windows(train_ranks, make_job):
-    done = train_ranks(make_job(record={"enabled": False}), 1)
-    assert done.exit_codes == [0]
-    assert done.events("steps") == []
-    assert len(done.events("epoch")) == 2
-
-
 def _without_dropout(train_samples=203, **train):
     return {
         "model": {"args": {"dropout": 0.0}},
-        "data": {"train_samples": train_samples},
+        "data": {"train_samples": train_samples, "test_samples": 300},
         # sgd: adam would blow up rounding of gradients that are nearly zero
         "train": {"optimizer": "sgd", "lr": 0.05, "epochs": 2, **train},
     }
 
 
-def _scores(training, rank=0):
-    return [(e["loss"], e["accuracy"], e["samples"]) for e in training.events("evaluate", rank)]
-
-
-def _assert_close(found, expected):
-    assert found.keys() == expected.keys()
-    for name in expected:
-        torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-6)
-
-
-def _assert_same(found, expected):
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+def _scores(training):
+    return [(e["loss"], e["accuracy"], e["samples"]) for e in training.events("evaluate")]
 
 
 def test_a_full_disk_ends_no_training_that_saves_nothing(train_ranks, make_job, small_disk):

@@ -34,38 +34,25 @@ def same_weights(found, expected):
     return all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_the_number_of_workers_changes_no_weight(train_ranks, train_whole, make_job, photographs):
-    sections = {"train": {**SECTIONS["train"], "epochs": 1}}
-    plain = train_whole(make_job(data=photographs, **sections), WORLD)
-    other = train_ranks(make_job(data={**photographs, "workers": 0}, **sections), WORLD)
-    assert other.exit_codes == [0, 0], other.log()
-    assert same_weights(other, plain)
-    assert other.state()["identity"] == plain.state()["identity"]
+def test_a_training_on_files_goes_on_in_the_middle_of_an_epoch(
+    train_ranks, train_whole, make_job, photographs
+):
+    def job(**checkpoint):
+        sections = {"train": {**SECTIONS["train"], "epochs": 1}}
+        return make_job(data=photographs, checkpoint=checkpoint, **sections)
 
-
-def test_a_training_on_files_goes_on_in_the_middle_of_an_epoch(train_ranks, make_job, photographs):
-    def job(max_steps, **checkpoint):
-        train = {**SECTIONS["train"], "max_steps": max_steps}
-        return make_job(data=photographs, train=train, checkpoint=checkpoint)
-
-    whole = train_ranks(job(7), WORLD)
-    assert whole.exit_codes == [0, 0], whole.log()
-    begun = train_ranks(job(3, every_steps=3), WORLD)
-    going_on = train_ranks(job(7, resume=str(begun.checkpoints()[0])), WORLD)
+    begun = train_ranks(job(every_steps=3), WORLD, kill_at_step=4)
+    going_on = train_ranks(job(resume=str(begun.checkpoints()[0])), WORLD)
     assert going_on.exit_codes == [0, 0], going_on.log()
     [resume] = going_on.events("resume")
     assert resume["exact"]
-    assert same_weights(going_on, whole)
+    assert same_weights(going_on, train_whole(job(), WORLD))
 
 
-@pytest.mark.parametrize("workload", ["train", "lightning"])
-def test_a_file_that_is_no_image_ends_the_training_by_name(
-    train_ranks, make_job, tmp_path, workload
-):
+def test_a_file_that_is_no_image_ends_the_training_by_name(train_ranks, make_job, tmp_path):
     data = photographed(tmp_path / "photographs")
     (tmp_path / "photographs/cats/03.jpg").write_bytes(b"no picture")
-    strategy = "ddp" if workload == "train" else "auto"
-    sections = {"train": {**SECTIONS["train"], "epochs": 1}}
-    training = train_ranks(make_job(strategy, workload, data=data, **sections), 1)
+    train = {**SECTIONS["train"], "epochs": 1}
+    training = train_ranks(make_job("auto", "lightning", data=data, train=train), 1)
     assert training.exit_codes == [1], training.log()
     assert "cats/03.jpg is not an image" in training.log()

@@ -1,14 +1,36 @@
-"""The trainings that come with hpcdist beside ddp, as their files say, on simulated nodes."""
+"""Jobs that come with hpcdist, as their files say, on simulated nodes."""
 
-import pytest
+import torch
 
 from hpcdist.summary import summarize
 
 
-@pytest.mark.parametrize(("name", "gpus"), [("fsdp", 2), ("data_parallel", 1)])
-def test_a_job_trains_and_has_a_summary(submit_job, name, gpus):
-    launched = submit_job(name, "train.epochs=1", "data.name=digits", gpus=gpus)
+def test_a_training_has_a_summary(submit_job):
+    launched = submit_job("fsdp", "train.epochs=1", "data.name=digits", gpus=2)
     assert launched.verdict().state == "done", launched.everything_said()
     (summary,) = summarize([launched.run], {}).runs
-    assert (summary.job, summary.world_size) == (name, gpus)
+    assert (summary.job, summary.world_size) == ("fsdp", 2)
     assert summary.samples_per_s.mean > 0
+
+
+def test_in_a_check_every_rank_records_its_place_and_takes_part_in_the_collective(submit_job):
+    checked = submit_job("check", nodes=2, gpus=2)
+    assert checked.verdict().state == "done"
+    ports = set()
+    for rank in range(4):
+        events = checked.events(rank)
+        found = ["table", "cell", "findings"] if rank == 0 else []
+        kinds = ["start", "place", "collective", *found, "end"]
+        assert [event["event"] for event in events] == kinds
+        place, collective = events[1:3]
+        environment = place["environment"]
+        ports.add(environment["MASTER_PORT"])
+        assert (environment["RANK"], environment["NODE_RANK"]) == (str(rank), str(rank // 2))
+        assert environment["MASTER_ADDR"] == "127.0.0.1"
+        assert place["versions"]["torch"] == torch.__version__
+        assert (place["token"], place["device"], place["gpu"]) == (checked.run.id, "cpu", None)
+        assert all(collective[key] >= 0 for key in ("group_time_s", "all_reduce_time_s"))
+        assert collective["bus_bytes_per_s"] > 0
+    assert len(ports) == 1
+    assert "rank 3 of 4 on " in checked.log(3)
+    assert checked.log(0).splitlines()[-1].endswith(" added up right")

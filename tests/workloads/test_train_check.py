@@ -1,17 +1,20 @@
+"""What is wrong with a training is said where it is submitted."""
+
 import subprocess
 import sys
+from importlib import import_module
 
 import msgspec
 import pytest
 
 from hpcdist.base.errors import JobError
-from hpcdist.job.spec import InferenceJob, LightningJob, TrainJob
+from hpcdist.job.spec import InferenceJob, TrainJob
 from hpcdist.training.checks import torchvision_models
 from hpcdist.workloads import load_workload
 
 
-def test_the_default_job_is_right():
-    load_workload(_job()).check()
+def _job(**sections):
+    return msgspec.convert({"name": "test", **sections}, TrainJob)
 
 
 def test_checking_a_job_imports_no_heavy_library():
@@ -33,36 +36,58 @@ def test_the_models_read_from_the_sources_are_those_that_torchvision_lists():
     assert set(torchvision_models()) == set(models.list_models(module=models))
 
 
-@pytest.mark.parametrize(
-    ("name", "nearest"), [("fashion_cn", "fashion_cnn"), ("resnet_18", "resnet18")]
-)
-def test_an_unknown_model_is_answered_with_the_nearest(name, nearest):
-    with pytest.raises(JobError, match=f"model.name is '{name}'") as error:
-        load_workload(_job(model={"name": name})).check()
-    assert f"are: {nearest}," in error.value.hint
-
-
-@pytest.mark.parametrize(
-    ("sections", "said"),
-    [
-        ({"strategy": "data_parallel", "resources": {"nodes": 2}}, "resources.nodes is 2: it is"),
-        (
-            {"strategy": "single", "resources": {"gpus": 2}},
-            "resources ask for 2 ranks: 1 node",
-        ),
-    ],
-    ids=["data_parallel-nodes", "single-gpus"],
-)
-def test_settings_that_do_not_go_together_are_refused_with_the_reason(sections, said):
-    with pytest.raises(JobError, match=said) as error:
-        load_workload(_job(**sections)).check()
-    assert error.value.hint
-
-
 def test_data_parallel_is_one_rank_with_all_gpus_of_its_node():
     job = _job(strategy="data_parallel", resources={"gpus": 4, "cpus_per_gpu": 3})
     assert (job.ranks_per_node, job.gpus_per_rank, job.cpus_per_rank) == (1, 4, 12)
     assert job.batch_size_per_rank == 4 * job.train.batch_size
+
+
+NEVER, TWO = {"evaluate_every_epochs": 0}, {"nodes": 2, "gpus": 2}
+WRONG = {
+    "an unknown model": (
+        {"model": {"name": "resnet_18"}},
+        "model.name is 'resnet_18'",
+        "resnet18,",
+    ),
+    "nodes": ({"strategy": "data_parallel", "resources": TWO}, "resources.nodes is 2: it is", ""),
+    "ranks": (
+        {"strategy": "single", "resources": {"gpus": 2}},
+        *("resources ask for 2 ranks: 1 node", ""),
+    ),
+    "patience": (
+        {"train": {"patience": 3} | NEVER},
+        *("train.patience is set, but train.evaluate_every", ""),
+    ),
+    "keep_best": (
+        {"train": {"keep_best": True} | NEVER},
+        *("train.keep_best is set, but train.evaluate_every", ""),
+    ),
+    "few samples": (
+        {"resources": TWO, "data": {"train_samples": 3}, "train": {"batch_size": 1}},
+        *("with 4 ranks 4 samples per step, but digits trains on 3", "use fewer ranks"),
+    ),
+    "a large batch": (
+        {"resources": {"nodes": 2, "gpus": 4}, "train": {"batch_size": 400}},
+        "with 8 ranks 3,200 samples per step, but digits",
+        "set train.batch_size to 179 or less, or use fewer ranks",
+    ),
+    "no root": ({"data": {"name": "mnist"}}, "data.root is not set", ""),
+    "root": ({"data": {"name": "mnist", "root": "/nowhere"}}, "data.root is '/nowhere'", ""),
+    "data": ({"data": {"name": "imagenet"}}, "data.name is 'imagenet'", ""),
+    "resume": ({"checkpoint": {"resume": "/nowhere"}}, "checkpoint.resume is '/nowhere'", ""),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_or_missing_is_named_with_its_key_and_value(name):
+    sections, said, how = WRONG[name]
+    load_workload(_job()).check()
+    with pytest.raises(JobError) as error:
+        load_workload(_job(**sections)).check()
+    assert said in error.value.message
+    assert error.value.exit_code == 2
+    assert error.value.hint
+    assert how in error.value.hint
 
 
 NETS = """
@@ -86,122 +111,82 @@ class NeedsGpu(nn.Module):
     def __init__(self, image_shape):
         raise RuntimeError("no GPU")
 """
-WRONG_MODELS = {
-    "another argument": ("nets:Net", {"width": 3, "head": 1}, "unexpected keyword argument 'head'"),
-    "an argument less": ("nets:Net", {"depth": 3}, "'width'"),
-    "of a function": ("nets:make", {"wide": 3}, "unexpected keyword argument 'wide'"),
-    "of a derived class": ("nets:Derived", {"width": 3, "depth": 1}, "argument 'depth'"),
-    "no module of torch": ("nets:brought", {}, "which gives a Counter, not a torch.nn.Module"),
-    "another name": ("nets:Nett", {}, "nets.py has no Nett"),
-    "no such module": ("nets.large:Net", {}, "no module nets.large is in"),
-    "nowhere": ("nowhere:Net", {}, "no module nowhere is in"),
-    "no class": ("nets:", {}, "nets.py has no "),
-    "ours": ("fashion_cnn", {"hiden": 3}, "fashion_cnn cannot be made with it: .*'hiden'"),
-    "torchvision": ("resnet18", {"hidden": [9]}, "resnet18 cannot be made with it: .*'hidden'"),
-    "outputs": (
-        "resnet18",
-        {"num_classes": 7},
-        "multiple values .*'num_classes'",
-    ),
-    "weights": (
-        "resnet18",
-        {"weights": "DEFAULT"},
-        "multiple values .*'weights'",
-    ),
-}
+
+
+def check(name, args, workload=TrainJob):
+    model = {"name": name, "args": args}
+    workload = load_workload(msgspec.convert({"name": "x", "model": model}, workload))
+    workload.check()
+    workload.try_code()
 
 
 @pytest.fixture
-def check_model(tmp_path, monkeypatch):
-    (tmp_path / "nets.py").write_text(NETS)
+def nets(tmp_path, monkeypatch):
+    path = tmp_path / "nets.py"
+    path.write_text(NETS)
     monkeypatch.chdir(tmp_path)
-
-    def check(name, args, workload=TrainJob):
-        model = {"name": name, "args": args}
-        workload = load_workload(msgspec.convert({"name": "x", "model": model}, workload))
-        workload.check()
-        workload.try_code()
-
-    return check
+    return path
 
 
-@pytest.mark.parametrize(("name", "args", "said"), WRONG_MODELS.values(), ids=WRONG_MODELS)
-def test_a_model_that_cannot_be_made_is_refused_where_it_is_submitted(
-    check_model, name, args, said
-):
+@pytest.fixture
+def trial_here(nets, monkeypatch):
+    """The trial is made in this process, which has torch already."""
+
+    def try_here(function, argument):
+        module, _, name = function.partition(":")
+        try:
+            getattr(import_module(module), name)(argument)
+        except JobError:
+            raise
+        except Exception:  # noqa: BLE001 - as in a process of its own
+            pass
+
+    monkeypatch.syspath_prepend(nets.parent)
+    monkeypatch.setattr("hpcdist.training.checks.try_apart", try_here)
+    yield
+    sys.modules.pop("nets", None)
+
+
+@pytest.mark.usefixtures("trial_here")
+@pytest.mark.parametrize(
+    ("name", "args", "said"),
+    [
+        ("nets:Net", {"width": 3, "head": 1}, "unexpected keyword argument 'head'"),
+        ("nets:Net", {"depth": 3}, "'width'"),
+        ("nets:make", {"wide": 3}, "unexpected keyword argument 'wide'"),
+        ("nets:Derived", {"width": 3, "depth": 1}, "argument 'depth'"),
+        ("nets:brought", {}, "which gives a Counter, not a torch.nn.Module"),
+        ("nets:Nett", {}, "nets.py has no Nett"),
+        ("nets.large:Net", {}, "no module nets.large is in"),
+        ("nowhere:Net", {}, "no module nowhere is in"),
+        ("nets:", {}, "nets.py has no "),
+        ("fashion_cnn", {"hiden": 3}, "fashion_cnn cannot be made with it: .*'hiden'"),
+        ("resnet18", {"hidden": [9]}, "resnet18 cannot be made with it: .*'hidden'"),
+        ("resnet18", {"num_classes": 7}, "multiple values .*'num_classes'"),
+        ("resnet18", {"weights": "DEFAULT"}, "multiple values .*'weights'"),
+        # These can be made.
+        ("nets:Net", {"width": 3, "heads": 1}, None),
+        ("nets:Net", {"num_classes": 7, "width": 3, "heads": 1}, None),
+        ("nets:make", {"width": 3}, None),
+        ("nets:NeedsGpu", {}, None),  # the ranks will say it
+        ("fashion_cnn", {"hidden": 9, "dropout": 0.1}, None),
+        ("googlenet", {"aux_logits": False, "init_weights": True}, None),
+        ("vit_b_16", {"dropout": 0.1}, None),
+    ],
+)
+def test_a_model_that_cannot_be_made_is_refused_where_it_is_submitted(name, args, said):
+    if said is None:
+        check(name, args)
+        return
     with pytest.raises(JobError, match=said) as error:
-        check_model(name, args)
+        check(name, args)
     assert error.value.hint
 
 
-@pytest.mark.parametrize(
-    ("name", "args"),
-    [
-        ("nets:Net", {"width": 3, "heads": 1}),
-        ("nets:Net", {"num_classes": 7, "width": 3, "heads": 1}),
-        ("nets:make", {"width": 3}),
-        ("nets:NeedsGpu", {}),  # the ranks will say it
-        ("fashion_cnn", {"hidden": 9, "dropout": 0.1}),
-        ("googlenet", {"aux_logits": False, "init_weights": True}),
-        ("vit_b_16", {"dropout": 0.1}),
-    ],
-)
-def test_a_model_that_can_be_made_is_not_refused(check_model, name, args):
-    check_model(name, args)
-
-
-def test_a_model_that_the_user_has_mended_is_looked_at_anew(check_model, tmp_path):
-    for workload in (LightningJob, InferenceJob):
-        with pytest.raises(JobError, match="has no Late"):
-            check_model("nets:Late", {}, workload)
-    (tmp_path / "nets.py").write_text(NETS + "\nLate = make\n")
-    check_model("nets:Late", {})
-
-
-def test_early_stopping_without_evaluations_is_refused():
-    for key, value in {"patience": 3, "keep_best": True}.items():
-        with pytest.raises(JobError, match=f"train.{key} is set, but train.evaluate_every"):
-            load_workload(_job(train={key: value, "evaluate_every_epochs": 0})).check()
-
-
-def test_fewer_samples_than_ranks_are_refused():
-    with pytest.raises(JobError, match="with 4 ranks 4 samples per step, but digits trains on 3"):
-        load_workload(
-            _job(
-                resources={"nodes": 2, "gpus": 2},
-                data={"train_samples": 3},
-                train={"batch_size": 1},
-            )
-        ).check()
-
-
-def _lightning(**sections):
-    return msgspec.convert({"name": "test", **sections}, LightningJob)
-
-
-def test_a_batch_that_is_larger_than_the_training_set_is_refused_with_the_largest_possible():
-    with pytest.raises(JobError, match="with 8 ranks 3,200 samples per step, but digits") as error:
-        load_workload(_job(resources={"nodes": 2, "gpus": 4}, train={"batch_size": 400})).check()
-    assert error.value.hint == "set train.batch_size to 179 or less, or use fewer ranks"
-
-
-@pytest.mark.parametrize(
-    ("sections", "said"),
-    [
-        ({"data": {"name": "mnist"}}, "data.root is not set"),
-        ({"data": {"name": "mnist", "root": "/nowhere"}}, "data.root is '/nowhere'"),
-        ({"data": {"name": "imagenet"}}, "data.name is 'imagenet'"),
-        ({"checkpoint": {"resume": "/nowhere"}}, "checkpoint.resume is '/nowhere'"),
-    ],
-    ids=["root-unset", "root-missing", "data-unknown", "resume-missing"],
-)
-def test_what_is_missing_is_named_with_its_key_and_value(sections, said):
-    with pytest.raises(JobError) as error:
-        load_workload(_job(**sections)).check()
-    assert said in error.value.message
-    assert error.value.exit_code == 2
-    assert error.value.hint
-
-
-def _job(**sections):
-    return msgspec.convert({"name": "test", **sections}, TrainJob)
+def test_a_model_that_the_user_has_mended_is_looked_at_anew(nets):
+    """Each time in a process of its own."""
+    with pytest.raises(JobError, match="has no Late"):
+        check("nets:Late", {}, InferenceJob)
+    nets.write_text(f"{NETS}\nLate = make\n")
+    check("nets:Late", {})
+    assert "nets" not in sys.modules

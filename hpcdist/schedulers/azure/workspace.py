@@ -176,7 +176,7 @@ def check_compute(azure: AzureOptions, num_nodes: int) -> Any:
 # The storage.
 
 
-CODE, ARCHIVE = "code", "code.tar.gz"
+CODE, ARCHIVE = "upload", "code.tar.gz"
 _ACCESS_LASTS_S = 1800.0
 """Signatures last for an hour."""
 _PICKLES = "results/"
@@ -186,7 +186,7 @@ _MOST_BYTES = 1 << 26
 
 
 def write_code(run: Run, folder: Path, snapshot: Path | None) -> int:
-    """Write the archive into the folder `code` in `folder`; return its size in bytes.
+    """Write the archive into the folder `upload` in `folder`; return its size in bytes.
 
     Links that lead out of the snapshot, to data and environments that git ignores, stay here: they
     would lead nowhere.

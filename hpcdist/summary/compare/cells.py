@@ -60,9 +60,11 @@ def contrast(
     baseline: Sequence[MeasuredRun],
     *,
     counts: Callable[[MeasuredRun], bool] = bool,
+    pooled: bool = False,
 ) -> list[Cell]:
     """Return what the runs of each cell came to, against the runs of the baseline, if any; the
-    ratios are judged together. Only runs that `counts` accepts are measured."""
+    ratios are judged together. Only runs that `counts` accepts are measured; `pooled`: all cells
+    are taken to spread alike."""
     counted = [[run for run in runs if counts(run)] for runs in cells]
     ids = {run.figures.run for run in baseline}
     made = []
@@ -72,7 +74,7 @@ def contrast(
     if baseline:
         theirs = measured_rate([run.figures for run in baseline])
         rates = [cell.samples_per_s for cell in made if not cell.is_baseline]
-        judged = iter(ratios([(rate, theirs) for rate in rates if rate]))
+        judged = iter(ratios([(rate, theirs) for rate in rates if rate], pooled=pooled))
         num_gpus = baseline[0].figures.num_gpus
         made = [
             _against(cell, Ratio(mean=1.0) if cell.is_baseline else next(judged), num_gpus)

@@ -39,7 +39,7 @@ NOT_COMPARED = (
     *("resources.nodes", "resources.gpus", "resources.mem_gb", "resources.time_limit_min"),
     "strategy",  # one rank needs no strategy; what a strategy costs is part of the speed-up
     "launch",  # restarts and time limits; the device and backend that ran are compared
-    *("record.enabled", "record.window_s", "record.usage_s", "record.track", "record.goal"),
+    *("record.enabled", "record.window_s", "record.usage_s", "record.track"),
     *("container.runtime", "container.mounts", "container.python", "container.options"),
     "train.seed",  # repeats
     "data.download",
@@ -357,7 +357,7 @@ def _compare_variants(
         return why_left_out(run) is None and run.set_aside is None
 
     baseline = [run for run in next(iter(by_name.values())) if counts(run)]
-    cells = contrast([*by_name.values()], baseline, counts=counts)
+    cells = contrast([*by_name.values()], baseline, counts=counts, pooled=True)
     group = _named_group([*by_name], cells, name=runs[0].figures.comparison or "")
     return group, baseline, as_repeats
 

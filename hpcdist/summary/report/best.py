@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hpcdist.base.statistics import Measure, differs, mean, measure, ratios_of_all
 from hpcdist.base.table import Column, Table, mean_interval, number
-from hpcdist.base.text import decimals_for, first_few, shown, spread_text
+from hpcdist.base.text import decimals_for, first_few, shown
 from hpcdist.summary.compare.cells import size
 from hpcdist.summary.figures.run import OWN_CODE
 from hpcdist.summary.report.runs import Row, known, read
@@ -97,7 +97,8 @@ def value_sentence(values: Sequence[Value]) -> str:
     """Name the best value, or say between which of them it cannot be told."""
     what, results = values[0].quantity, [value.result for value in values]
     unit = f" {what.unit}" if what.unit else ""
-    told = [f"{value.name} ({spread_text(value.result, what.decimals)}{unit})" for value in values]
+    texts = mean_interval(what.decimals)(results)  # as in the table
+    told = [f"{value.name} ({text}{unit})" for value, text in zip(values, texts, strict=True)]
     best = "best" if what.is_more_better else "least"
     first = f"{told[0]} has the {best} {what.name}"
     doubt = "Each value was run once" if all(value.num_runs == 1 for value in values) else ""

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hpcdist.base.plotting import long_unit
-from hpcdist.base.table import Column, Table, count, each, mean_interval, number, percent
-from hpcdist.base.table import size as nodes_and_gpus
+from hpcdist.base.table import Column, Table, each, mean_interval, number, percent
 from hpcdist.base.text import (
     decimals_for,
     format_number,
@@ -16,6 +15,7 @@ from hpcdist.base.text import (
     time_unit,
 )
 from hpcdist.summary.compare.groups import place_of
+from hpcdist.summary.compare.planned import NAMES, ratios, sentence
 from hpcdist.summary.values import RunSummary, TimeToAccuracy
 
 _MIB = 2**20
@@ -54,7 +54,7 @@ def gpus_column(size_of: Callable[[Any], Any]) -> Column[Any]:
     return Column(
         "nodes\nx gpus",
         lambda row: (size_of(row).nodes, size_of(row).gpus_per_node),
-        nodes_and_gpus,
+        each(lambda size: f"{size[0]} x {size[1]}"),
     )
 
 
@@ -118,13 +118,13 @@ def step_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
         Column("sd", read("step_time_s.sd"), in_unit, unit=unit),
         Column("median", read("step_time_s.p50"), in_unit, unit=unit),
         Column("p95", read("step_time_s.p95"), in_unit, unit=unit),
-        Column("epochs", read("epochs"), count),
+        Column("epochs", read("epochs"), number(0)),
         Column("test\nloss", read("final.loss"), each(loss)),
         Column("accuracy", read("final.accuracy"), percent(2), unit="%"),
         Column("time to\nthe goal", time, to_goal, unit="s"),
         Column("samples\nto it", read("time_to_accuracy.samples"), number(0)),
         Column("peak mem.", read("peak_rss_bytes"), each(_mib), unit="MiB"),
-        Column("re-\nstarts", read("restarts")),
+        Column("restarts", read("restarts")),
     ]
     caption = "Time of one step, mean and sd of all steps and ranks; what was learned; memory"
     aim = f"; the goal is {goal_text(goals[0])}, from the first step on" if goals else ""
@@ -140,9 +140,9 @@ def memory_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
     """Yield what model, gradients and optimizer hold."""
     headers = {
         "model\nstates": "model_states.total_bytes",
-        "para-\nmeters": "model_states.parameter_bytes",
-        "gra-\ndients": "model_states.gradient_bytes",
-        "opti-\nmizer": "model_states.optimizer_bytes",
+        "parameters": "model_states.parameter_bytes",
+        "gradients": "model_states.gradient_bytes",
+        "optimizer": "model_states.optimizer_bytes",
         "peak of\nprocess": "peak_rss_bytes",
         "peak on\nGPU": "peak_cuda_bytes",
     }
@@ -154,13 +154,12 @@ def memory_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
 def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
     """Yield one table of what runs held, used and cost, where something is known."""
     held_s, held = long_unit(max((read("cost.held_s")(row) or 0.0 for row in rows), default=0.0))
-    wide = number(most=4, is_wide=True)
     columns: list[Column[Row]] = [
-        Column("queue\nwait", read("accounting.queue_wait_s"), number(1, is_wide=True), unit="s"),
-        Column("run\ntime", read("cost.held_s"), number(1, per=held_s, is_wide=True), unit=held),
-        Column("GPU-\nhours", read("cost.gpu_hours"), wide),
-        Column("CPU-\nhours", read("cost.cpu_hours"), wide),
-        Column("price", read("cost.price"), wide),
+        Column("queue\nwait", read("accounting.queue_wait_s"), number(1), unit="s"),
+        Column("run\ntime", read("cost.held_s"), number(1, per=held_s), unit=held),
+        Column("GPU-\nhours", read("cost.gpu_hours"), number()),
+        Column("CPU-\nhours", read("cost.cpu_hours"), number()),
+        Column("price", read("cost.price"), number()),
         Column("restarts (%\nof run time)", read("cost.lost_share"), percent()),
         Column("GPU\nbusy", read("usage.gpu_utilization"), percent(), unit="%"),
         Column("GPU mem.", read("usage.max_gpu_memory_bytes"), each(_mib), unit="MiB"),
@@ -170,6 +169,18 @@ def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
     if found := known(columns, rows):
         caption = "Resources: means over time; memory of the fullest GPU"
         yield Table(caption, [_NUMBER, *found], rows)
+
+
+def plan_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
+    """Yield what was planned against what was measured, where something was."""
+    if held := [row for row in rows if ratios(row.run)]:
+        columns: list[Column[Row]] = [
+            Column(name, lambda row, name=name: ratios(row.run).get(name), number(2))  # type: ignore[misc]
+            for name in NAMES
+        ]
+        yield Table(
+            f"{sentence([row.run for row in held])}", [_NUMBER, *known(columns, held)], held
+        )
 
 
 def goal_text(reached: TimeToAccuracy) -> str:

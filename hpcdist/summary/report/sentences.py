@@ -41,6 +41,7 @@ _UNSURE = "which of the two is faster is not certain"
 _SURE_OF_MONEY = 0.05
 _MISCOUNTED = 1.5
 """An efficiency from which on samples were counted wrongly."""
+_SQUARED = 0.9  # the last step of an epoch may be smaller
 
 # A job.
 
@@ -147,7 +148,12 @@ def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
             f"where {cell.ideal:.3g} is ideal{scaling}. More repeats, or longer runs, would make "
             f"that clear.{ending}"
         )
-    if efficiency > _MISCOUNTED:
+    # Steps of N times the ranks have N times the samples at most, not N times N.
+    sizes_of_steps = (run.samples_per_step or 0.0, baseline.samples_per_step or 0.0)
+    is_squared = (
+        cell.ideal >= 2 and sizes_of_steps[0] > _SQUARED * cell.ideal**2 * sizes_of_steps[1]
+    )
+    if efficiency > _MISCOUNTED or is_squared:
         ending += (
             " That cannot be: record.step(samples=...) must count the samples of its own rank "
             "alone, or something else slowed the smaller run down."

@@ -39,8 +39,6 @@ _NO_CHECKPOINTS = frozenset({"submitit", "launch", "results"})
 """Folders of a run that hold none."""
 
 _NAME = re.compile(r"step-(\d{8,})\.(?:dcp|ckpt)")
-_ASIDE = ".step-*.*.*"
-_CHUNK_BYTES = 1 << 22
 
 
 def file_name(step: int, ending: str = ".dcp") -> str:
@@ -98,7 +96,7 @@ def describe(part: Path) -> list[int]:
     """Return the size of a file and its CRC-32, as zip files have it."""
     crc = size = 0
     with open_regular(part, most_bytes=math.inf) as file:
-        while chunk := file.read(_CHUNK_BYTES):
+        while chunk := file.read(1 << 22):
             crc = zlib.crc32(chunk, crc)
             size += len(chunk)
     return [size, crc]
@@ -122,7 +120,7 @@ def remove_old(folder: Path, keep: int) -> None:
 
 def remove_unfinished(folder: Path) -> None:
     """Remove what ranks that were killed while saving left behind."""
-    for path in folder.glob(_ASIDE):
+    for path in folder.glob(".step-*.*.*"):
         _remove(path)
 
 

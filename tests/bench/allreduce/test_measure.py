@@ -17,14 +17,14 @@ def group():
 
 
 def test_a_measurement_has_as_many_calls_as_wanted_and_their_total_time(group):
-    effort = Allreduce(iterations=50, warmup=1, max_time_s=600, check=True)
+    effort = Allreduce(iterations=50, warmup=1, max_time_s=600)
     cell = measure_all_reduce(torch.zeros(8), effort)
     assert (cell.keys, cell.repeats) == ({"size_bytes": 32}, 50)
     assert cell.rate == 0.0  # one rank sends nothing
 
 
 def test_what_would_take_too_long_is_measured_less_often(group):
-    effort = Allreduce(iterations=2_000_000, warmup=2, max_time_s=0.01, check=False)
+    effort = Allreduce(iterations=2_000_000, warmup=2, max_time_s=0.01)
     assert 3 <= measure_all_reduce(torch.zeros(8), effort).repeats < 2_000_000
 
 
@@ -45,18 +45,10 @@ def test_right_sums_pass_in_every_type(dtype, num_ranks):
     measure._require_sums(added_up(2_500, num_ranks, dtype), rank=0, num_ranks=num_ranks)
 
 
-def test_buffers_of_more_than_one_block_pass(monkeypatch):
-    monkeypatch.setattr(measure, "_BLOCK_NUMBERS", 64)
-    measure._require_sums(added_up(1_001, 3), rank=0, num_ranks=3)
-
-
-@pytest.mark.parametrize("lost", range(4))
-def test_each_rank_matters(lost):
-    with pytest.raises(measure.WrongSumError):
-        measure._require_sums(added_up(64, 4, leave_out={lost}), rank=0, num_ranks=4)
-
-
-def test_parts_in_exchanged_places_are_seen():
+def test_a_rank_that_is_left_out_and_parts_in_exchanged_places_are_seen():
+    for lost in range(4):
+        with pytest.raises(measure.WrongSumError):
+            measure._require_sums(added_up(64, 4, leave_out={lost}), rank=0, num_ranks=4)
     total = added_up(4_096, 4)
     exchanged = torch.cat([total[1_024:2_048], total[:1_024], total[2_048:]])
     with pytest.raises(measure.WrongSumError):

@@ -73,29 +73,10 @@ def test_a_users_own_data_set_is_answered_for_their_own_loader():
     )
 
 
-def test_transforms_with_as_many_workers_are_told_together_and_the_slowest_in_detail():
-    several = [
-        *cells(),
-        *cells({0: 90.0, 2: 66.0}, transform="light"),
-        *cells({0: 99.0, 4: 80.0}, transform="heavy"),
-    ]
-    assert findings(several).conclusions[0] == (
-        "Use 2 workers (data.workers=2): 1,939 ± 7 images/s with transform none, 970 ± 2 images/s "
-        "with transform light; 4 workers (data.workers=4): 800 ± 1 images/s with transform heavy."
-    )
-    assert "A batch of 64 with transform heavy takes 80.0 ms with 4 workers;" in told(several)
-
-
-def test_one_number_of_workers_is_not_called_the_best():
-    assert findings(cells({2: 33.0})).conclusions[0] == (
-        "Only tried: 2 workers (data.workers=2): 1,939 ± 7 images/s."
-    )
-
-
-@pytest.mark.parametrize("sd_ms", [0.001, 30.0], ids=["certain", "noisy"])
 @pytest.mark.parametrize("times_ms", [{0: 10.0, 1: 20.0, 2: 15.0}, {0: 50.0, 2: 50.0}, {0: 50.0}])
-def test_no_way_is_ever_compared_with_itself(times_ms, sd_ms):
-    said = told(cells(times_ms, sd_ms=sd_ms))
+def test_no_way_is_compared_with_itself_and_one_alone_is_not_called_the_best(times_ms):
+    said = told(cells(times_ms))
+    assert said.startswith("Use" if len(times_ms) > 1 else "Only tried:")
     assert "no workers (data.workers=0)" in said.splitlines()[0]
     assert "without workers it is" not in said
     assert "the rate without workers" not in said
@@ -117,19 +98,10 @@ def test_where_passes_differ_the_answer_stands_first_and_its_doubt_second():
     )
 
 
-@pytest.mark.parametrize(
-    ("sd_ms", "workers"), [(0.1, 4), (1.8, 2)], ids=["clear-gain", "within-the-noise"]
-)
-def test_a_gain_within_the_noise_is_no_gain(sd_ms, workers):
-    some = cells({1: 60.0, 2: 33.0, 4: 31.0}, sd_ms=sd_ms)
-    assert headline(some).startswith(f"Use {workers} workers ")
-
-
 def test_more_workers_than_were_tried_are_proposed_only_where_there_are_cpus():
     some = cells({0: 60.0, 2: 33.0})
     assert "more were not tried: 4 may be faster." in told(some, cpus=8.0)
     assert "more were not tried, and its 2 CPUs have no room." in told(some)
-    assert "more were not tried: 4 may be faster." in told(some, cpus=4.0, ranks=2)
     waiting = cells({0: 60.0, 2: 33.0}, parts_s={"wait": 1e-3, "item": 1e-5})
     assert "more were not tried: 4 may be faster." in told(waiting, decoder=None)
     assert "busy" not in told(waiting, decoder=None)
@@ -137,10 +109,13 @@ def test_more_workers_than_were_tried_are_proposed_only_where_there_are_cpus():
 
 def test_the_steps_that_loading_keeps_up_with_are_those_of_the_slowest_transform():
     assert findings(cells()).conclusions[1] == "Loading keeps up with training steps of 33.0 ms."
-    several = [*cells(), *cells({2: 100.0}, transform="light")]
-    assert "Loading with transform light keeps up with training steps of 100 ms" in headline(
-        several
-    )
+    several = [*cells(), *cells({0: 120.0, 2: 100.0}, transform="light")]
+    assert findings(several).conclusions == [
+        "Use 2 workers (data.workers=2): 1,939 ± 7 images/s with transform none, 640 ± 1 images/s "
+        "with transform light.",
+        "Loading with transform light keeps up with training steps of 100 ms.",
+    ]
+    assert "A batch of 64 with transform light takes 100 ms with 2 workers;" in told(several)
 
 
 @pytest.mark.parametrize(
@@ -160,16 +135,6 @@ def test_the_steps_that_loading_keeps_up_with_are_those_of_the_slowest_transform
 def test_help_is_offered_for_the_largest_part(part, decoder, advice):
     parts_s = dict.fromkeys(PARTS, 25e-6) | {part: 1e-3}
     assert advice in told(cells(parts_s=parts_s), decoder=decoder)
-
-
-def test_busy_cpus_are_told_apart_from_waiting():
-    """1,939 images/s x 0.52 ms are one CPU's work; 3,800 images/s are that of two."""
+    # 1,939 images/s x 0.52 ms are one CPU's work; 3,800 images/s are that of two.
     assert "busy with it" not in told(cells())
     assert "The CPUs are busy with it" in told(cells({2: 17.0}))
-
-
-def test_sentences_are_short():
-    pipeline = "RandomHorizontalFlip, RandomAffine(degrees=5, translate=[0.1, 0.1], scale=[0.5, 2])"
-    own = cells(transform=pipeline, sd_ms=8.0)
-    lines = findings([*cells(), *own]).details
-    assert max(map(len, lines)) <= 180, max(lines, key=len)

@@ -14,10 +14,7 @@ from hpcdist.bench.dataload.workload import to_cell
 )
 def test_passes_are_given_up_before_batches(time_s, expected):
     assert fit(3, 100, batch_time_s=0.1, time_s=time_s) == expected
-
-
-def test_a_single_pass_stays_single():
-    assert fit(1, 10, batch_time_s=1.0, time_s=5.0) == (1, 5)
+    assert fit(1, 10, batch_time_s=1.0, time_s=5.0) == (1, 5)  # a single pass stays single
 
 
 def passes(*times_s, parts_s=None, **fields):
@@ -57,12 +54,3 @@ def test_parts_are_the_time_of_workers_and_compute_on_no_more_cpus_than_there_ar
     if stage_s < 0.01:
         assert cell.parts_s["decode"] == pytest.approx(stage_s)
         assert sum(cell.parts_s.values()) == pytest.approx(max(1, workers) * 1.0 / 8)
-
-
-def test_what_waits_without_a_cpu_may_do_so_in_more_workers_than_cpus():
-    cell = to_cell(Way(None, 8, 8), [passes(1.0, parts_s={"wait": 0.9, "item": 0.05})], 2)
-    assert cell.parts_s == {
-        "wait": pytest.approx(0.9),
-        "item": pytest.approx(0.05),
-        "hand_over": pytest.approx(0.05),
-    }

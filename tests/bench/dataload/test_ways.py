@@ -38,12 +38,10 @@ def test_each_way_is_said_as_a_training_job_would_say_it():
         ("light", 1),
         (["none", "light", "heavy"], 3),
         (["RandomHorizontalFlip", {"RandomAffine": {"degrees": 5}}], 1),
-        (["RandomHorizontalFlip"], 1),
         (["light", "RandomHorizontalFlip"], 1),
-        ([["RandomHorizontalFlip"]], 1),
         (["none", ["RandomHorizontalFlip", {"RandomAffine": {"degrees": 5}}]], 2),
     ],
-    ids=["preset", "presets", "pipeline", "one-step", "preset-in-pipeline", "one", "both"],
+    ids=["preset", "presets", "pipeline", "preset-in-pipeline", "both"],
 )
 def test_a_list_of_transforms_is_one_unless_all_in_it_are_whole(given, number):
     assert len(several(data(transform=given), "transform")) == number

@@ -1,19 +1,16 @@
 """The data-loading benchmark: real ranks that load, and what is refused beforehand."""
 
-import io
-import os
 import re
-import signal
 
 import msgspec
 import pytest
 from PIL import Image
-from rich.console import Console
+from summary_text import in_words
 
 from hpcdist.base.errors import JobError
 from hpcdist.job.load import load_job
 from hpcdist.job.spec import DataloadJob
-from hpcdist.summary import print_summary, summarize, to_json
+from hpcdist.summary import summarize, to_json
 from hpcdist.workloads import load_workload
 
 LIMIT_S = 120.0
@@ -31,12 +28,8 @@ def pictures(tmp_path):
     return root
 
 
-def events_of(launched, kind, rank=0):
-    return [event for event in launched.events(rank) if event["event"] == kind]
-
-
-def cells_of(launched, table="loading"):
-    return [cell for cell in events_of(launched, "cell") if cell["table"] == table]
+def cells_of(launched):
+    return [event for event in launched.events(0) if event["event"] == "cell"]
 
 
 def submit_pictures(submit_job, root, *overrides, **options):
@@ -57,6 +50,7 @@ def test_every_way_of_loading_is_timed_in_two_turns_and_summed_up(submit_job, pi
         submit_job,
         pictures,
         *("data.workers=[0,2]", "data.transform=[none,light]", "data.repeats=3"),
+        gpus=2,
     )
     assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
     cells = cells_of(launched)
@@ -65,7 +59,7 @@ def test_every_way_of_loading_is_timed_in_two_turns_and_summed_up(submit_job, pi
     assert ways == [*forwards, *forwards[::-1]]
     assert [cell["repeats"] for cell in cells] == [2] * 4 + [3] * 4
     for cell in cells:
-        assert cell["rate"] == pytest.approx(4 / cell["mean_time_s"])
+        assert cell["rate"] == pytest.approx(2 * 4 / cell["mean_time_s"])  # of both ranks
         assert cell["more"]["first_batch_time_s"] > 0
         assert set(cell["parts_s"]) == {"read", "decode", "transform", "collate", "hand_over"}
 
@@ -74,34 +68,9 @@ def test_every_way_of_loading_is_timed_in_two_turns_and_summed_up(submit_job, pi
     assert len(told["tables"][0]["cells"]) == 4
     first = told["conclusions"][0]
     assert re.match(r"Use (no|\d+) workers? \(data.workers=\d\): .* images/s with", first)
-    file = io.StringIO()
-    print_summary(summary, Console(file=file, width=160))
-    assert file.getvalue().startswith(f"dataload: {first}"[:60])
-    assert "loading image_folder by workers, mean ± 95 % interval" in file.getvalue()
-
-
-def test_all_ranks_of_all_nodes_load_at_once(submit_job, pictures):
-    launched = submit_pictures(
-        submit_job, pictures, "data.workers=1", "data.repeats=1", nodes=2, gpus=2
-    )
-    assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
-    (cell,) = cells_of(launched)
-    assert cell["rate"] == pytest.approx(4 * 4 / cell["mean_time_s"])
-
-
-def test_workers_are_started_in_another_way_and_anew_for_each_pass(submit_job, pictures):
-    launched = submit_pictures(
-        submit_job,
-        pictures,
-        "data.workers=1",
-        "data.repeats=1",
-        "data.multiprocessing_context=spawn",
-        "data.persistent_workers=false",
-        "data.batches_to_check=1",
-    )
-    assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
-    (cell,) = cells_of(launched)
-    assert cell["mean_time_s"] > 0.05  # with the worker's own start in it
+    text = in_words(summary)
+    assert text.startswith(f"dataload: {first}"[:60])
+    assert "loading image_folder by workers on each of 2 ranks, mean ± 95 %" in text
 
 
 def test_a_file_that_is_no_image_is_told_in_words_with_what_to_do(submit_job, pictures):
@@ -113,24 +82,6 @@ def test_a_file_that_is_no_image_is_told_in_words_with_what_to_do(submit_job, pi
     *_, error, hint = launched.log(0).splitlines()
     assert error == f"error: {pictures}/cats/b\\n\\x1b[31m.jpg is empty"
     assert hint.startswith("hint: remove it; hpcdist data check names all such files")
-    assert "Traceback" not in launched.log(0)
-    assert "Traceback" in verdict.first.report.traceback
-
-
-def test_a_stop_keeps_what_is_measured_and_ends_with_75(submit_job, pictures):
-    many = list(range(1, 401))
-    launched = submit_pictures(
-        submit_job, pictures, "data.workers=0", f"data.batch_size={many}", "data.repeats=5", gpus=2
-    )
-    launched.wait(lambda: "images/s" in launched.log(0), LIMIT_S)
-    os.kill(launched.agent_pid(0), signal.SIGUSR2)
-    verdict = launched.verdict(LIMIT_S)
-    assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75)
-    measured = len(cells_of(launched))
-    assert 0 < measured < 800
-    assert "measurements" in events_of(launched, "note")[-1]["message"]
-    (told,) = to_json(summarize([launched.run], {}))
-    assert 0 < len(told["benchmark"]["tables"][0]["cells"]) <= measured
 
 
 def test_a_data_set_of_the_users_is_measured_as_it_is(submit_job):
@@ -187,18 +138,12 @@ def test_what_cannot_be_measured_is_refused_with_key_and_value(sections, said):
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("data.workers=-1", "data.workers is -1, must be 0 or more"),
         ("data.workers=[0,-1]", "data.workers is [0, -1], must be"),
         ("data.repeats=0", "data.repeats is 0, must be 1 or more"),
-        ("data.decoder=quick", 'data.decoder is "quick", must be'),
+        ("data.name=digits", "digits, which is held in memory: there is nothing to"),
     ],
 )
-def test_values_out_of_range_are_refused_alone_and_in_lists(override, said):
+def test_values_out_of_range_and_data_in_memory_are_refused(override, said):
     with pytest.raises(JobError) as error:
-        load_job("dataload", overrides=[override])
+        load_workload(load_job("dataload", overrides=[override]).job).check()
     assert said in error.value.message
-
-
-def test_a_data_set_in_memory_is_refused():
-    with pytest.raises(JobError, match="digits, which is held in memory: there is nothing to"):
-        load_workload(load_job("dataload", overrides=["data.name=digits"]).job).check()

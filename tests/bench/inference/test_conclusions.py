@@ -47,14 +47,7 @@ FASTER, SLOWER = "data_parallel (2 devices) is faster than single", "data_parall
         ),
         (
             {1: 0.9, 8: 0.8, 64: 2.5, 512: 16.0},
-            (f"{FASTER} from 1 image per batch on: 2.00 times with 512."),
-        ),
-        (
-            {1: 2.0, 8: 0.5, 64: 5.0, 512: 18.0},
-            (
-                f"{FASTER} from 512 images per batch on: 1.78 times with 512. With 1 it is not: a "
-                "call takes 2 ms, and 1 on one device."
-            ),
+            f"{FASTER} from 1 image per batch on: 2.00 times with 512.",
         ),
         (
             {1: 0.5, 8: 0.5, 64: 3.0, 512: 33.0},
@@ -70,7 +63,7 @@ FASTER, SLOWER = "data_parallel (2 devices) is faster than single", "data_parall
             ),
         ),
     ],
-    ids=["from-64", "always", "loses-again-between", "not-with-the-largest", "never"],
+    ids=["from-64", "always", "not-with-the-largest", "never"],
 )
 def test_the_sentence_says_from_where_on_by_how_much_and_what_holds_below(parallel_ms, said):
     assert concluded(parallel_ms) == said

@@ -1,27 +1,20 @@
 """The inference benchmark: real ranks that time a model, and what is refused beforehand."""
 
-import io
-import os
 import re
-import signal
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 import torch
-from rich.console import Console
+from summary_text import printed
 from torch import nn
 
 from hpcdist.base.errors import HpcdistError, JobError
 from hpcdist.bench.inference.measure import Strategy
 from hpcdist.bench.inference.workload import to_cell
 from hpcdist.job.spec import InferenceJob
-from hpcdist.summary import print_summary, summarize, to_json
+from hpcdist.summary import summarize, to_json
 from hpcdist.workloads import load_workload
-
-
-def cells_of(launched):
-    return [event for event in launched.events(0) if event["event"] == "cell"]
 
 
 def test_batches_are_timed_under_every_strategy_and_summed_up(submit_job):
@@ -30,10 +23,11 @@ def test_batches_are_timed_under_every_strategy_and_summed_up(submit_job):
         "inference.batch_sizes=[1,2,600]",
         "inference.repeats=4",
         "inference.warmup=1",
+        "inference.precision=bf16-mixed",
         gpus=2,
     )
     assert launched.verdict().state == "done", launched.everything_said()
-    cells = cells_of(launched)
+    cells = [event for event in launched.events(0) if event["event"] == "cell"]
     measured = [(*cell["keys"].values(), cell["more"]["devices"]) for cell in cells]
     assert measured == [
         (1, "single", 1),
@@ -50,44 +44,11 @@ def test_batches_are_timed_under_every_strategy_and_summed_up(submit_job):
     assert notes[1] == ("process_per_gpu: not measured with 1 per batch, fewer than the 2 ranks")
 
     summary = summarize([launched.run], {})
-    told = to_json(summary)[0]["benchmark"]
-    assert len(told["tables"][0]["cells"]) == len(cells)
-    assert told["conclusions"][1].startswith("data_parallel (1 device) shows no parallelism")
-    assert "process_per_gpu (2 devices) " in told["conclusions"][2]
-    file = io.StringIO()
-    print_summary(summary, Console(file=file, width=120))
-    assert re.match(r"inference: single reaches [\d,]+ images/s, with", file.getvalue())
-    assert "images/s" in file.getvalue()
-
-
-def test_a_stop_keeps_what_is_measured(submit_job):
-    launched = submit_job(
-        "inference",
-        f"inference.batch_sizes={list(range(2, 400))}",
-        "inference.strategies=[single,process_per_gpu]",
-        "inference.repeats=20",
-        gpus=2,
-    )
-    launched.wait(lambda: "batch size 3, strategy process_per_gpu" in launched.log(0))
-    os.kill(launched.agent_pid(0), signal.SIGUSR2)
-    verdict = launched.verdict()
-    assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75), verdict
-    assert 4 <= len(cells_of(launched)) < 796
-
-
-def test_random_images_of_a_shape_and_another_precision(submit_job):
-    launched = submit_job(
-        "inference",
-        "inference.batch_sizes=[4]",
-        "inference.strategies=[single]",
-        "inference.repeats=2",
-        "inference.image_shape=[3,16,16]",
-        "inference.num_classes=7",
-        "inference.precision=bf16-mixed",
-    )
-    assert launched.verdict().state == "done", launched.everything_said()
-    (cell,) = cells_of(launched)
-    assert (cell["keys"], cell["repeats"]) == ({"batch_size": 4, "strategy": "single"}, 2)
+    found = to_json(summary)[0]["benchmark"]
+    assert len(found["tables"][0]["cells"]) == len(cells)
+    assert found["conclusions"][1].startswith("data_parallel (1 device) shows no parallelism")
+    assert "process_per_gpu (2 devices) " in found["conclusions"][2]
+    assert re.match(r"inference: single reaches [\d,]+ images/s, with", printed(summary))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +70,12 @@ def test_what_cannot_be_timed_is_refused_with_key_and_value(sections, said):
     assert error.value.hint
 
 
-@pytest.mark.parametrize("strategy", ["single", "data_parallel", "process_per_gpu"])
+def test_random_images_need_no_data_set():
+    given = {"data": {"name": "mnist"}, "inference": {"image_shape": [1, 28, 28]}}
+    load_workload(msgspec.convert({"name": "test", **given}, InferenceJob)).check()
+
+
+@pytest.mark.parametrize("strategy", ["single", "process_per_gpu"])
 def test_a_model_that_gives_no_tensor_is_told_in_a_sentence(strategy):
     class Net(nn.Linear):
         def forward(self, images):
@@ -121,19 +87,9 @@ def test_a_model_that_gives_no_tensor_is_told_in_a_sentence(strategy):
 
 
 def test_a_batch_takes_as_long_as_its_slowest_share():
-    times_s = ([1.0, 5.0], [2.0, 3.0])
-    ranks = [[9.0, *each] for each in times_s]
+    ranks = [[9.0, 1.0, 5.0], [9.0, 2.0, 3.0]]
     keys = {"batch_size": 8, "strategy": "process_per_gpu"}
     cell = to_cell(keys, 2, ranks)
     assert (cell.mean_time_s, cell.rate) == (3.5, 8 / 3.5)
     assert cell.more == {"devices": 2, "first_call_time_s": 9.0}
     assert to_cell(keys, 2, [ranks[0], None]).note == "out of memory"
-
-
-def test_random_images_need_no_data_set():
-    values = {
-        "name": "test",
-        "data": {"name": "mnist"},
-        "inference": {"image_shape": [1, 28, 28]},
-    }
-    load_workload(msgspec.convert(values, InferenceJob)).check()

@@ -1,15 +1,12 @@
 """Folders of images: what is found in them, what is said of those that are none."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
 from hpcdist.base.errors import JobError
 from hpcdist.data.catalog import check_data, find_images
 from hpcdist.data.images.decoding import check_files
-from hpcdist.job.spec import Data
 
 NOBODY = 65534
 
@@ -35,19 +32,8 @@ def test_each_image_is_in_one_part_under_the_name_of_its_folder(write_classes, f
         assert all((part.root / path).is_file() for path in part.paths)
     assert [name for name, _ in labelled(parts.test)] == ["ant", "ant", "bee"]
     assert parts.sizes == check_data(folder_at(root))
-
-
-def test_the_same_images_are_for_testing_wherever_they_lie(write_classes, folder_at):
-    counts = {"ant": 20, "bee": 9}
-    first = find_images(folder_at(write_classes(counts, "one")))
-    second = find_images(folder_at(write_classes(dict(reversed(counts.items())), "two")))
-    assert first.train.paths == second.train.paths
-    assert first.test.paths == second.test.paths
-
-
-def test_classes_of_one_image_each_give_some_for_testing(write_classes, folder_at):
-    parts = find_images(folder_at(write_classes({f"c{number}": 1 for number in range(10)})))
-    assert (len(parts.train), len(parts.test)) == (8, 2)
+    first = find_images(folder_at(root, train_samples=3, test_samples=1))
+    assert (len(first.train), len(first.test), first.train.classes) == (3, 1, parts.train.classes)
 
 
 def test_classes_and_order_are_those_of_image_folder_of_torchvision(write_classes, folder_at):
@@ -65,7 +51,7 @@ def test_classes_and_order_are_those_of_image_folder_of_torchvision(write_classe
     ] == theirs.samples
 
 
-@pytest.mark.parametrize("test", ["test", "val", "valid"])
+@pytest.mark.parametrize("test", ["test", "val"])
 def test_parts_in_folders_of_their_own_are_taken_as_they_are(write_classes, folder_at, test):
     root = write_classes({"train/ant": 3, "train/bee": 2, f"{test}/bee": 1, f"{test}/cow": 1})
     parts = find_images(folder_at(root))
@@ -77,29 +63,16 @@ def test_parts_in_folders_of_their_own_are_taken_as_they_are(write_classes, fold
     ]
 
 
-def test_a_train_folder_alone_is_split(write_classes, folder_at):
-    parts = find_images(folder_at(write_classes({"train/ant": 5, "train/bee": 5})))
-    assert parts.train.classes == ("ant", "bee")
-    assert (len(parts.train), len(parts.test)) == (8, 2)
-
-
-def test_only_the_first_images_are_used_where_the_job_says_so(write_classes, folder_at):
-    parts = find_images(
-        folder_at(write_classes({"ant": 10, "bee": 10}), train_samples=3, test_samples=1)
-    )
-    assert (len(parts.train), len(parts.test)) == (3, 1)
-    assert parts.train.classes == ("ant", "bee")
-
-
-def test_links_that_lead_in_a_circle_end(write_classes, folder_at):
+def test_links_are_followed_and_those_that_lead_in_a_circle_end(write_classes, folder_at):
     root = write_classes({"ant": 3, "bee": 3})
     (root / "ant/up").symlink_to(root)
     (root / "ant/here").symlink_to(".")
     (root / "itself").symlink_to("itself")
+    (root / "cow").symlink_to(write_classes({"cow": 3}, "elsewhere") / "cow")
     parts = find_images(folder_at(root))
-    assert parts.train.classes == ("ant", "bee")
+    assert parts.train.classes == ("ant", "bee", "cow")
     assert all_paths(parts) == [
-        f"{name}/{name}_000{number}.jpg" for name in ("ant", "bee") for number in (1, 2, 3)
+        f"{name}/{name}_000{number}.jpg" for name in ("ant", "bee", "cow") for number in (1, 2, 3)
     ]
 
 
@@ -118,14 +91,11 @@ def test_links_to_missing_files_are_listed_and_found_when_they_are_read(write_cl
     assert len(problems) == 3
 
 
-def test_a_link_to_a_folder_elsewhere_is_followed(write_classes, folder_at):
-    root = write_classes({"ant": 3})
-    (root / "bee").symlink_to(write_classes({"bees": 4}, "elsewhere") / "bees")
-    assert find_images(folder_at(root)).train.classes == ("ant", "bee")
-
-
-def test_names_may_hold_spaces_any_letters_and_bytes_that_are_no_text(write_classes, folder_at):
-    root = write_classes({"José Müller 李": 2, "plain": 2})
+def test_names_may_hold_any_bytes_and_those_that_begin_with_a_dot_are_left_out(
+    write_classes, folder_at
+):
+    root = write_classes({"José Müller 李": 2, "plain": 2, ".ipynb_checkpoints": 2})
+    (root / "plain/._plain_0001.jpg").write_bytes(b"of another system")
     odd = os.fsencode(root) + b"/caf\xe9"
     os.mkdir(odd)
     with open(odd + b"/\xff\xfe.jpg", "wb") as file:
@@ -137,31 +107,13 @@ def test_names_may_hold_spaces_any_letters_and_bytes_that_are_no_text(write_clas
         b"plain",
     ]
     assert b"caf\xe9/\xff\xfe.jpg" in map(os.fsencode, all_paths(parts))
+    assert len(all_paths(parts)) == 5
     assert all((parts.train.root / path).is_file() for path in all_paths(parts))
-
-
-def test_names_that_begin_with_a_dot_are_left_out(write_classes, folder_at):
-    root = write_classes({"ant": 2, ".ipynb_checkpoints": 2})
-    (root / "ant/._ant_0001.jpg").write_bytes(b"of another system")
-    parts = find_images(folder_at(root))
-    assert parts.train.classes == ("ant",)
-    assert len(all_paths(parts)) == 2
-
-
-def test_many_files_are_listed_without_looking_into_one(tmp_path, folder_at):
-    for label in range(100):
-        (tmp_path / f"class {label}").mkdir()
-        for number in range(100):
-            os.mknod(tmp_path / f"class {label}" / f"{number}.jpg")
-    assert check_data(folder_at(tmp_path)).train == 8_000
 
 
 BAD_FOLDERS = {
     "missing": (lambda root: root.rmdir(), "there is no folder"),
-    "a file": (lambda root: (root.rmdir(), root.write_text("x")), "there is no folder"),
-    "empty": (lambda _root: None, "there are no images in"),
     "empty folders": (lambda root: (root / "ant").mkdir(), "there are no images in"),
-    "no class": (lambda root: (root / "a.jpg").touch(), "there are no images in"),
     "one image": (
         lambda root: ((root / "ant").mkdir(), (root / "ant/a.jpg").touch()),
         "there are 1 images in",
@@ -174,7 +126,6 @@ BAD_FOLDERS = {
         ),
         "there are no images in",
     ),
-    "a loop": (lambda root: (root.rmdir(), root.symlink_to(root.name)), "there is no folder"),
 }
 
 
@@ -190,13 +141,7 @@ def test_a_folder_without_images_is_refused_with_the_layout(tmp_path, folder_at,
     assert "<root>/<class>/<image>.jpg" in error.value.hint
 
 
-def test_no_root_is_answered_with_the_layout():
-    with pytest.raises(JobError, match=r"data\.root is not set, and image_folder is not") as error:
-        check_data(Data(name="image_folder"))
-    assert "<root>/<class>" in error.value.hint
-
-
-@pytest.mark.parametrize("closed", ["", "bee", "bee/inner"])
+@pytest.mark.parametrize("closed", ["", "bee/inner"])
 def test_a_folder_that_may_not_be_read_is_named(write_classes, folder_at, tmp_path, closed):
     root = write_classes({"ant": 2, "bee/inner": 2})
     for folder in (tmp_path, *tmp_path.parents):
@@ -213,27 +158,12 @@ def test_a_folder_that_may_not_be_read_is_named(write_classes, folder_at, tmp_pa
 
 def refused_as_nobody(data):
     """The JobError's message, met by somebody whom permissions bind."""
-    if os.geteuid():
-        with pytest.raises(JobError) as error:
-            check_data(data)
-        return error.value.message
-    os.seteuid(NOBODY)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(NOBODY)
     try:
         with pytest.raises(JobError) as error:
             check_data(data)
     finally:
-        os.seteuid(0)
+        os.seteuid(user)
     return error.value.message
-
-
-def test_listing_imports_no_torch_no_numpy_and_no_pillow(write_classes):
-    root = write_classes({"ant": 2})
-    code = (
-        "import sys; from hpcdist.data.catalog import check_data\n"
-        "from hpcdist.job.spec import Data\n"
-        "check_data(Data(name='faces'))\n"
-        f"check_data(Data(name='image_folder', root={str(root)!r}))\n"
-        "print({'torch', 'numpy', 'PIL', 'sklearn'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"

@@ -40,19 +40,19 @@ def test_digits_are_the_first_batch_of_the_first_epoch():
     assert max(sample.before.max() for sample in shown) == 255
 
 
-@pytest.mark.parametrize("number", [1, 7, 16])
 @pytest.mark.parametrize("both", [False, True], ids=["one", "both"])
-def test_every_image_is_on_the_page_in_its_own_place(number, both):
-    grey = np.arange(number) * 10 + 60
+def test_every_image_is_on_the_page_in_its_own_place(both):
+    grey = np.arange(7) * 10 + 60
+    label, title = "Müller caf\udce9 $x" * 9, "t" * 500
     shown = [
         Shown(
-            label="Müller caf\udce9 $x" * 9,
+            label=label,
             before=np.full((8, 6, 1), level, np.uint8),
             after=np.full((8, 6, 3), level + 5, np.uint8),
         )
         for level in grey
     ]
-    page = np.asarray(draw_grid(shown, title="t" * 500, both=both))[..., 0]
+    page = np.asarray(draw_grid(shown, title=title, both=both))[..., 0]
     for level in grey:
         assert (page == level + 5).sum() > 3_000
         assert ((page == level).sum() > 3_000) == both

@@ -1,3 +1,4 @@
+import importlib
 import json
 import os
 import sys
@@ -26,6 +27,8 @@ try:
     facts["beside"] = beside.NAME
 except ImportError as error:
     facts["beside"] = str(error)
+for name in ("msgspec", "queue", "secrets"):  # hpcdist has imported those of others
+    facts[name] = hasattr(importlib.import_module(name), "IS_OWN")
 with open(f"facts-{os.environ['RANK']}.json", "w") as file:
     json.dump(facts, file)
 sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 else 0)

@@ -4,7 +4,6 @@ Programs that are given as arguments run after that: torch is imported once for 
 """
 
 import json
-import logging
 import os
 import runpy
 import sys
@@ -57,66 +56,27 @@ def loaded():
     return [batch.tolist() for batch in loader]
 
 
-def loggers():
-    found = {}
-    for name, logger in logging.root.manager.loggerDict.items():
-        if getattr(logger, "handlers", None) or getattr(logger, "level", 0):
-            handlers = [type(handler).__name__ for handler in logger.handlers]
-            found[name.replace(".", "/")] = [logger.level, handlers, logger.propagate]
-    return found
-
-
-def state():
-    return {
-        "threads": torch.get_num_threads(),
-        "grad": torch.is_grad_enabled(),
-        "cudnn": [torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark],
-        "cuda": [torch.cuda.is_available(), torch.cuda.is_initialized(), torch.cuda.device_count()],
-        "sharing": mp.get_sharing_strategy(),
-        "distributed": [dist.is_initialized(), dist.is_torchelastic_launched()],
-        "debug level": str(dist.get_debug_level()),
-        "start method": mp.get_start_method(allow_none=True),
-        "profiler": torch.autograd._profiler_enabled(),
-        "num interop": torch.get_num_interop_threads(),
-        "sum": (torch.ones(300, 300) @ torch.ones(300, 300)).sum().item(),
-        "threads of the process": len(os.listdir("/proc/self/task")),
-    }
-
-
-def modules_with_seen_warnings():
-    found = []
-    for name, module in list(sys.modules.items()):
-        seen = vars(module).get("__warningregistry__") if hasattr(module, "__dict__") else None
-        if seen and len(seen) > 1:
-            found.append(name)
-    return sorted(found)
-
-
-def filters():
-    return [[f[0], getattr(f[1], "pattern", f[1]), f[2].__name__] for f in warnings.filters]
-
-
-def modules(prefix):
-    return sorted(name for name in sys.modules if name.partition(".")[0] == prefix)
-
-
 facts = {
-    "filters": filters(),
-    "loggers": loggers(),
-    "seen": modules_with_seen_warnings(),
-    "torch modules": modules("torch"),
-    "numpy modules": modules("numpy"),
-    "other modules": sorted({name.partition(".")[0] for name in sys.modules}),
-    "state": state(),
+    "filters": [[f[0], getattr(f[1], "pattern", f[1]), f[2].__name__] for f in warnings.filters],
+    "modules": sorted(name for name in sys.modules if name.partition(".")[0] == "torch"),
+    "threads": torch.get_num_threads(),
+    "grad": torch.is_grad_enabled(),
+    "cudnn": [torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark],
+    "cuda": [torch.cuda.is_available(), torch.cuda.is_initialized(), torch.cuda.device_count()],
+    "sharing": mp.get_sharing_strategy(),
+    "distributed": [dist.is_initialized(), dist.is_torchelastic_launched()],
+    "debug level": str(dist.get_debug_level()),
+    "start method": mp.get_start_method(allow_none=True),
+    "sum": (torch.ones(300, 300) @ torch.ones(300, 300)).sum().item(),
+    "threads of the process": len(os.listdir("/proc/self/task")),
 }
 if __name__ == "__main__":
-    # Spawned workers, which import torch anew: tests/agent/test_script.py, and children.py in full.
+    # Spawned workers, which import torch anew: tests/agent/test_script.py.
     facts["sent"] = sent()
     facts["loaded"] = loaded()
     torch.set_num_threads(3)
-    facts["set threads"] = torch.get_num_threads()
     torch.set_num_interop_threads(3)
-    facts["set interop"] = torch.get_num_interop_threads()
+    facts["set threads"] = [torch.get_num_threads(), torch.get_num_interop_threads()]
     with open(f"facts-{rank}.json", "w") as file:
         json.dump(facts, file)
     for program in sys.argv[1:]:

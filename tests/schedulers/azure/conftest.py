@@ -14,7 +14,7 @@ SDK = ("azure.ai.ml", "azure.identity", "azure.storage.blob")
 OUTSIDE = ("HTTP_PROXY", "http_proxy", "https_proxy", "no_proxy", "AZURE_CLIENT_ID")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def command_process():
     """The process that calls are forked from, which has imported the SDK."""
     with command_zygote(*SDK) as process:

@@ -27,8 +27,8 @@ def create(azure, tmp_path, monkeypatch):
     """Create the job train-1, by the real SDK in this process."""
     monkeypatch.setattr(site, "_READ_TIMEOUT_S", 0.5)
     site.client_of.cache_clear()
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "code.tar.gz").write_bytes(b"archive")
+    (tmp_path / "upload").mkdir()
+    (tmp_path / "upload" / "code.tar.gz").write_bytes(b"archive")
     options = AzureOptions(**PROFILE)
     cluster = ClusterProfile(scheduler="azure", azure=options)
     job = ScriptJob(name="train", script="train.py", resources=Resources(), launch=Launch())
@@ -59,10 +59,18 @@ def test_a_refusal_is_told(create, azure, answer, said):
     assert azure.jobs == {}
 
 
-def test_a_refusal_leaves_nothing(hpcdist, azure):
-    azure.fail("PUT", JOBS, 409, code="Conflict", message="The compute is being resized", times=9)
+@pytest.mark.parametrize(
+    ("place", "status", "said"),
+    [
+        (JOBS, 409, "error: Azure refused the job"),
+        ("blob.core.windows.net", 403, "Storage Blob Data Contributor"),
+    ],
+    ids=["job", "upload"],
+)
+def test_a_refusal_leaves_nothing(hpcdist, azure, place, status, said):
+    azure.fail("PUT", place, status, code="Refused", message="it cannot be", times=9)
     done = hpcdist("submit", "train.py", code=3)
-    assert "error: Azure refused the job" in done.stderr
+    assert said in done.stderr
     assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["error", "hint"]
     assert (azure.jobs, runs_of(hpcdist)) == ({}, [])
 
@@ -88,7 +96,7 @@ def test_a_job_whose_creation_was_not_answered_is_found_by_its_name(create, azur
 
 
 def test_what_the_sdk_itself_does_not_take_is_no_silence(create, azure, tmp_path):
-    (tmp_path / "code" / "code.tar.gz").unlink()
+    (tmp_path / "upload" / "code.tar.gz").unlink()
     with pytest.raises(SchedulerError, match="Azure's SDK does not take the job train-1") as caught:
         create()
     assert not isinstance(caught.value, site.SilentAzureError)
@@ -135,11 +143,3 @@ def test_a_workspace_that_is_not_there_is_told_and_nothing_is_sent(hpcdist, azur
     done = hpcdist("submit", "train.py", code=3)
     assert "check the section azure of the profile" in done.stderr
     assert (azure.jobs, azure.blobs, runs_of(hpcdist)) == ({}, {}, [])
-
-
-def test_an_upload_that_fails_leaves_nothing(hpcdist, azure):
-    azure.fail("PUT", "blob.core.windows.net", 403, code="AuthorizationFailure", times=9)
-    done = hpcdist("submit", "train.py", code=3)
-    assert "error: Azure refused the job" in done.stderr
-    assert "Storage Blob Data Contributor" in done.stderr
-    assert (azure.jobs, runs_of(hpcdist)) == ({}, [])

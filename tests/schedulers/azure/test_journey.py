@@ -17,8 +17,10 @@ TWO = ("--nodes", "2", "--gpus", "1")
 
 
 def uploaded(azure):
-    """Return the names and contents of the newest archive that was uploaded."""
-    *_, content = [one for name, (one, _) in azure.blobs.items() if name.endswith("code.tar.gz")]
+    """Return the names and contents of the newest archive that was uploaded, which alone is."""
+    blobs = {name: one for name, (one, _) in azure.blobs.items() if name.startswith("code-")}
+    assert {name.rpartition("/")[2] for name in blobs} == {"code.tar.gz"}
+    *_, content = blobs.values()
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         return {
             one.name: archive.extractfile(one).read() if one.isfile() else one.linkname
@@ -46,7 +48,7 @@ def test_a_run_goes_to_azure_with_its_snapshot_and_ends_there(hpcdist, azure):
     named = rendered.replace("name: run\n", f"name: {run.id}\n")
     named = named.replace("/hpcdist/run\n", f"/hpcdist/{run.id}\n")
     assert (run.path / "job.yml").read_text() == named
-    assert not (run.path / "code").exists()
+    assert not (run.path / "upload").exists()
     found = uploaded(azure)
     assert found["snapshot/train.py"] == b"print('trained')\n"
     assert {name.partition("/")[0] for name in found} == {"lib", "run", "snapshot"}
@@ -218,3 +220,19 @@ def test_a_run_at_its_time_limit_names_the_command_that_goes_on(hpcdist, azure):
     assert (job.name, job.train.seed) == ("it's", 3)
     assert job.checkpoint.resume == str(run.path)
     assert b"whole enough" in uploaded(azure)["resume/step-00000004.ckpt"]
+
+
+def test_the_doctor_finds_all_well_or_says_how_many_nodes_the_compute_has(hpcdist, azure):
+    def findings(nodes, code):
+        words = ("doctor", "--no-job", "--json", "--nodes", nodes, "--gpus", "1")
+        return {one["name"]: one for one in json.loads(hpcdist(*words, code=code).stdout)}
+
+    found = findings("2", 0)
+    states = {name: one["state"] for name, one in found.items()}
+    assert states.pop("job") == "skip"  # the runs folder may be in /tmp: nobody else reads it
+    assert set(states.values()) == {"pass"}
+    expected = "ml-course knows you, and has gpu-cluster: nodes Standard_NC24ads_A100_v4"
+    assert found["workspace"]["detail"] == expected
+    found = findings("5", 1)["workspace"]
+    assert found["state"] == "FAIL"
+    assert "resources.nodes is 5, but the compute gpu-cluster has 4" in found["detail"]

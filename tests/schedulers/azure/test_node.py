@@ -1,11 +1,20 @@
-"""Azure's nodes: agents that are started with its variables, on a mount that behaves badly."""
+"""Azure's nodes: agents that are started with its variables, each on a mount of its own. What a
+node writes there comes to the storage; what others write there it never sees, as on Azure's mounts.
+"""
 
 import json
+import os
+import shutil
 import signal
+import subprocess
+import sys
+from contextlib import suppress
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
-from azure_nodes import AzureJob, Network, Storage
+from azure_standin import PROFILE
+from login_node import free_port
 from waiting import wait_for
 
 from hpcdist.cluster.load import LoadedProfile
@@ -44,117 +53,154 @@ while state["step"] < 40:
 """
 
 
-def parameters(rank, steps=LAST_STEP):
+def parameters(rank):
     value = "seed"
-    for _ in range(steps):
+    for _ in range(LAST_STEP):
         value = sha256(f"{value} {rank}".encode()).hexdigest()
     return value
 
 
-@pytest.fixture(scope="module")
-def network(lasting_process):
-    try:
-        network = Network()
-    except OSError as error:
-        pytest.skip(f"this machine does not allow network namespaces: {error}")
-    lasting_process(network.pid)
-    yield network
-    network.close()
+class AzureJob:
+    """One job: its code, its storage, and the nodes of its present life."""
 
-
-@pytest.fixture
-def azure_job(tmp_path, network):
-    """Make a job of a script, on two nodes."""
-    opened = []
-
-    def make(*, script=SCRIPT, nodes=2, **launch):
-        resources = Resources(nodes=nodes, gpus=1)
-        run = Run.create(tmp_path / "runs", "train")
+    def __init__(self, folder, *, nodes=2, **launch):
+        self.folder, self.num_nodes, self.port = folder, nodes, free_port()
+        self.storage, self.code, self.gate = (folder / n for n in ("storage", "code", "gate"))
+        self.nodes, self._life = {}, 0
+        self.storage.mkdir()
+        run = Run.create(folder / "runs", "train")
         job = ScriptJob(
             name="train",
-            script=f"{run.path.parent}/x/code/train.py",
-            resources=resources,
+            script="/home/ann/code/train.py",
+            resources=Resources(nodes=nodes, gpus=1),
             launch=Launch(device="cpu", **launch),
             record=Record(window_s=0.01),
         )
-        azure = AzureOptions(
-            subscription="12345678-1234-1234-1234-123456789abc",
-            resource_group="g",
-            workspace="w",
-            compute="c",
-            environment="azureml:e:1",
-        )
-        profile = LoadedProfile(
-            name="azure-cpu",
-            profile=ClusterProfile(scheduler="azure", azure=azure, price_per_hour=2.0),
-            origins={},
-        )
-        (run.path.parent / "x" / "code").mkdir(parents=True, exist_ok=True)
-        (run.path.parent / "x" / "code" / "train.py").write_text(script)
+        profile = ClusterProfile(scheduler="azure", azure=AzureOptions(**PROFILE))
         scheduler = load_scheduler("azure")
         planned = PlannedRun(
             loaded=LoadedJob(job=job, source="train.py"),
             scheduler=scheduler,
-            cluster=profile,
-            plan=scheduler.plan(job, profile.profile),
+            cluster=LoadedProfile(name="azure-cpu", profile=profile, origins={}),
+            plan=scheduler.plan(job, profile),
             workspace=Workspace(submit_dir="/home/ann"),
         )
         write_spec(run, planned)
         spec = json.loads(run.spec_file.read_text())
-        folder = str(run.path.parent / "x" / "code")
-        spec["snapshot"] = {"folder": folder, "source": spec["cwd"]}
-        run.spec_file.write_text(json.dumps(spec))
-        storage = Storage(tmp_path)
-        opened.append(storage)
-        made = AzureJob(tmp_path, network, storage, run, script=script)
-        opened.insert(0, made)
-        return made, run
+        spec["snapshot"] = {"folder": "/home/ann/code", "source": spec["cwd"]}
+        for name, text in {
+            "run/spec.json": json.dumps(spec),
+            "run/meeting.key": "5a" * 32,
+            "snapshot/train.py": SCRIPT,
+        }.items():
+            (self.code / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.code / name).write_text(text)
+
+    def start_node(self, node, *, key=None):
+        """Start a node's process, with exactly the variables that Azure gives it."""
+        place = self.folder / f"life-{self._life}-node-{node}"
+        shutil.copytree(self.storage, place / "mount")
+        shutil.copytree(self.code, place / "code")
+        (place / "disk").mkdir()
+        if key is not None:
+            (place / "code" / "run" / "meeting.key").write_text(key)
+        environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(Path(__file__).parents[3]),
+            "HPCDIST_TEST_MARK": os.environ["HPCDIST_TEST_MARK"],
+            "TMPDIR": str(place / "disk"),
+            "GATE": str(self.gate),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self.port),
+            "WORLD_SIZE": str(self.num_nodes),
+            "NODE_RANK": str(node),
+            "RANK": str(node),
+            "LOCAL_RANK": "0",
+        }
+        words = [sys.executable, "-u", "-m", "hpcdist.schedulers.azure.node", place / "mount"]
+        with (place / "log").open("wb") as log:
+            process = subprocess.Popen(
+                words, cwd=place / "code", env=environment, stdout=log, stderr=log
+            )
+        self.nodes[node] = (process, place, scan(place / "mount"))
+        return process
+
+    def wait_for_run_directory(self, node):
+        wait_for(lambda: list((self.nodes[node][1] / "disk").glob("*/*/spec.json")))
+
+    def lose_node(self, node):
+        """Take a node away at once, as Azure takes a low-priority node."""
+        process, *_ = self.nodes.pop(node)
+        process.kill()
+        process.wait()
+
+    def published(self):
+        """The contents of the storage, with what the living nodes have written, by path."""
+        for node, (process, place, known) in [*self.nodes.items()]:
+            found = scan(place / "mount")
+            for path in found:
+                if found[path] != known.get(path):
+                    (self.storage / path).parent.mkdir(parents=True, exist_ok=True)
+                    with suppress(FileNotFoundError):
+                        shutil.copyfile(place / "mount" / path, self.storage / path)
+            for path in known.keys() - found.keys():
+                (self.storage / path).unlink(missing_ok=True)
+            self.nodes[node] = (process, place, found)
+        return {path: (self.storage / path).read_bytes() for path in scan(self.storage)}
+
+    def state(self, rank):
+        content = self.published().get(f"checkpoints/state-{rank}.json")
+        return json.loads(content) if content else {"step": 0}
+
+    def end(self):
+        """Wait for all nodes of this life; their exit codes by node, and what was published."""
+        codes = {node: process.wait(60) for node, (process, *_) in self.nodes.items()}
+        content = self.published()
+        self.nodes.clear()
+        self._life += 1
+        return codes, content
+
+
+@pytest.fixture
+def azure_job(tmp_path):
+    """Make a job, on two nodes where nothing else is said."""
+    made = []
+
+    def make(**options):
+        made.append(AzureJob(tmp_path, **options))
+        return made[-1]
 
     yield make
-    for one in opened:
-        one.close()
+    for job in made:
+        for node in [*job.nodes]:
+            job.lose_node(node)
 
 
-def published(job):
-    folder = job.storage.folder
-    return {path: (folder / path).read_bytes() for path in scan(folder)}
-
-
-def state_of(job, rank):
-    content = published(job).get(f"checkpoints/state-{rank}.json")
-    return json.loads(content) if content else {"step": 0}
-
-
-def test_a_job_whose_node_was_taken_away_goes_on_exactly_from_what_was_published(
-    azure_job, tmp_path
-):
-    job, _ = azure_job()
-    gate = tmp_path / "gate"
-    job.start_node(1, GATE=str(gate))  # it waits for the first
-    wait_for(lambda: list((job.nodes[1][2] / "disk").glob("*/*/spec.json")))
-    job.start_node(0, GATE=str(gate))
-    wait_for(lambda: state_of(job, 0)["step"] == state_of(job, 1)["step"] == 20)
+def test_a_job_whose_node_was_taken_away_goes_on_exactly_from_what_was_published(azure_job):
+    job = azure_job()
+    job.start_node(1)  # it waits for the first
+    job.wait_for_run_directory(1)
+    job.start_node(0)
+    wait_for(lambda: job.state(0)["step"] == job.state(1)["step"] == 20)
     job.lose_node(1)
-    codes = job.end()
+    codes, content = job.end()
     assert codes[0] != 0
-    assert b"goes on from step 0" in published(job)["logs/rank-00000.log"]
-    content = published(job)
+    assert b"goes on from step 0" in content["logs/rank-00000.log"]
     assert "verdict.json" not in content
     assert json.loads(content["attempts/00000/verdict.json"])["kind"] == "agent_lost"
 
-    gate.touch()
+    job.gate.touch()
     for node in (0, 1):
-        job.start_node(node, GATE=str(gate))
-    assert job.end() == {0: 0, 1: 0}
-    content = published(job)
+        job.start_node(node)
+    codes, content = job.end()
+    assert codes == {0: 0, 1: 0}
     assert json.loads(content["verdict.json"])["state"] == "done"
-    assert [state_of(job, rank)["value"] for rank in (0, 1)] == [parameters(0), parameters(1)]
+    assert [job.state(rank)["value"] for rank in (0, 1)] == [parameters(0), parameters(1)]
     for rank in (0, 1):
         assert b"goes on from step 20" in content[f"logs/rank-0000{rank}.attempt-1.log"]
         assert f"events/rank-0000{rank}.attempt-1.jsonl" in content
     assert json.loads(content["attempts/00001/begin.json"])["life"] == 1
-    assert "spec.json" not in content
-    assert "launch/meeting.json" not in content
+    assert not {"spec.json", "launch/meeting.json"} & content.keys()
 
 
 def test_a_start_begins_with_the_newest_checkpoints_and_without_logs(tmp_path):
@@ -167,47 +213,40 @@ def test_a_start_begins_with_the_newest_checkpoints_and_without_logs(tmp_path):
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         (output / name).write_text(name)
     run, _ = prepare_run(code, output)
-    assert [path.name for path in sorted(run.checkpoints_folder.iterdir())] == [
-        "mine.pt",
-        "step-00000002.pt",
-        "step-00000003.pt",
-    ]
+    kept = [path.name for path in sorted(run.checkpoints_folder.iterdir())]
+    assert kept == ["mine.pt", "step-00000002.pt", "step-00000003.pt"]
     assert (run.path / "own/state").read_text() == "own/state"
     gone = ("logs/rank-00000.log", "launch/meeting.json", "own/.aside")
     assert not [name for name in gone if (run.path / name).exists()]
 
 
-def test_sigterm_stops_the_ranks_with_what_they_have_saved(azure_job, tmp_path):
-    job, _ = azure_job(nodes=1)
-    process = job.start_node(0, num_nodes=1, GATE=str(tmp_path / "gate"))
-    wait_for(lambda: state_of(job, 0)["step"] == 20)
+def test_sigterm_stops_the_ranks_with_what_they_have_saved(azure_job):
+    job = azure_job(nodes=1)
+    process = job.start_node(0)
+    wait_for(lambda: job.state(0)["step"] == 20)
     process.send_signal(signal.SIGTERM)
-    codes = job.end()
-    content = published(job)
+    codes, content = job.end()
     ended = json.loads(content["attempts/00000/verdict.json"])
     assert (ended["kind"], ended["state"]) == ("preempted", "preempted")
     assert "verdict.json" not in content  # Azure alone knows whether the job comes back
     assert codes == {0: ended["exit_code_of_run"]}
 
 
-def test_a_first_node_that_is_silent_is_told(azure_job, tmp_path):
-    job, _ = azure_job(join_timeout_s=3)
-    job.start_node(1, GATE=str(tmp_path / "gate"))
-    assert job.end() == {1: 1}
-    verdict = json.loads(published(job)["verdict.json"])
-    assert verdict["kind"] == "launch"
-    assert (
-        "could not reach the agent of node 0 within 3 s; at 10.78.0.1 port 6105"
-        in (verdict["message"])
-    )
+def test_a_first_node_that_is_silent_is_told(azure_job):
+    job = azure_job(join_timeout_s=3)
+    job.start_node(1)
+    codes, content = job.end()
+    verdict = json.loads(content["verdict.json"])
+    assert (codes, verdict["kind"]) == ({1: 1}, "launch")
+    said = f"could not reach the agent of node 0 within 3 s; at 127.0.0.1 port {job.port}"
+    assert said in verdict["message"]
 
 
-def test_a_node_with_another_secret_is_turned_away(azure_job, tmp_path):
-    job, _ = azure_job(join_timeout_s=8)
-    job.start_node(1, key="77" * 32, GATE=str(tmp_path / "gate"))
-    wait_for(lambda: list((job.nodes[1][2] / "disk").glob("*/*/spec.json")))  # it tries from now on
-    job.start_node(0, GATE=str(tmp_path / "gate"))
-    assert set(job.end()) == {0, 1}
-    content = published(job)
+def test_a_node_with_another_secret_is_turned_away(azure_job):
+    job = azure_job(join_timeout_s=8)
+    job.start_node(1, key="77" * 32)
+    job.wait_for_run_directory(1)  # it tries from now on
+    job.start_node(0)
+    _, content = job.end()
     assert "node 1 did not join within 8 s" in json.loads(content["verdict.json"])["message"]
     assert b"does not know the secret" in content["logs/agent-00000.log"]

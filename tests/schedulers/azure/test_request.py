@@ -16,12 +16,6 @@ from hpcdist.schedulers.azure.workspace import NotFoundError, Output, client_of
 from hpcdist.schedulers.base import Target
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning")  # of the SDK, about what it uses itself
-WORKSPACE = {
-    "subscription": "12345678-1234-1234-1234-123456789abc",
-    "resource_group": "course",
-    "workspace": "ml-course",
-    "compute": "gpu-cluster",
-}
 REGISTRY = "azureml://registries/azureml/environments/acpt-pytorch-2.8/labels/latest"
 
 
@@ -34,8 +28,8 @@ def load_job():
 
 
 def profile(*, azure=None, **keys):
-    options = {"environment": "torch:3"} | WORKSPACE | (azure or {})
-    return ClusterProfile(scheduler="azure", azure=AzureOptions(**options), **keys)
+    options = AzureOptions(**PROFILE | (azure or {}))
+    return ClusterProfile(scheduler="azure", azure=options, **keys)
 
 
 def job(name="train", **resources):
@@ -51,26 +45,29 @@ def read(load_job, tmp_path, *words, **options):
     """Return what the SDK makes of a job, which it must accept."""
     path = tmp_path / "job.yml"
     path.write_text(job_yaml(*words, **options))
-    (tmp_path / "code").mkdir(exist_ok=True)
+    (tmp_path / "upload").mkdir(exist_ok=True)
     loaded = load_job(path)
     result = loaded._validate()
     assert result.passed, result
     return loaded
 
 
-@pytest.mark.parametrize("nodes", [1, 4])
-@pytest.mark.parametrize("limit_min", [None, 0.51, 1440])
 @pytest.mark.parametrize(
-    "azure",
+    ("azure", "nodes", "limit"),
     [
-        {"environment": "torch:3"},
-        {"environment": "azureml:torch@latest"},
-        {"environment": REGISTRY},
-        {"environment": None, "image": "pytorch/pytorch:2.8.0-cuda12.6-cudnn9-runtime"},
+        ({"environment": "torch:3"}, 1, (None, None)),
+        ({"environment": "azureml:torch@latest"}, 4, (0.51, 31)),
+        ({"environment": REGISTRY}, 4, (1440, 86400)),
+        (
+            {"environment": None, "image": "pytorch/pytorch:2.8.0-cuda12.6-cudnn9-runtime"},
+            1,
+            (1, 60),
+        ),
     ],
     ids=["version", "label", "registry", "image"],
 )
-def test_the_sdk_accepts_every_job(load_job, tmp_path, nodes, limit_min, azure):
+def test_the_sdk_accepts_every_job(load_job, tmp_path, azure, nodes, limit):
+    limit_min, limit_s = limit
     profiled = profile(azure=azure, environment={"NCCL_DEBUG": "INFO", "Q": 'it\'s: "{}" #'})
     asked = job(nodes=nodes, gpus=2, time_limit_min=limit_min)
     loaded = read(load_job, tmp_path, asked, profiled, target())
@@ -79,8 +76,7 @@ def test_the_sdk_accepts_every_job(load_job, tmp_path, nodes, limit_min, azure):
     assert (loaded.compute, loaded.resources.shm_size) == ("gpu-cluster", "8g")
     assert loaded.resources.instance_count == nodes
     assert loaded.distribution.process_count_per_instance == 1
-    timeout = None if loaded.limits is None else loaded.limits.timeout
-    assert timeout == {None: None, 0.51: 31, 1440: 86400}[limit_min]
+    assert (loaded.limits and loaded.limits.timeout) == limit_s
     assert dict(loaded.environment_variables) == profiled.environment
     assert loaded.outputs["run"].mode == "rw_mount"
     assert loaded.outputs["run"].path.endswith(f"/workspaceblobstore/paths/hpcdist/{loaded.name}")

@@ -1,15 +1,12 @@
 """Directives of bsub where sites differ, and requests that it cannot be given."""
 
-from pathlib import Path
-
 import pytest
+from script_jobs import job, target
 
 from hpcdist.base.errors import ProfileError
 from hpcdist.base.files import shipped_folder
 from hpcdist.cluster.load import load_profile
 from hpcdist.cluster.profile import ClusterProfile, LsfOptions
-from hpcdist.job.spec import Launch, Resources, ScriptJob
-from hpcdist.schedulers.base import Target
 from hpcdist.schedulers.lsf.lsf import scheduler
 
 
@@ -17,31 +14,8 @@ def directives(spec, cluster, where):
     return [one.line for one in scheduler.directives(spec, cluster, where)]
 
 
-def job(*, launch=None, **resources):
-    return ScriptJob(
-        name="train",
-        script="/home/ann/train.py",
-        resources=Resources(**resources),
-        launch=Launch(**(launch or {})),
-    )
-
-
-def target(**options):
-    folder = Path("/scratch/ann/runs/RUN")
-    return Target(name="RUN", folder=folder, cwd="/home/ann/project", **options)
-
-
 def profile(*, lsf=None, **values):
     return ClusterProfile(scheduler="lsf", lsf=LsfOptions(**(lsf or {})), **values)
-
-
-@pytest.mark.parametrize(
-    ("mem_per", "text"), [("slot", "1250MB"), ("host", "10000MB"), ("job", "20000MB")]
-)
-def test_memory_is_asked_for_as_the_site_counts_it(mem_per, text):
-    spec = job(nodes=2, gpus=2, cpus_per_gpu=4, mem_gb=10)
-    asked = directives(spec, profile(lsf={"mem_per": mem_per}), target())
-    assert f'-R "span[ptile=8] rusage[mem={text}]"' in asked
 
 
 @pytest.mark.parametrize(

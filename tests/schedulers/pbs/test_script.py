@@ -2,49 +2,29 @@
 
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 from another_user import NOBODY, needs_root
+from script_jobs import job, target
 
 from hpcdist.base import files
 from hpcdist.base.errors import ProfileError
 from hpcdist.base.files import shipped_folder
 from hpcdist.cluster.load import load_profile
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.job.spec import Launch, Resources, ScriptJob
-from hpcdist.schedulers.base import Plan, Target
+from hpcdist.schedulers.base import Plan
 from hpcdist.schedulers.pbs.pbs import scheduler
 from hpcdist.schedulers.request import lay_out
-
-
-def job(*, device="auto", **resources):
-    return ScriptJob(
-        name="train",
-        script="/home/ann/train.py",
-        resources=Resources(**resources),
-        launch=Launch(device=device, requeue=True),
-    )
-
-
-def target(folder="/scratch/ann/my runs/RUN", **options):
-    return Target(name="RUN", folder=Path(folder), cwd="/home/ann", **options)
 
 
 def directives(*words):
     return [one.line for one in scheduler.directives(*words)]
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"qos": "high"}, "qos is high, and PBS has none"),
-        ({"gpu_type": "a100"}, "gpu_type is a100, and PBS has none"),
-    ],
-)
-def test_a_profile_that_pbs_cannot_be_asked_for_is_refused(values, words):
-    with pytest.raises(ProfileError, match=words):
-        scheduler.plan(job(), ClusterProfile(scheduler="pbs", **values))
+@pytest.mark.parametrize("key", ["qos", "gpu_type"])
+def test_a_profile_that_pbs_cannot_be_asked_for_is_refused(key):
+    with pytest.raises(ProfileError, match=f"{key} is high, and PBS has none"):
+        scheduler.plan(job(), ClusterProfile(scheduler="pbs", **{key: "high"}))
 
 
 @pytest.mark.parametrize("directive", ["-l walltime=1:00", "-lselect=4", "-Nname"])
@@ -73,14 +53,6 @@ def script(folder="/scratch/ann/RUN"):
     )
     launch = lay_out(job(nodes=2), cluster, warning_signals=["SIGTERM"])
     return scheduler.render(job(nodes=2), target(folder), Plan(launch=launch, cluster=cluster))
-
-
-def test_the_script_is_one_for_bash():
-    text = script("/scratch/ann/it's here")
-    done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "\n#PBS -l software=x\n#PBS -W umask=022\n#PBS -m abe\n" in text
-    assert "--nodes 2 --launcher 'pbs_tmrsh {host} {command}'" in text
 
 
 def test_the_environment_of_the_submission_stands_in_a_private_file_that_is_checked(

@@ -1,5 +1,7 @@
-"""What squeue, sacct and sinfo say, read."""
+"""What squeue, sacct and sinfo say, as values. The lines are those of Slurm 22.05.8 but for the
+names."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -10,44 +12,59 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.base import Target
 from hpcdist.schedulers.batch import JobIndex
+from hpcdist.schedulers.slurm.nodes import expand_nodes
 from hpcdist.schedulers.slurm.slurm import (
     parse_books,
     parse_queue,
     parse_sinfo,
+    parse_size,
     plain_reason,
     scheduler,
 )
 
-QUEUE = """\
-101|RUNNING|None|ddp-20261121-133600-abcd
-102|PENDING|(ReqNodeNotAvail, UnavailableNodes:n[3-4])|ddp|with|bars
-103_7|PENDING|JobArrayTaskLimit|sweep-x
-104|TIMEOUT|TimeLimit|late
-garbage
-"""
+NOT_THERE = "perhaps for maintenance: n[3-4] (ReqNodeNotAvail)"
 
 
-def test_a_queue_is_read_line_by_line():
-    running, waiting, element, late = parse_queue(QUEUE)
-    assert running.state == "running"
-    assert waiting.name == "ddp|with|bars"
-    assert waiting.state == "pending"
-    assert "perhaps for maintenance: n[3-4] (ReqNodeNotAvail)" in waiting.reason
-    assert element.id == "103_7"
-    assert late.state == "failed"
-    assert late.reason == "Slurm says TIMEOUT"
+@pytest.mark.parametrize(
+    ("line", "name", "state", "reason"),
+    [
+        ("101|RUNNING|None|ddp-20261121-133600-abcd", "ddp-20261121-133600-abcd", "running", ""),
+        ("1|PENDING|(ReqNodeNotAvail, UnavailableNodes:n[3-4])|a|b", "a|b", "pending", NOT_THERE),
+        ("103_7|PENDING|JobArrayTaskLimit|sweep-x", "sweep-x", "pending", ""),
+        ("104|TIMEOUT|TimeLimit|late", "late", "failed", "Slurm says TIMEOUT"),
+        ("1|SUSPENDED|None|x", "x", "running", "Slurm has suspended it"),
+        ("1|NEW_STATE|None|x", "x", "running", ""),  # and not as ended
+    ],
+)
+def test_a_queue_is_read_line_by_line(line, name, state, reason):
+    (job,) = parse_queue(f"{line}\ngarbage\n")
+    assert (job.id, job.name, job.state) == (line.partition("|")[0], name, state)
+    assert reason in (job.reason or "")
+    assert job.is_suspended == ("SUSPENDED" in line)
 
 
-def book(job_id, state, name, reason="None"):
-    return "|".join([job_id, state, reason, "0:0", *["Unknown"] * 4, "0", "n1", "", name])
+def stamp(second):
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(1.7e9 + second))
+
+
+def line(job_id, name, *, times=(0, 0, 10, 70), nodes="n[1-2]", state="COMPLETED", **cells):
+    moments = ["Unknown" if at is None else stamp(at) for at in times]
+    elapsed = 0 if None in times[2:] else times[3] - times[2]
+    code, rss = cells.get("code", "0:0"), cells.get("rss", "")
+    return "|".join([job_id, state, "None", code, *moments, str(elapsed), nodes, rss, name])
+
+
+def parsed(*lines):
+    return {(job.id, job.name): job for job in parse_books("\n".join(lines) + "\n")}
 
 
 def test_accounting_tells_a_job_from_a_former_one_with_its_id():
     lines = [
-        book("7", "FAILED", "old"),
-        book("7", "CANCELLED by 1000", "new"),
-        book("8_1", "NODE_FAIL", "array"),
-        book("8_1", "COMPLETED", "array"),
+        line("7", "old", state="FAILED"),
+        line("7.0", "x", rss="1K"),
+        line("7", "new", state="CANCELLED by 1000"),
+        line("8_1", "array", state="NODE_FAIL"),
+        line("8_1", "array"),
     ]
     known = JobIndex(parse_books("\n".join(lines)))
 
@@ -56,19 +73,71 @@ def test_accounting_tells_a_job_from_a_former_one_with_its_id():
 
     assert find("7", "new").state == "cancelled"
     assert find("7", "old").state == "failed"
+    assert (find("7", "new").max_rss_bytes, find("7", "old").max_rss_bytes) == (None, 2**10)
     assert find("8_1", "array").word == "COMPLETED"  # the last of its lives
     assert find("7", "other") is None
 
 
-def test_a_suspended_job_says_what_it_waits_for():
-    (job,) = parse_queue("1|SUSPENDED|None|x\n")
-    assert (job.state, job.is_suspended) == ("running", True)
-    assert job.reason.startswith("Slurm has suspended it")
+def test_a_job_has_its_own_times_and_the_largest_memory_of_its_steps():
+    known = parsed(
+        line("7", "ddp|odd", times=(0, 30, 90, 190)),
+        line("7.batch", "batch", rss="5000K", nodes="n1"),
+        line("7.0", "python", rss="300.5M"),
+        line("8", "other", rss="9G"),
+        *("", "sacct: error: something", "7|COMPLETED"),  # of another form
+    )
+    job = known["7", "ddp|odd"]
+    assert (job.queue_wait_s, job.elapsed_s) == (60, 100)
+    assert job.max_rss_bytes == int(300.5 * 2**20)
+    assert (job.word, job.exit_code) == ("COMPLETED", 0)
+    assert job.nodes == ["n1", "n2"]
+    assert len(known) == 2
 
 
-def test_an_unknown_state_counts_as_running_and_not_as_ended():
-    (job,) = parse_queue("1|NEW_STATE|None|x\n")
-    assert job.state == "running"
+def test_the_lives_of_a_job_that_was_started_again_are_added_up():
+    known = parsed(
+        line("7", "ddp", times=(0, 0, 10, 70), state="REQUEUED", nodes="n1"),
+        line("7.0", "python", rss="800K"),
+        line("7", "ddp", times=(70, 190, 200, 300), state="CANCELLED by 1000", code="0:15"),
+        line("7.0", "python", rss="200K"),
+    )
+    job = known["7", "ddp"]
+    assert (job.queue_wait_s, job.elapsed_s) == (20, 160)
+    assert job.max_rss_bytes == 800 * 2**10
+    assert (job.word, job.exit_code) == ("CANCELLED", 0)
+    assert job.nodes == ["n1", "n2"]
+
+
+def test_of_a_job_that_waits_or_runs_nothing_is_told_that_is_not_known():
+    known = parsed(
+        line("7", "waits", times=(0, 0, None, None), nodes="None assigned", state="PENDING"),
+        line("8_3", "runs", times=(0, 0, 10, None), state="RUNNING"),
+    )
+    waits, runs = known["7", "waits"], known["8_3", "runs"]
+    assert (waits.queue_wait_s, waits.elapsed_s) == (None, None)
+    assert (waits.nodes, waits.exit_code) == ([], None)
+    assert (runs.queue_wait_s, runs.exit_code) == (10, None)
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "expected"),
+    [
+        (expand_nodes, "n1", ["n1"]),
+        (expand_nodes, "n[1-3,7]", ["n1", "n2", "n3", "n7"]),
+        (expand_nodes, "n[08-11],m1", ["n08", "n09", "n10", "n11", "m1"]),
+        (expand_nodes, "127.0.1.[1-2]", ["127.0.1.1", "127.0.1.2"]),
+        (expand_nodes, "None assigned", []),
+        (expand_nodes, "", []),
+        (expand_nodes, "n[1-9999999999]", ["n1-9999999999"]),  # does not fill the memory
+        (parse_size, "1234K", 1234 * 2**10),
+        (parse_size, "0", 0),
+        (parse_size, "1.5M", 3 * 2**19),
+        (parse_size, "", None),
+        (parse_size, "-", None),
+    ],
+)
+def test_node_lists_and_sizes_are_read(read, text, expected):
+    assert read(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -102,23 +171,11 @@ def test_limits_are_read_as_slurm_prints_them(text, minutes):
 
 
 def test_variables_that_would_change_the_job_unseen_are_left_out():
-    before = {
-        "PATH": "/bin",
-        "SLURM_CONF": "/etc/slurm.conf",
-        "SLURM_NTASKS": "4",
-        "SBATCH_PARTITION": "mine",
-        "SBATCH_ACCOUNT": "mine",
-        "SBATCH_JOB_NAME": "mine",
-        "SBATCH_TIMELIMIT": "5",
-        "SBATCH_REQUEUE": "1",
-        "SBATCH_ARRAY_INX": "0-1",
-        "SBATCH_WAIT": "1",
-        "SBATCH_MEM_PER_CPU": "5G",
-        "SBATCH_GRES": "gpu:8",
-    }
+    kept = {"PATH": "/bin", "SLURM_CONF": "/etc/slurm.conf"}
+    names = ("PARTITION", "ACCOUNT", "JOB_NAME", "TIMELIMIT", "REQUEUE", "ARRAY_INX", "WAIT")
+    dropped = {f"SBATCH_{name}": "1" for name in (*names, "MEM_PER_CPU", "GRES")}
     target = Target(name="x", folder=Path("x"), cwd="/")
-    expected = {"PATH": "/bin", "SLURM_CONF": "/etc/slurm.conf"}
-    assert scheduler.environment(before, target, "") == expected
+    assert scheduler.environment(kept | dropped | {"SLURM_NTASKS": "4"}, target, "") == kept
 
 
 @pytest.mark.parametrize(("limit_min", "seconds"), [(None, 120), (60, 120), (4, 60), (1, 15)])

@@ -1,62 +1,122 @@
 """A Slurm cluster as a test sees it."""
 
 import contextlib
+import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 import tempfile
-import time
-from dataclasses import dataclass
+from pathlib import Path
 
-from waiting import wait_for
+from machine import Machine
 
-from slurm_cluster import processes
-from slurm_cluster.client import Client
-from slurm_cluster.shell import Shell
-from slurm_cluster.spec import LOOPBACK, ClusterSpec
+from slurm_cluster import namespaces, processes
+from slurm_cluster.config import ADMINISTRATORS, LOOPBACK, ClusterSpec
 
-LIMIT_S = 90.0  # all is well long before, also on a slow machine that is busy
-_POLL_S = 0.05
-_PATIENCE_S = 30.0
-_ANSWER_S = 3.0  # a node without an answer is started anew, which does no harm
-_IMPATIENT_S = 3
+_LIMIT_S = 90.0  # all is well long before, also on a slow machine that is busy
+_END_LIMIT_S = 90.0
+_NOT_PASSED_ON = re.compile("(SLURM|SBATCH|SRUN|SQUEUE|SACCT|SINFO|SALLOC)_|HPCDIST_RUNS$")
 _ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"}
 _ENDED |= {"OUT_OF_MEMORY", "DEADLINE", "REVOKED", "SPECIAL_EXIT"}
-_QUEUE_FORMAT = "%i|%T|%P|%N|%j|%r"
 
 
-@dataclass(frozen=True, kw_only=True)
-class QueuedJob:
-    """A line of squeue."""
-
-    id: str
-    state: str
-    partition: str
-    nodes: str
-    name: str
-    reason: str
+class ClusterError(RuntimeError):
+    """The cluster did not do what it was told."""
 
 
-class Cluster(Shell):
+class Cluster(Machine):
     """Boots on `start`, and is gone, with all its processes and files, after `stop`."""
 
-    def __init__(self, network=LOOPBACK, **settings):
+    def __init__(self, network=LOOPBACK, command_server=None, **settings):
+        """`command_server` is what hpcdist is forked from; never in namespaces."""
+        super().__init__(command_server)
         # /tmp and not TMPDIR: the path of a socket may have 107 characters.
         folder = tempfile.mkdtemp(prefix="hpcdist-slurm-", dir="/tmp")
         self.spec = ClusterSpec(folder=folder, network=network, **settings)
         self.nodes = self.spec.nodes
-        self._client = Client(self.spec)
-        super().__init__(self.spec, self._client)
-        self._dead_nodes = set()
-        self._cut_nodes = set()
-        self._controller = "running"
-        self.is_whole = False
-        """Nothing was done with it since its boot, or since it was restored."""
+        own_programs = str(Path(sys.executable).parent)
+        self._path = os.pathsep.join([own_programs, os.environ.get("PATH", os.defpath)])
+        self._supervisor = None
 
     def start(self):
-        self._client.start()
-        self.is_whole = True
+        command = [sys.executable, "-m", "slurm_cluster.supervisor"]
+        command.append(json.dumps(self.spec.as_dict()))
+        if self.spec.in_namespaces:
+            command = [*namespaces.enter_new(), *command]
+        package = Path(__file__).parent.parent
+        self._supervisor = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "HUP", *command],
+            # Little else: the mark of the tests must not pass on to what outlives a test.
+            env={
+                "PATH": f"{os.environ.get('PATH', os.defpath)}:{ADMINISTRATORS}",
+                "HOME": os.environ.get("HOME", "/"),
+                "PYTHONPATH": f"{package}:{package.parent / 'support'}",
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
+            cwd="/",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            self._hear("boot")
+        except ClusterError:
+            self.stop()
+            raise
 
     def stop(self):
-        self._client.stop()
+        self._supervisor.stdin.close()
+        self._supervisor.wait(_END_LIMIT_S)
+        self._supervisor.stdout.close()
+        shutil.rmtree(self.spec.path, ignore_errors=True)  # in case it never got as far
+
+    def _order(self, *order):
+        self._supervisor.stdin.write(json.dumps(order) + "\n")
+        self._supervisor.stdin.flush()
+        self._hear(" ".join(order))
+
+    def _hear(self, order):
+        """The supervisor keeps time limits of its own, and ends with an answer."""
+        line = self._supervisor.stdout.readline()
+        if error := json.loads(line)["error"] if line else "the supervisor ended":
+            raise ClusterError(f"{order}: {error}")
+
+    # Commands as a user types them.
+
+    @property
+    def environment(self):
+        """Of a user's shell on the login node."""
+        kept = {name: value for name, value in os.environ.items() if not _NOT_PASSED_ON.match(name)}
+        return kept | {"SLURM_CONF": str(self.spec.slurm_conf), "PATH": self._path}
+
+    def command(self, *arguments, node=None):
+        """What to start from here for a command on the login node, or on a node in namespaces."""
+        words = list(map(str, arguments))
+        if not self.spec.in_namespaces:
+            return words
+        # unshare's child is the first process in the namespaces.
+        pid = self._supervisor.pid
+        first = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+        if node:
+            inner = (self.spec.path / "run" / f"slurmd.{node}.pid").read_text().strip()
+            first = processes.outer_pid(first, inner)
+        return [*namespaces.enter(first), "--wd=.", *words]
+
+    @contextlib.contextmanager
+    def failing(self, name):
+        """While open, a program such as sacct says so and ends with 1."""
+        with tempfile.TemporaryDirectory(prefix="hpcdist-path-") as folder:
+            program = Path(folder, name)
+            program.write_text(f'#!/bin/sh\necho "{name}: error: it does not work" >&2\nexit 1\n')
+            program.chmod(0o755)
+            before, self._path = self._path, f"{folder}{os.pathsep}{self._path}"
+            try:
+                yield
+            finally:
+                self._path = before
 
     @contextlib.contextmanager
     def settings(self, **values):
@@ -71,7 +131,7 @@ class Cluster(Shell):
 
     def impatient_commands(self):
         """While open, Slurm's commands wait seconds for a controller that does not answer."""
-        return self.settings(MessageTimeout=_IMPATIENT_S)
+        return self.settings(MessageTimeout=3)
 
     def _configure(self, text):
         # Daemons may be reading it after the change before; one that finds a part of it ends.
@@ -83,11 +143,8 @@ class Cluster(Shell):
     # What is in it.
 
     def queue(self):
-        """The jobs that are pending, running or completing, from squeue."""
-        output = self.run("squeue", "--noheader", f"--format={_QUEUE_FORMAT}").stdout
-        names = ("id", "state", "partition", "nodes", "name", "reason")
-        lines = [line.split("|", len(names) - 1) for line in output.splitlines()]
-        return [QueuedJob(**dict(zip(names, line, strict=True))) for line in lines]
+        """The ids of the jobs that are pending, running or completing."""
+        return self.run("squeue", "--noheader", "--format=%i").stdout.split()
 
     def job_state(self, job_id):
         """Such as RUNNING, of a job that Slurm still remembers; else None."""
@@ -106,15 +163,11 @@ class Cluster(Shell):
         words = ("sbatch", "--parsable", "--output=/dev/null", *options)
         return self.run(*words, input=text).stdout.strip()
 
-    def wait_for(self, condition, limit_s=LIMIT_S):
-        """What it returns, once that is true; fails the test after the limit."""
-        return wait_for(condition, limit_s, told=self.describe)
-
-    def wait_for_state(self, job_id, *states, limit_s=LIMIT_S):
+    def wait_for_state(self, job_id, *states, limit_s=_LIMIT_S):
         """The state of the job, once it is one of these."""
         return self.wait_for(lambda: self._state_in(job_id, states), limit_s)
 
-    def wait_for_end(self, job_id, limit_s=LIMIT_S):
+    def wait_for_end(self, job_id, limit_s=_LIMIT_S):
         """The state in which the job ended."""
         return self.wait_for_state(job_id, *_ENDED, limit_s=limit_s)
 
@@ -122,9 +175,16 @@ class Cluster(Shell):
         state = self.job_state(job_id)
         return state if state in states else None
 
-    def wait_until_idle(self, limit_s=LIMIT_S):
+    def wait_until_idle(self, limit_s=_LIMIT_S):
         """All nodes are up, and none has a job."""
-        self.wait_for(self._is_idle, limit_s)
+        self.wait_for(lambda: not self.queue() and self._are_nodes_idle(), limit_s)
+
+    def _are_nodes_idle(self):
+        states = self.node_states()
+        for node, state in states.items():
+            if state in ("drained", "down"):  # down* is a node that has not come back yet
+                self.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
+        return set(states.values()) == {"idle"}
 
     def describe(self):
         """For the message of a failed test."""
@@ -135,53 +195,42 @@ class Cluster(Shell):
 
     def kill_node(self, node):
         """As by a power cut: its slurmd, its steps and their tasks get SIGKILL."""
-        self._dead_nodes.add(node)
-        self._client.order("kill_node", node)
+        self._order("kill_node", node)
 
     def kill_daemon(self, node):
         """Its slurmd dies, and what that has started goes on."""
-        self._dead_nodes.add(node)
-        self._client.order("kill_daemon", node)
+        self._order("kill_daemon", node)
 
     def give_up_node(self, node):
         """As an administrator who knows of its loss before Slurm finds out: it is down at once, and
         its jobs have lost it."""
         self.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost")
 
-    def revive_node(self, node):
-        self._client.order("revive_node", node)
-        self._dead_nodes.discard(node)
+    def revive_nodes(self):
+        """Start those whose slurmd has ended, whoever ended it."""
+        self._order("start_ended_nodes")
 
     def stop_controller(self):
-        self._controller = "stopped"
-        self._client.order("stop_controller")
+        self._order("stop_controller")
 
     def start_controller(self):
-        self._client.order("start_controller")
-        self._controller = "running"
+        self._order("start_controller")
 
     @contextlib.contextmanager
     def silent_controller(self):
         """While open, the controller takes connections and never answers."""
-        self._controller = "paused"
-        self._client.order("pause_controller")
+        self._order("pause_controller")
         try:
             yield
         finally:
-            self._resume_controller()
-
-    def _resume_controller(self):
-        self._client.order("resume_controller")
-        self._controller = "running"
+            self._order("resume_controller")
 
     def cut_link(self, node):
         """In namespaces: the node goes on, and nobody reaches it."""
-        self._cut_nodes.add(node)
-        self._client.order("cut_link", node)
+        self._order("cut_link", node)
 
     def mend_link(self, node):
-        self._client.order("mend_link", node)
-        self._cut_nodes.discard(node)
+        self._order("mend_link", node)
 
     @contextlib.contextmanager
     def own_names_are_loopback(self):
@@ -195,64 +244,3 @@ class Cluster(Shell):
         finally:
             for node, text in before.items():
                 self.spec.hosts_file(node).write_text(text)
-
-    # Between tests.
-
-    def restore(self, patience_s=_PATIENCE_S):
-        """As it was after the boot; returns the jobs that somebody left in the queue.
-
-        A job whose work is done gets so long to leave.
-        """
-        if self._controller == "paused":
-            self._resume_controller()
-        if self._controller == "stopped":
-            self.start_controller()
-        for node in [*self._cut_nodes]:
-            self.mend_link(node)
-        for node in [*self._dead_nodes]:
-            self.revive_node(node)
-        self._client.order("start_ended_nodes")
-        left = self._jobs_that_stay(patience_s)
-        if left:
-            self.run("scancel", *(job.id for job in left))
-            self._kill_tasks()
-        self._restart_silent_nodes(min(patience_s, _ANSWER_S))
-        self.wait_for(lambda: not self.queue() and self._is_idle())
-        self.is_whole = True
-        return left
-
-    def _restart_silent_nodes(self, patience_s):
-        """Those whose slurmd is there, but gives the controller no answer."""
-        deadline = time.monotonic() + patience_s
-        while (silent := self._silent_nodes()) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-        for node in silent:
-            self.kill_node(node)
-            self.revive_node(node)
-
-    def _silent_nodes(self):
-        return [node for node, state in self.node_states().items() if state.endswith("*")]
-
-    def _jobs_that_stay(self, patience_s):
-        deadline = time.monotonic() + patience_s
-        while (jobs := self.queue()) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-        return jobs
-
-    def _kill_tasks(self):
-        """Do not wait for what takes no notice of a cancelled job."""
-        processes.kill_all(
-            lambda: {
-                pid
-                for pid in processes.all_pids()
-                if processes.variable(pid, "SLURM_CONF") == str(self.spec.slurm_conf)
-                and processes.variable(pid, "SLURM_JOB_ID")
-            }
-        )
-
-    def _is_idle(self):
-        states = self.node_states()
-        for node, state in states.items():
-            if state in ("drained", "down"):  # down* is a node that has not come back yet
-                self.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
-        return set(states.values()) == {"idle"}

@@ -1,9 +1,31 @@
-"""The configuration files of a cluster's daemons, as text."""
+"""What a test cluster looks like: its nodes, ports and folders, and its daemons' configuration."""
 
+import dataclasses
+import os
+import pwd
+import shutil
 import socket
+from dataclasses import dataclass
+from pathlib import Path
 
-# What Slurm waits for by default is minutes; tests wait for seconds.
-_QUICK = {
+LOOPBACK = "loopback"
+"""Node names are loopback addresses, which resolve by themselves."""
+NAMESPACES = "namespaces"
+"""Each node has its own network, hostname and /etc/hosts."""
+ADMINISTRATORS = "/usr/sbin:/sbin"
+"""Where daemons lie, which not every user's PATH names."""
+ACCOUNT = "research"
+"""The only one: any other is refused, and any QOS but Slurm's own, normal."""
+LOGIN_NODE = "login"
+LOGIN_ADDRESS = "10.77.0.254"
+
+_PROGRAMS = (
+    *("slurmctld", "slurmd", "slurmdbd", "sbatch", "srun", "squeue", "sacct", "sacctmgr"),
+    *("scontrol", "sinfo", "scancel", "munged", "mariadbd", "mariadb-install-db", "mariadb"),
+    *("setpriv", "unshare", "nsenter", "ip"),
+)
+_SETTINGS = {
+    # What Slurm waits for by default is minutes; tests wait for seconds.
     "SchedulerParameters": "batch_sched_delay=0,sched_interval=1,sched_min_interval=0,"
     "bf_interval=1,bf_continue",
     "KillWait": 10,
@@ -14,9 +36,7 @@ _QUICK = {
     "MessageTimeout": 10,
     "UnkillableStepTimeout": 20,
     "EpilogMsgTime": 1,
-}
-# Many nodes on one machine, without cgroups, and without being root.
-_UNPRIVILEGED = {
+    # Many nodes on one machine, without cgroups, and without being root.
     "SlurmdParameters": "config_overrides",
     "ProctrackType": "proctrack/linuxproc",
     "TaskPlugin": "task/none",
@@ -24,8 +44,9 @@ _UNPRIVILEGED = {
     "JobAcctGatherFrequency": "task=1",
     "MailProg": "/bin/true",
     "MpiDefault": "none",
-}
-_SCHEDULING = {
+    "AuthType": "auth/munge",
+    "CredType": "cred/munge",
+    # Scheduling and accounting.
     "SchedulerType": "sched/backfill",
     "SelectType": "select/cons_tres",
     "SelectTypeParameters": "CR_CPU_Memory",
@@ -36,22 +57,110 @@ _SCHEDULING = {
     "MaxArraySize": 31,  # small, so that splitting a sweep takes few points
     "PreemptType": "preempt/partition_prio",
     "PreemptMode": "REQUEUE",
+    "ClusterName": "hpcdist",
+    "AccountingStorageType": "accounting_storage/slurmdbd",
+    "AccountingStorageTRES": "gres/gpu",
+    "AccountingStorageEnforce": "associations,limits,qos",
 }
 # Only `high` preempts, and only `low` is preempted.
 _PARTITIONS = {
     "main": "Default=YES MaxTime=INFINITE PriorityTier=1 PreemptMode=OFF",
-    "short": "MaxTime=5 PriorityTier=1 PreemptMode=OFF",
     "low": "MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE GraceTime=0",
     "high": "MaxTime=INFINITE PriorityTier=10 PreemptMode=OFF",
 }
-# Accounts and QOS that are known; any other is refused. Jobs that name none get the first of each.
-ACCOUNTS = ("research", "course")
-QOSES = ("normal", "urgent")
 
-LOGIN_NODE = "login"
-LOGIN_ADDRESS = "10.77.0.254"
-NETWORK_BITS = 24
-CONTAINER_BRIDGE_ADDRESS = "172.17.0.1"
+
+def missing_programs():
+    """What this machine lacks to boot a cluster, in one sentence, or None."""
+    path = f"{os.environ.get('PATH', os.defpath)}:{ADMINISTRATORS}"
+    missing = [name for name in _PROGRAMS if not shutil.which(name, path=path)]
+    if missing:
+        return f"a real Slurm takes {', '.join(missing)}; `make test` says how to install them"
+    if not Path("/dev/tty1").is_char_device():
+        return "a real Slurm takes /dev/tty0 and /dev/tty1, which stand for GPUs"
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSpec:
+    """A cluster to boot; crosses to the supervisor as JSON."""
+
+    folder: str
+    """Holds all that the cluster writes; a short path, as sockets lie in it."""
+    network: str = LOOPBACK
+    num_nodes: int = 4
+    num_cpus: int = 4
+    """Per node."""
+    num_gpus: int = 2
+    """Per node."""
+    databases: str | None = None
+    """A folder in which the first of several clusters keeps a copy of its database for the others;
+    None: each makes its own."""
+    first_port: int = 6817
+    """Of consecutive ones; in namespaces nobody else is there."""
+
+    def as_dict(self):
+        return dataclasses.asdict(self)
+
+    @property
+    def path(self):
+        return Path(self.folder)
+
+    @property
+    def in_namespaces(self):
+        return self.network == NAMESPACES
+
+    @property
+    def num_ports(self):
+        return self.num_nodes + 3
+
+    @property
+    def database_port(self):
+        return self.first_port + 1
+
+    @property
+    def accounting_port(self):
+        return self.first_port + 2
+
+    @property
+    def node_port(self):
+        """Of the first node."""
+        return self.first_port + 3
+
+    @property
+    def user(self):
+        return pwd.getpwuid(os.getuid()).pw_name
+
+    @property
+    def nodes(self):
+        stem = "n" if self.in_namespaces else "127.0.1."
+        return [f"{stem}{number}" for number in range(1, self.num_nodes + 1)]
+
+    @property
+    def slurm_conf(self):
+        return self.path / "slurm.conf"
+
+    @property
+    def munge_socket(self):
+        return self.path / "munge.sock"
+
+    @property
+    def database_socket(self):
+        return self.path / "db.sock"
+
+    @property
+    def controller(self):
+        """Its hostname and address."""
+        if self.in_namespaces:
+            return LOGIN_NODE, LOGIN_ADDRESS
+        return socket.gethostname().partition(".")[0], "127.0.0.1"
+
+    def slurmd_log(self, node):
+        return self.path / "log" / f"slurmd.{node}.log"
+
+    def hosts_file(self, node):
+        """What lies over /etc/hosts on a node, or on the login node, of namespaces."""
+        return self.path / "hosts" / node
 
 
 def node_address(number):
@@ -59,46 +168,14 @@ def node_address(number):
     return f"10.77.0.{number}"
 
 
-def node_ethernet_address(number):
-    """Of the same node; the first byte says that no manufacturer gave it."""
-    return f"02:00:00:00:00:{number:02x}"
-
-
-def controller_host(spec):
-    """Its hostname and address."""
-    if spec.in_namespaces:
-        return LOGIN_NODE, LOGIN_ADDRESS
-    return socket.gethostname().partition(".")[0], "127.0.0.1"
-
-
-def slurm_conf(spec, ports):
-    settings = {
-        **_site(spec, ports),
-        **_accounting(spec, ports),
-        **_SCHEDULING,
-        **_UNPRIVILEGED,
-        **_QUICK,
-    }
-    lines = [f"{key}={value}" for key, value in settings.items()]
-    lines += _nodes(spec, ports)
-    lines += [
-        f"PartitionName={name} Nodes=ALL DefaultTime=10 State=UP {options}"
-        for name, options in _PARTITIONS.items()
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _site(spec, ports):
-    host, address = controller_host(spec)
+def slurm_conf(spec):
+    host, address = spec.controller
     folder = spec.path
-    return {
-        "ClusterName": "hpcdist",
+    settings = _SETTINGS | {
         "SlurmctldHost": f"{host}({address})",
-        "SlurmctldPort": ports.controller,
+        "SlurmctldPort": spec.first_port,
         "SlurmUser": spec.user,
         "SlurmdUser": spec.user,
-        "AuthType": "auth/munge",
-        "CredType": "cred/munge",
         "AuthInfo": f"socket={spec.munge_socket}",
         "StateSaveLocation": folder / "state",
         "SlurmdSpoolDir": folder / "spool/%n",
@@ -107,64 +184,45 @@ def _site(spec, ports):
         "SlurmctldLogFile": folder / "log/slurmctld.log",
         "SlurmdLogFile": folder / "log/slurmd.%n.log",
         "PlugStackConfig": folder / "plugstack.conf",
-    }
-
-
-def _accounting(spec, ports):
-    return {
-        "AccountingStorageType": "accounting_storage/slurmdbd",
-        "AccountingStorageHost": controller_host(spec)[1],
-        "AccountingStoragePort": ports.accounting,
+        "AccountingStorageHost": address,
+        "AccountingStoragePort": spec.accounting_port,
         # Towards slurmdbd AuthInfo is not read; this is where its munge socket is said.
         "AccountingStoragePass": spec.munge_socket,
-        "AccountingStorageTRES": "gres/gpu",
-        "AccountingStorageEnforce": "associations,limits,qos",
     }
+    lines = [f"{key}={value}" for key, value in settings.items()]
+    # The memory is said to Slurm, and never enforced.
+    has = f"CPUs={spec.num_cpus} RealMemory=16000 Gres=gpu:{spec.num_gpus} State=UNKNOWN"
+    for number, name in enumerate(spec.nodes, 1):
+        place = f"NodeHostname={host} NodeAddr={name} Port={spec.node_port + number - 1}"
+        if spec.in_namespaces:
+            place = f"NodeAddr={node_address(number)} Port={spec.node_port}"
+        lines.append(f"NodeName={name} {place} {has}")
+    for name, options in _PARTITIONS.items():
+        lines.append(f"PartitionName={name} Nodes=ALL DefaultTime=10 State=UP {options}")
+    return "\n".join(lines) + "\n"
 
 
-def _nodes(spec, ports):
-    has = (
-        f"CPUs={spec.num_cpus} RealMemory={spec.memory_mib} Gres=gpu:{spec.num_gpus} State=UNKNOWN"
-    )
-    if spec.in_namespaces:
-        return [
-            f"NodeName={name} NodeAddr={node_address(number)} Port={ports.first_node} {has}"
-            for number, name in enumerate(spec.nodes, 1)
-        ]
-    host, local = controller_host(spec)
-    names = spec.name_pattern
-    address = local if names.startswith("n") else names
-    last = ports.first_node + spec.num_nodes - 1
-    place = f"NodeHostname={host} NodeAddr={address} Port=[{ports.first_node}-{last}]"
-    return [f"NodeName={names} {place} {has}"]
-
-
-def gres_conf(spec):
-    """Terminals in the place of GPUs: any device file will do, and each node may have the same."""
-    return f"Name=gpu File=/dev/tty[0-{spec.num_gpus - 1}]\n"
-
-
-def slurmdbd_conf(spec, ports):
-    host, address = controller_host(spec)
+def slurmdbd_conf(spec):
+    host, address = spec.controller
     return f"""\
 AuthType=auth/munge
 AuthInfo=socket={spec.munge_socket}
 DbdHost={host}
 DbdAddr={address}
-DbdPort={ports.accounting}
+DbdPort={spec.accounting_port}
 SlurmUser={spec.user}
 PidFile={spec.path}/run/slurmdbd.pid
 LogFile={spec.path}/log/slurmdbd.log
 StorageType=accounting_storage/mysql
 StorageHost=127.0.0.1
-StoragePort={ports.database}
+StoragePort={spec.database_port}
 StorageUser=slurm
 StoragePass=slurm
 StorageLoc=slurm
 """
 
 
-def database_conf(spec, ports):
+def database_conf(spec):
     """Small, and careless of its data: it lives as long as the tests."""
     return f"""\
 [mariadbd]
@@ -175,7 +233,7 @@ pid-file={spec.path}/run/mariadbd.pid
 log-error={spec.path}/log/mariadbd.log
 tmpdir={spec.path}/run
 bind-address=127.0.0.1
-port={ports.database}
+port={spec.database_port}
 skip-name-resolve
 skip-log-bin
 performance_schema=OFF
@@ -191,22 +249,17 @@ max_connections=20
 """
 
 
-def hosts(spec):
-    """What /etc/hosts says on the nodes of namespaces."""
+def files(spec):
+    """Text by path below the cluster's folder."""
     addresses = {LOGIN_NODE: LOGIN_ADDRESS}
     addresses |= {name: node_address(number) for number, name in enumerate(spec.nodes, 1)}
-    return "127.0.0.1 localhost\n" + "".join(f"{a} {name}\n" for name, a in addresses.items())
-
-
-def files(spec, ports):
-    """Text by path below the cluster's folder."""
-    texts = {
-        "slurm.conf": slurm_conf(spec, ports),
-        "gres.conf": gres_conf(spec),
+    hosts = "127.0.0.1 localhost\n" + "".join(f"{a} {name}\n" for name, a in addresses.items())
+    return {
+        "slurm.conf": slurm_conf(spec),
+        # Terminals in the place of GPUs: any device file will do, and each node may have the same.
+        "gres.conf": f"Name=gpu File=/dev/tty[0-{spec.num_gpus - 1}]\n",
         "plugstack.conf": "",
-        "slurmdbd.conf": slurmdbd_conf(spec, ports),
-        "my.cnf": database_conf(spec, ports),
+        "slurmdbd.conf": slurmdbd_conf(spec),
+        "my.cnf": database_conf(spec),
+        **{f"hosts/{name}": hosts for name in (addresses if spec.in_namespaces else ())},
     }
-    for node in [LOGIN_NODE, *spec.nodes] if spec.in_namespaces else []:
-        texts[f"hosts/{node}"] = hosts(spec)
-    return texts

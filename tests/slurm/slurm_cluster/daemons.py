@@ -1,14 +1,16 @@
 """The daemons of a cluster: how each is started, and when it is ready."""
 
-import contextlib
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from made_once import made_once
 
 from slurm_cluster import config, processes
 
@@ -24,16 +26,15 @@ class BootError(RuntimeError):
 class Daemons:
     """Starts and ends the daemons of one cluster, as children of this process."""
 
-    def __init__(self, spec, ports):
+    def __init__(self, spec):
         self.spec = spec
-        self.ports = ports
         self._running = {}
 
     @property
     def environment(self):
         """Little of our own: what daemons have, jobs that ask for no environment get too."""
         kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-        path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+        path = f"{os.environ.get('PATH', os.defpath)}:{config.ADMINISTRATORS}"
         return kept | {"PATH": path, "SLURM_CONF": str(self.spec.slurm_conf)}
 
     @property
@@ -59,14 +60,6 @@ class Daemons:
         popen = self._running.pop(name)
         popen.terminate()
         popen.wait(_LIMIT_S)
-
-    def forget(self, name):
-        """A daemon that was killed."""
-        with contextlib.suppress(KeyError):
-            self._running.pop(name).wait(_LIMIT_S)
-
-    def signal(self, name, signum):
-        self._running[name].send_signal(signum)
 
     def run(self, *command, check=True, text=None):
         """A command of the cluster, to its end; returns what it printed."""
@@ -94,16 +87,34 @@ class Daemons:
                 raise BootError(f"not within {_LIMIT_S} s: {what}")
             time.sleep(_POLL_S)
 
-    def write_files(self):
-        """All that the daemons read, and the folders that they write to."""
+    def boot(self):
+        """Start all daemons."""
         for folder in ("state", "log", "run", "spool", "db", "hosts"):
             (self.spec.path / folder).mkdir()
-        for name, text in config.files(self.spec, self.ports).items():
+        for name, text in config.files(self.spec).items():
             (self.spec.path / name).write_text(text)
         (self.spec.path / "slurmdbd.conf").chmod(0o600)  # slurmdbd insists
         key = self.spec.path / "munge.key"
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o400)
+        self.make_network()
+        self.start_munge()
+        if self.spec.databases is None:
+            self.make_database()
+        else:
+            kept = made_once(Path(self.spec.databases), "slurm-database", self.keep_database)
+            shutil.copytree(kept / "db", self.spec.path / "db", dirs_exist_ok=True)
+            self.start_mariadb()
+            self.start_slurmdbd()
+        self.start_controller()
+        for node in self.spec.nodes:
+            self.start_node(node)
+        idle = ["idle"] * self.spec.num_nodes
+        ask = ("sinfo", "--noheader", "--Node", "--partition=main", "--format=%T")
+        self.wait_until("all nodes are idle", lambda: self.run(*ask, check=False).split() == idle)
+
+    def make_network(self):
+        """All nodes have that of this machine."""
 
     def start_munge(self):
         folder = self.spec.path
@@ -132,16 +143,12 @@ class Daemons:
         self._add_accounts()
 
     def keep_database(self, folder):
-        """Stop it, and copy it to where other clusters take it from."""
+        """Make one, stop it, and copy it to where all clusters take it from: to make it takes ten
+        times as long."""
+        self.make_database()
         self.stop("slurmdbd")
         self.stop("mariadbd")
         shutil.copytree(self.spec.path / "db", folder / "db")
-
-    def take_database(self, folder):
-        """One that was kept, in the place of making it, which takes ten times as long."""
-        shutil.copytree(folder / "db", self.spec.path / "db", dirs_exist_ok=True)
-        self.start_mariadb()
-        self.start_slurmdbd()
 
     @property
     def _database_defaults(self):
@@ -164,18 +171,14 @@ class Daemons:
 
     def start_slurmdbd(self):
         self.start("slurmdbd", "slurmdbd", "-D")
-        address = (config.controller_host(self.spec)[1], self.ports.accounting)
+        address = (self.spec.controller[1], self.spec.accounting_port)
         self.wait_until("slurmdbd listens", lambda: _listens(address))
 
     def _add_accounts(self):
-        user, accounts, qoses = self.spec.user, ",".join(config.ACCOUNTS), ",".join(config.QOSES)
         lines = [
             "add cluster hpcdist",
-            f"add qos {','.join(config.QOSES[1:])}",  # Slurm itself makes the first
-            f"add account {accounts}",
-            f"add user {user} account={accounts}",
-            f"modify user {user} set defaultaccount={config.ACCOUNTS[0]}",
-            f"modify user {user} set qos={qoses} defaultqos={config.QOSES[0]}",
+            f"add account {config.ACCOUNT}",
+            f"add user {self.spec.user} account={config.ACCOUNT}",
         ]
         self.run("sacctmgr", "--immediate", text="\n".join(lines) + "\n")
 
@@ -202,11 +205,6 @@ class Daemons:
             if popen is None or popen.poll() is not None:
                 self.start_node(node)
 
-    def wait_until_idle(self):
-        idle = ["idle"] * self.spec.num_nodes
-        ask = ("sinfo", "--noheader", "--Node", "--partition=main", "--format=%T")
-        self.wait_until("all nodes are idle", lambda: self.run(*ask, check=False).split() == idle)
-
     def node_processes(self, node):
         """Pids of a node's slurmd, of its steps, and of the tasks in them."""
         below = processes.descendants(os.getpid())
@@ -219,16 +217,23 @@ class Daemons:
         return found.union(*map(processes.descendants, found))
 
     def kill_daemon(self, node):
-        """Its slurmd alone."""
-        name = f"slurmd.{node}"
-        self._running[name].kill()
-        self._running[name].wait()
-        self.forget(name)
+        """Its slurmd dies, and what that has started goes on."""
+        popen = self._running.pop(f"slurmd.{node}")
+        popen.kill()
+        popen.wait(_LIMIT_S)
 
     def kill_node(self, node):
+        """As by a power cut: its slurmd, its steps and their tasks get SIGKILL."""
         processes.stop_all(lambda: self.node_processes(node))
         processes.kill_all(lambda: self.node_processes(node), self.popens)
-        self.forget(f"slurmd.{node}")
+        if popen := self._running.pop(f"slurmd.{node}", None):
+            popen.wait(_LIMIT_S)
+
+    def pause_controller(self):
+        self._running["slurmctld"].send_signal(signal.SIGSTOP)
+
+    def resume_controller(self):
+        self._running["slurmctld"].send_signal(signal.SIGCONT)
 
 
 _DATABASE_USER = """

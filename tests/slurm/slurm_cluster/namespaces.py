@@ -22,9 +22,9 @@ hostname {node}
 mount --bind {hosts} /etc/hosts
 ip link set lo up
 ip link add docker0 type bridge
-ip address add {container_bridge}/16 dev docker0
+ip address add 172.17.0.1/16 dev docker0
 ip link set docker0 up
-ip address add {address}/{bits} dev eth0
+ip address add {address}/24 dev eth0
 ip link set eth0 up
 exec slurmd -D -N {node}
 """
@@ -66,15 +66,15 @@ def why_not_here():
 class NamespacedDaemons(Daemons):
     """The daemons of a cluster in namespaces."""
 
-    def __init__(self, spec, ports):
-        super().__init__(spec, ports)
+    def __init__(self, spec):
+        super().__init__(spec)
         self._networks = {}
 
     def make_network(self):
         """The login node's side; this process already is in namespaces of its own."""
         self.run("mount", "--bind", self.spec.hosts_file(config.LOGIN_NODE), "/etc/hosts")
         self.run("hostname", config.LOGIN_NODE)
-        address = f"{config.LOGIN_ADDRESS}/{config.NETWORK_BITS}"
+        address = f"{config.LOGIN_ADDRESS}/24"
         for arguments in (
             "link set lo up",
             "link add br0 type bridge",
@@ -89,8 +89,6 @@ class NamespacedDaemons(Daemons):
             node=node,
             hosts=self.spec.hosts_file(node),
             address=config.node_address(number),
-            bits=config.NETWORK_BITS,
-            container_bridge=config.CONTAINER_BRIDGE_ADDRESS,
         )
         popen = self.start(
             f"slurmd.{node}", *_NODE_NAMESPACES, "bash", "-c", script, stdin=subprocess.PIPE
@@ -101,7 +99,7 @@ class NamespacedDaemons(Daemons):
         # That of a killed node may not be gone yet.
         self.run("ip", "link", "delete", link, check=False)
         # Always the same, or others look for a node that comes back where it was before.
-        ethernet = config.node_ethernet_address(number)
+        ethernet = f"02:00:00:00:00:{number:02x}"
         peer = f"type veth peer name eth0 address {ethernet} netns {popen.pid}"
         self.run("ip", "link", "add", link, *peer.split())
         self.run("ip", "link", "set", link, "master", "br0", "up")

@@ -6,8 +6,6 @@ import signal
 import time
 from pathlib import Path
 
-_POLL_S = 0.01
-
 
 def descendants(root):
     """Pids of all living processes below `root`."""
@@ -26,56 +24,52 @@ def all_pids():
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
+def _read(pid, name):
+    """A file of a process; nothing for one that is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    return b""
+
+
+def _stat(pid):
+    """State and parent, `Z` and 0 of a process that is gone."""
+    _, _, rest = _read(pid, "stat").rpartition(b") ")
+    state, ppid, *_ = rest.split() or (b"Z", b"0")
+    return state.decode(), int(ppid)
+
+
 def parent(pid):
-    """0 for a process that is gone."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0
-    return int(text[text.rindex(")") + 2 :].split()[1])
+    return _stat(pid)[1]
 
 
 def is_zombie(pid):
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return True
-    return text[text.rindex(")") + 2] == "Z"
+    return _stat(pid)[0] == "Z"
 
 
 def outer_pid(root, inner_pid):
     """The pid here of a process below `root` that has another one in its own namespace of pids."""
     for pid in descendants(root):
-        with contextlib.suppress(OSError):
-            status = Path(f"/proc/{pid}/status").read_text()
-            pids = next(line for line in status.splitlines() if line.startswith("NSpid:"))
-            if pids.split()[-1] == str(inner_pid):
+        for line in _read(pid, "status").decode().splitlines():
+            if line.startswith("NSpid:") and line.split()[-1] == str(inner_pid):
                 return pid
     raise ProcessLookupError(f"no process {inner_pid} below {root}")
 
 
 def variable(pid, name):
     """Of the environment that the process was started with; None where it is not there."""
-    try:
-        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
     start = f"{name}=".encode()
-    return next((os.fsdecode(e[len(start) :]) for e in entries if e.startswith(start)), None)
+    entries = _read(pid, "environ").split(b"\0")
+    return next((os.fsdecode(one[len(start) :]) for one in entries if one.startswith(start)), None)
 
 
 def command_line(pid):
-    """Each word ends with a zero byte; None for a process that is gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return None
+    """Each word ends with a zero byte."""
+    return _read(pid, "cmdline")
 
 
 def has_open(pid, path):
-    folder = Path(f"/proc/{pid}/fd")
     try:
-        return any(_link(fd) == str(path) for fd in folder.iterdir())
+        return any(_link(fd) == str(path) for fd in Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
         return False
 
@@ -86,23 +80,17 @@ def network_namespace(pid):
 
 
 def _link(path):
-    try:
+    with contextlib.suppress(OSError):
         return os.readlink(path)
-    except OSError:
-        return None
+    return None
 
 
-def stop_all(find, limit_s=30.0):
+def stop_all(find):
     """SIGSTOP what `find` returns: killed one by one, those left could tell of the others' end."""
-    deadline = time.monotonic() + limit_s
     stopped = set()
     while pids := {pid for pid in find() if not is_zombie(pid)} - stopped:
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
+        _signal(pids, signal.SIGSTOP)
         stopped |= pids  # one that forked before it was stopped has a child that runs
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"new ones all the time: {sorted(pids)}")
 
 
 def kill_all(find, popens=(), limit_s=30.0):
@@ -113,13 +101,17 @@ def kill_all(find, popens=(), limit_s=30.0):
     """
     deadline = time.monotonic() + limit_s
     while pids := {pid for pid in find() if not is_zombie(pid)}:
-        for pid in sorted(pids, key=_depth, reverse=True):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _signal(sorted(pids, key=_depth, reverse=True), signal.SIGKILL)
         if time.monotonic() > deadline:
             raise TimeoutError(f"still there after SIGKILL: {sorted(pids)}")
         reap(popens)
-        time.sleep(_POLL_S)
+        time.sleep(0.01)
+
+
+def _signal(pids, number):
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _depth(pid):

@@ -1,34 +1,35 @@
 """The process above a cluster's daemons: boots them, obeys, and takes all with it at its end.
 
-Orders come as JSON lines on stdin, one answer each on stdout. It ends when stdin does, or by a
-signal that the kernel sends when the process that started it is gone. Step daemons leave their
-parents; as a subreaper it inherits them, so that none escapes.
+`python -m slurm_cluster.supervisor SPEC`. Orders, methods of Daemons with their arguments, come as
+JSON lines on stdin, one answer each on stdout. It ends when stdin does, or by a signal that the
+kernel sends when the process that started it is gone. Step daemons leave their parents; as a
+subreaper it inherits them, so that none escapes.
 """
 
 import contextlib
 import ctypes
+import dataclasses
 import json
 import os
+import random
 import selectors
 import shutil
 import signal
+import socket
 import sys
 import traceback
-from pathlib import Path
-
-from made_once import made_once
 
 from slurm_cluster import processes
+from slurm_cluster.config import ClusterSpec
 from slurm_cluster.daemons import BootError, Daemons
 from slurm_cluster.namespaces import NamespacedDaemons
-from slurm_cluster.ports import claim_ports
-from slurm_cluster.spec import ClusterSpec, Ports
 
 _PR_SET_CHILD_SUBREAPER = 36
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _REAP_PERIOD_S = 0.2
-FIRST_PORT_IN_NAMESPACES = 6817  # nobody else is there
 _SHOWN_CHARACTERS = 2_000  # of each log, when the boot fails
+_PORTS = range(10_000, 20_000)
+"""Below the kernel's ephemeral range, and below the ports that hpcdist itself takes."""
 
 
 class _Ended(Exception):  # noqa: N818 - no error: a signal asked for it
@@ -40,10 +41,10 @@ def main(spec_json):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then end us
     for signum in _ENDING:
         signal.signal(signum, _end)
-    spec = ClusterSpec.from_json(spec_json)
+    spec = ClusterSpec(**json.loads(spec_json))
     try:
-        with contextlib.suppress(_Ended):
-            _serve(spec)
+        with contextlib.suppress(_Ended), contextlib.ExitStack() as held:
+            _serve(spec, held)
     finally:
         for signum in _ENDING:
             signal.signal(signum, signal.SIG_IGN)
@@ -55,67 +56,25 @@ def _end(signum, frame):
     raise _Ended
 
 
-def _serve(spec):
-    with contextlib.ExitStack() as held:
-        try:
-            daemons = _boot(spec, held)
-        except (BootError, OSError):
-            _answer(error=traceback.format_exc() + _logs(spec))
-            return
-        _answer()
-        _obey(daemons)
-
-
-def _boot(spec, held):
-    daemons = _daemons(spec, held)
-    daemons.write_files()
-    if spec.in_namespaces:
-        daemons.make_network()
-    daemons.start_munge()
-    _start_database(daemons, spec.databases)
-    daemons.start_controller()
-    for node in spec.nodes:
-        daemons.start_node(node)
-    daemons.wait_until_idle()
-    return daemons
-
-
-def _start_database(daemons, kept):
-    if kept is None:
-        daemons.make_database()
+def _serve(spec, held):
+    try:
+        if spec.in_namespaces:
+            daemons = NamespacedDaemons(spec)
+        else:
+            first_port = _claim_ports(spec.num_ports, held)
+            daemons = Daemons(dataclasses.replace(spec, first_port=first_port))
+        daemons.boot()
+    except (BootError, OSError):
+        logs = "".join(
+            f"\n== {file.name}\n{file.read_text(errors='replace')[-_SHOWN_CHARACTERS:]}"
+            for file in sorted((spec.path / "log").glob("*"))
+        )
+        _answer(error=traceback.format_exc() + logs)
         return
-
-    def make(folder):
-        daemons.make_database()
-        daemons.keep_database(folder)
-
-    daemons.take_database(made_once(Path(kept), "slurm-database", make))
-
-
-def _daemons(spec, held):
-    if spec.in_namespaces:
-        return NamespacedDaemons(spec, Ports.from_base(FIRST_PORT_IN_NAMESPACES))
-    base, claim = claim_ports(spec.num_nodes + 3)
-    held.enter_context(claim)
-    return Daemons(spec, Ports.from_base(base))
-
-
-def _obey(daemons):
-    orders = {
-        "kill_node": daemons.kill_node,
-        "kill_daemon": daemons.kill_daemon,
-        "revive_node": daemons.start_node,
-        "start_ended_nodes": daemons.start_ended_nodes,
-        "stop_controller": daemons.stop_controller,
-        "start_controller": daemons.start_controller,
-        "pause_controller": lambda: daemons.signal("slurmctld", signal.SIGSTOP),
-        "resume_controller": lambda: daemons.signal("slurmctld", signal.SIGCONT),
-    }
-    if isinstance(daemons, NamespacedDaemons):
-        orders |= {"cut_link": daemons.cut_link, "mend_link": daemons.mend_link}
-    for order, *arguments in _orders(daemons):
+    _answer()
+    for name, *arguments in _orders(daemons):
         try:
-            orders[order](*arguments)
+            getattr(daemons, name)(*arguments)
         except Exception:  # noqa: BLE001 - whatever it is, the test must hear of it
             _answer(error=traceback.format_exc())
         else:
@@ -139,8 +98,24 @@ def _answer(error=None):
     print(json.dumps({"error": error}), flush=True)
 
 
-def _logs(spec):
-    """The end of what each daemon said."""
-    files = sorted((spec.path / "log").glob("*"))
-    texts = [(file.name, file.read_text(errors="replace")) for file in files]
-    return "".join(f"\n== {name}\n{text[-_SHOWN_CHARACTERS:]}" for name, text in texts if text)
+def _claim_ports(number, held):
+    """The first of so many free consecutive ports.
+
+    Two clusters that boot at once would both find the same ports free. So a block is claimed first,
+    by a name that the kernel gives to one process only and takes back however that ends.
+    """
+    blocks = _PORTS[:-number:number]
+    for base in random.sample(blocks, len(blocks)):
+        with contextlib.ExitStack() as kept, contextlib.suppress(OSError):
+            claim = kept.enter_context(socket.socket(socket.AF_UNIX))
+            claim.bind(f"\0hpcdist-test-cluster-{base}")
+            for port in range(base, base + number):
+                with socket.create_server(("0.0.0.0", port)):
+                    pass
+            held.push(kept.pop_all())
+            return base
+    raise OSError(f"no {number} ports in a row are free in {_PORTS}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hpcdist.base.plotting import Picture, first, label
-from hpcdist.base.text import format_ranges, number_of, shown, unique
+from hpcdist.base.plotting import Picture, label
+from hpcdist.base.text import format_ranges, number_of, shown
 from hpcdist.bench.cells import BenchmarkRun
 from hpcdist.bench.cells import pictures as pictures_of_cells
 from hpcdist.job.goal import Goal
@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 
 def find_pictures(sections: Iterable[Section]) -> Iterator[tuple[int, Picture]]:
     """Yield every picture with the index of its section."""
-    taken: set[str] = set()
+    taken: Counter[str] = Counter()
     makers = (_comparison, _values, _sizes, _benchmarks, _learning)
     for index, section in enumerate(sections):
         for make in makers:
             for picture in make(section):
-                yield index, picture._replace(name=unique(picture.name, taken))
+                taken[picture.name] += 1
+                again = f"-{taken[picture.name]}" if taken[picture.name] > 1 else ""
+                yield index, picture._replace(name=f"{picture.name}{again}")
 
 
 _TOPICS = {
@@ -101,9 +103,10 @@ def _learning(section: Section) -> Iterator[Picture]:
         if row.run.path in section.series and row.run.step_time_s:
             alike = row.run.cell.runs if row.run.cell else [row.run.run]
             repeats.setdefault(tuple(alike), []).append(row)
-    drawn, left_out = first([*repeats.values()], over_time.MOST_LINES)
+    most = over_time.MOST_LINES
+    left_out = f" Only {most} of {len(repeats)} runs are drawn." if len(repeats) > most else ""
     found: list[tuple[list[Row], list[Learning]]] = []
-    for rows in drawn:
+    for rows in [*repeats.values()][:most]:
         learned = [decode_learning(section.series[row.run.path or ""]) for row in rows]
         if any(len(curve.values) > 1 for one in learned for curve in one):
             found.append((rows, learned))
