@@ -7,7 +7,7 @@ In a page, the lines `$ COMMAND` of a block ```console are executed in the folde
 after the other, and what they print stands below them. Comments before a block say
 
     <!-- show: REGEX -->        keep the lines in which this is found, and ... for others between them
-    <!-- quick: ARGUMENTS -->   what tests/cli/test_course.py appends to make it short; `no`: do not run it there
+    <!-- quick: ARGUMENTS -->   what tests/cli/test_course.py appends to each command; `no`: it runs none
 
 and before an image, <!-- from: PATTERN --> says which file is copied to its place. Numbers change from time to time:
 read the pages after this, whether their words are still true.

@@ -33,6 +33,8 @@ VERBS = [
     ["logs", "nope"],
     ["summary"],
     ["submit", "nope", "--local"],
+    ["plan", "nope", "--local"],
+    ["plan", "check", "--local"],
     ["cluster", "show"],
     ["cluster", "copy", "dtu"],
     ["explain", "ddp", "--scheduler", "slurm"],

@@ -24,6 +24,7 @@ from hpcdist.base.version import __version__
 
 VERBS = {
     "submit": "Submit a job: to Slurm, LSF, PBS or Azure, or on this machine.",
+    "plan": "Say when a job would start, how long it takes, and whether it fits.",
     "dev": "Hold nodes, in which one run after the other starts at once.",
     "init": "Make a first script.",
     "jobs": "List the jobs that can be submitted.",

@@ -50,7 +50,7 @@ _LEAST_SHARE = 0.0005
     "--ranks",
     metavar="R[,R...]",
     callback=parse_ranks,
-    help=f"Only these, such as 0,3 or 0-7. [default: all, of more than {_RANKS_UNASKED} the first]",
+    help=f"Only these, such as 0,3 or 0-7. [default: the first {_RANKS_UNASKED}]",
 )
 @about_runs
 def profile(

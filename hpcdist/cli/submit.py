@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_INTERRUPTED, SchedulerError
 from hpcdist.base.text import number_of
@@ -73,6 +75,9 @@ def submit(
     Ctrl-C ends a run that was started with --local, --here or --in; with --detach it goes on.
     A run on a cluster continues; `hpcdist cancel` ends it.
     """
+    from hpcdist.planning.foresight import Foresight
+    from hpcdist.planning.when import start_sentence
+    from hpcdist.schedulers.base import Start
     from hpcdist.submission.submit import begin, submitted_before
     from hpcdist.submission.submit import submit as hand_over
 
@@ -84,15 +89,25 @@ def submit(
     _check_options(options, wait=wait, detach=detach, here=here)
     owned = here or ((options.local or within is not None) and not detach)
     with interrupts.handled():
-        planned = _plan_in(options, within) if here or within is not None else plan(options)
+        is_held = here or within is not None
+        planned = _plan_in(options, within) if is_held else plan(options)
+        foresight = None
+        if not (is_held or planned.is_sweep or options.after):  # else the answer would mislead
+            foresight = Foresight(planned.plans[0])
         dependencies = settle_afters(options, planned)
         planned.prepare()  # may be interrupted
         interrupts.defer()  # from here on the runs are to be known, and can be ended
         if planned.is_run_here:  # they wait here
             planned = begin(planned, options.runs)
         else:
+            if foresight is not None:
+                foreseen = foresight.values(options.runs)
+                planned = replace(planned, plans=[replace(planned.plans[0], foreseen=foreseen)])
             planned = hand_over(planned, runs=options.runs, dependencies=dependencies)
             note(*planned.messages)
+            start = foresight.start if foresight is not None else Start()
+            if planned.scheduler.has_queue and (text := start_sentence(start, time.time())):
+                note(f"start: {text}")
         if planned.is_sweep:
             return _see_sweep(planned, interrupts, wait=wait, as_json=as_json)
         (run,) = planned.runs

@@ -33,6 +33,7 @@ _KINDS = {
     "gpu": "had lost a GPU",
     "slow": "was slower than the others",
     "pin": "is left out by hand",
+    "forget": "was taken again by hand",
 }
 """Kind of an event -> what the node did."""
 
@@ -52,7 +53,7 @@ class NodeEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def words(self) -> str:
-        return _KINDS.get(self.kind, self.kind) + (f" in {self.run}" if self.run else "")
+        return _KINDS[self.kind] + (f" in {self.run}" if self.run else "")
 
 
 def ledger_file() -> Path:

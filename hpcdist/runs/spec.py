@@ -115,6 +115,18 @@ class SweepPlace(msgspec.Struct, frozen=True, kw_only=True):
     """The run's number in that array."""
 
 
+class Planned(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was foreseen of a run before it was submitted; None where nothing was."""
+
+    wait_s: float | None = None
+    """Time until it starts, at the latest as things stood."""
+    duration_s: float | None = None
+    memory_bytes: float | None = None
+    """Peak of the rank that uses most: resident on CPUs, allocated on GPUs."""
+    estimate_bytes: float | None = None
+    """The same as torch's tracker has it, before earlier runs corrected it."""
+
+
 class JobOutline(JobSpec, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """The keys of a job that commands need, whatever its workload."""
 
@@ -155,6 +167,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Name that a laptop gave the submission, so that it is made once; None: made here."""
     sweep: SweepPlace | None = None
     """None: the run is by itself."""
+    planned: Planned | None = None
+    """What `hpcdist plan` or the submission foresaw; None: nothing."""
     job_name: str | None = None
     """The scheduler's name for the job of a run that was resumed; None: as it was planned."""
 

@@ -13,6 +13,7 @@ import re
 import shlex
 import signal
 import socket
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -155,6 +156,18 @@ class Condition(Struct, frozen=True, kw_only=True):
     """Why it waits, or how it ended, in plain words."""
     is_suspended: bool = False
     """It has its nodes, and its processes are stopped."""
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """The start of a job that would be submitted now, as its scheduler foresees it."""
+
+    time_s: float | None = None
+    """Unix time, at the latest as things stand: running jobs may end before their limits. None: the
+    scheduler does not say."""
+    is_free: bool | None = None
+    """What it asks for is free now, though jobs that wait may get it; None: not known."""
+    never: str = ""
+    """Why it would not start at all."""
 
 
 class Rendezvous(Struct, frozen=True, kw_only=True):
@@ -305,6 +318,15 @@ class Scheduler(ABC):
         is a SubmissionUnclearError: then the runs may be the scheduler's, and are found by their
         names.
         """
+
+    def foresee(self, job: JobSpec, plan: Plan, target: Target, timeout_s: float) -> Start:
+        """Return when a job would start. Raises SchedulerError where there is no answer in time."""
+        return Start(time_s=time.time() if self.runs_here else None)
+
+    def outlook(self, cluster: ClusterProfile) -> tuple[list[float], list[str]]:
+        """Return when maintenances of the nodes begin, in Unix time, and what else decides about a
+        start, one sentence each; of what does not answer, nothing."""
+        return [], []
 
     # What became of it.
 

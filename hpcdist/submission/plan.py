@@ -26,6 +26,7 @@ from hpcdist.job.load import LoadedJob, locate
 from hpcdist.job.spec import TrainingJob, job_to_dict
 from hpcdist.machine.containers import InContainer
 from hpcdist.runs.run import Run, Sweep
+from hpcdist.runs.spec import Planned
 from hpcdist.schedulers import detect_scheduler, load_scheduler
 from hpcdist.schedulers.base import Allocation, Dependency, Directive, Plan, Scheduler, Target
 from hpcdist.submission.leave_out import leave_out_nodes
@@ -49,6 +50,8 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
     cluster: LoadedProfile
     plan: Plan
     workspace: Workspace
+    foreseen: Planned | None = None
+    """What its plan says, for spec.json."""
     call: bytes | None = None
     """The function that is submitted, with its arguments, pickled; None: the job is no function."""
 

@@ -237,6 +237,7 @@ def write_spec(run: Run, planned: PlannedRun, spec: RunSpec | None = None) -> No
             snapshot=workspace.used,
             container=used_container(loaded.job),
             sweep=place,
+            planned=planned.foreseen,
         )
     )
     if planned.call is not None:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from hpcdist.base.statistics import Measure, Ratio
 from hpcdist.bench.cells import BenchmarkSummary
 from hpcdist.job.goal import Quantity
-from hpcdist.runs.spec import Accounting
+from hpcdist.runs.spec import Accounting, Planned
 from hpcdist.runs.verdict import Kind, State
 
 SCHEMA = 1
@@ -265,6 +265,8 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     """Finished steps: those that were lost with a failure count once."""
     lost_steps: int = 0
     """Steps that were done again after restarts."""
+    startup_s: float | None = None
+    """From the begin of the first attempt to its first step; None where it did none."""
     lost_time_s: float | None = None
     """Between attempts, and for steps done again, while the job held its resources; None with one
     attempt."""
@@ -286,6 +288,8 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     """Resources that its ranks used; None where nothing was sampled."""
     cost: Cost | None = None
     """None where no time is known."""
+    planned: Planned | None = None
+    """What was foreseen of it before it was submitted; None: nothing."""
 
     @property
     def num_gpus(self) -> int:

@@ -140,3 +140,10 @@ def test_one_of_several_profiles_is_chosen_by_name_or_by_variable(hpcdist):
     assert hpcdist("render", "hello.py", "--cluster", "a").returncode == 0
     hpcdist.environment["HPCDIST_CLUSTER"] = "a"
     assert hpcdist("render", "hello.py").returncode == 0
+
+
+def test_a_node_that_is_left_out_by_hand_is_taken_again_by_hand(hpcdist):
+    assert "left out" in hpcdist("cluster", "nodes", "--pin", "n17").stdout
+    taken = hpcdist("cluster", "nodes", "--forget", "n17").stdout
+    assert "left out  " not in taken
+    assert taken.splitlines()[-1].endswith("was taken again by hand")

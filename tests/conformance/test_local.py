@@ -23,7 +23,7 @@ CANNOT = {
         "the command itself waits for the other run: tests/cli/test_sweeps.py"
     ),
     "test_a_job_in_an_image_does_outside_what_takes_the_schedulers_commands": (
-        "there are no such commands; runs in images here: tests/agent/test_containers.py"
+        "there are no such commands; runs in images here: tests/agent/test_container.py"
     ),
     "test_of_two_jobs_of_one_run_one_has_it_and_the_other_ends_at_once": NO_QUEUE,
     "test_a_node_that_was_lost_in_two_runs_is_left_out": "it is the only one",

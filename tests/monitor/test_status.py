@@ -57,7 +57,7 @@ def test_a_run_that_runs_is_shown_with_its_pace_its_nodes_and_failing_lines_of_s
     assert "epoch 1, step 10/400, 100 samples/s" in shown
     assert "a line of the profile's setup failed: exit code 1: ml cuda/99" in shown
     assert "node 0: n1" in shown
-    assert "10.0.0.1 by ib0" in shown
+    assert "10.0.0.1 (interface ib0)" in shown
     assert "epoch 1, step 10/400, 100 samples/s" in said("watch", run.path)
 
 

@@ -52,3 +52,15 @@ def test_cancel_ends_the_known_job_though_qstat_says_nothing(user):
     assert f"PBS was told to end {run.read_job_id()}; whether anything is left" in done.stderr
     user.cluster.wait_for_end(run.read_job_id())
     assert json.loads(user("status", run.id, "--json").stdout)[0]["state"] == "cancelled"
+
+
+@pytest.mark.skipif(bool(REAL), reason="the stand-in has two nodes with four CPUs")
+@pytest.mark.parametrize(
+    ("nodes", "said"), [(2, "what it asks for is free now"), (3, "not enough is free now")]
+)
+def test_a_plan_says_what_is_free(user, nodes, said):
+    user.write("count.py", COUNT)
+    words = ("--nodes", str(nodes), "--set", "resources.cpus_per_gpu=4")
+    done = user("plan", "count.py", *user.options, *words)
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout

@@ -222,13 +222,13 @@ def command_zygote(*modules):
     return Zygote(*_COMMAND, *modules)
 
 
-def run_command(zygote, arguments, *, cwd, environment, limit_s):
+def run_command(zygote, arguments, *, cwd, environment, limit_s, name="hpcdist"):
     """Call the command as subprocess.run does, which captures its output as text."""
     pipes = [os.pipe(), os.pipe()]
     arguments = list(map(str, arguments))
     program = os.path.join(os.path.dirname(hpcdist.__file__), "__main__.py")
     child = zygote.call(
-        "hpcdist",
+        name,
         arguments,
         outputs=[write for _, write in pipes],
         argv=(program, *arguments),

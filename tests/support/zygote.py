@@ -61,6 +61,52 @@ def hpcdist(arguments, folder=None):
     return code
 
 
+def hpcdist_with_agents(arguments):
+    """Be `hpcdist`, and fork the agents of this machine's runs in place of their scripts."""
+    from hpcdist.schedulers import local
+
+    local.start_in_background = _fork_agents
+    return hpcdist(arguments)
+
+
+def _fork_agents(argv, log, _environment):
+    """Fork what starts the agents of a run; see `start_in_background` of the local scheduler."""
+    from hpcdist.machine.process import identify
+
+    num_nodes = int(argv[4])
+    sys.stdout.flush()
+    if (pid := os.fork()) == 0:
+        os.setsid()
+        with log.open("ab") as output:
+            for descriptor in (1, 2):
+                os.dup2(output.fileno(), descriptor)
+        agents = []
+        for node in range(num_nodes):
+            if (agent := os.fork()) == 0:
+                os._exit(_agent_of_script(node, log.parent))
+            agents.append(agent)
+        for agent in agents:
+            os.waitpid(agent, 0)
+        os._exit(0)
+    threading.Thread(target=os.waitpid, args=(pid, 0), daemon=True).start()
+    return identify(pid)
+
+
+def _agent_of_script(node, folder):
+    """Be what the script of a run on this machine executes; return its exit code."""
+    from hpcdist.entry import main
+    from hpcdist.schedulers.tasks import NODE_VARIABLE
+
+    os.environ[NODE_VARIABLE] = str(node)
+    sys.argv[:] = ["-c", str(folder)]
+    try:
+        main(is_local=True)
+    except BaseException:  # noqa: BLE001 - it must not go on as the command
+        traceback.print_exc()
+        return 1
+    return 0
+
+
 def torchrun(arguments, folder):
     """Be `torchrun` of a folder of programs."""
     sys.path.insert(0, folder)

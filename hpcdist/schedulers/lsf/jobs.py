@@ -9,6 +9,8 @@ patterns are looked for; other reasons are given in LSF's own words.
 
 from __future__ import annotations
 
+import calendar
+import math
 import re
 import shutil
 import subprocess
@@ -278,6 +280,22 @@ def parse_hosts(text: str) -> dict[str, int]:
     0: no limit. A host without slots, as a master may be, runs no jobs."""
     rows = re.findall(r"^(\S+) +(?:ok|closed)\S* +\S+ +([1-9]\d*|-) ", text, re.MULTILINE)
     return {name: 0 if most == "-" else int(most) for name, most in rows}
+
+
+def parse_room(text: str) -> list[float]:
+    """Return the free slots of each host that takes jobs, from the same."""
+    rows = re.findall(r"^\S+ +(\w+)\S* +\S+ +([1-9]\d*|-) +(\d+) ", text, re.MULTILINE)
+    free = [math.inf if most == "-" else int(most) - int(used) for _, most, used in rows]
+    return [one if row[0] == "ok" else 0 for row, one in zip(rows, free, strict=True)]
+
+
+def parse_reservations(text: str) -> list[float]:
+    """Return the Unix times at which the site's own reservations begin (type sys of `brsvs -w`),
+    whose window is month/day/hour/minute-month/day/hour/minute."""
+    found = re.findall(r"^\S+ +sys\w* .* (\d+)/(\d+)/(\d+)/(\d+)-\S+ *$", text, re.MULTILINE)
+    days = [(calendar.month_abbr[int(month) % 13], *rest) for month, *rest in found]
+    times = [parse_time(f"{month} {day} {hour}:{minute:0>2}") for month, day, hour, minute in days]
+    return [one for one in times if one is not None]
 
 
 def parse_bhosts_gpu(text: str) -> Counter[str]:

@@ -36,7 +36,7 @@ from hpcdist.machine.command import (
 )
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.base import Allocation, Directive, Plan, Target, unusable
+from hpcdist.schedulers.base import Allocation, Directive, Plan, Start, Target, unusable
 from hpcdist.schedulers.batch import Batch
 from hpcdist.schedulers.hosts import FIRST_END_VARIABLE, KILLED, Job, read_hosts
 from hpcdist.schedulers.lsf.jobs import (
@@ -45,6 +45,8 @@ from hpcdist.schedulers.lsf.jobs import (
     bkill,
     detect_lsf,
     parse_hosts,
+    parse_reservations,
+    parse_room,
     parse_time,
     refused_hint,
 )
@@ -193,6 +195,17 @@ class Lsf(Batch):
         starts at once in an allocation keeps that one's."""
         of_a_job = _OF_A_JOB if target.allocation is None else re.compile(r"HPCDIST_JOB_\w+")
         return {key: value for key, value in before.items() if not of_a_job.fullmatch(key)}
+
+    def foresee(self, job: JobSpec, plan: Plan, target: Target, timeout_s: float) -> Start:
+        """Look for free slots: LSF says when a job starts of those alone that it has."""
+        done = call_command(["bhosts", "-w"], timeout_s=timeout_s)
+        slots = cpus_per_node(job, plan.cluster)
+        if not (room := parse_room(done.stdout)):
+            raise failure_of(done)
+        return Start(is_free=sum(one >= slots for one in room) >= job.resources.nodes)
+
+    def outlook(self, cluster: ClusterProfile) -> tuple[list[float], list[str]]:
+        return parse_reservations(try_to_ask("brsvs", "-w")), []
 
     # Jobs that are interactive.
 

@@ -40,6 +40,8 @@ from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers.base import (
     Allocation,
     Directive,
+    Plan,
+    Start,
     Target,
     directives_of,
     unusable,
@@ -62,6 +64,7 @@ from hpcdist.schedulers.requeue import Decision, RequeueRefusedError, RequeueUnc
 _TIMEOUT_S = 30.0
 _ATTRIBUTE = re.compile(r"^ {4,5}([\w.]+) = (.*)$")
 _HAS = ("ncpus", "ngpus", "mem")
+_KINDS = ("available", "assigned")
 _DOWN = ("down", "offline", "unknown", "stale")
 _JOB = "Job Id: "
 _JOB_ID = re.compile(r"\d+")
@@ -187,6 +190,24 @@ class Pbs(Batch):
             text = "\n".join([f"umask {umask:04o}", *lines, ""])
             files.write_whole(target.submitit_folder / "environment.sh", text)
         return dict(before)
+
+    def foresee(self, job: JobSpec, plan: Plan, target: Target, timeout_s: float) -> Start:
+        """Look for free nodes: PBS says when a job starts of those alone that it has."""
+        said = run_command(["pbsnodes", "-av"], timeout_s=timeout_s).stdout
+        gpus = job.resources.gpus if asks_for_gpus(job, plan.cluster) else 0
+        mem = int((mem_gb_per_node(job, plan.cluster) or 0) * 1e9)
+        asked = dict(zip(_HAS, (cpus_per_node(job, plan.cluster), gpus, mem), strict=True))
+
+        def has_room(node: Mapping[str, str]) -> bool:
+            sizes = {
+                what: [parse_size(node[f"resources_{kind}.{what}"]) or 0 for kind in _KINDS]
+                for what in asked
+            }
+            return all(has - used >= asked[what] for what, (has, used) in sizes.items())
+
+        nodes = parse_blocks(said, "").values()
+        up = [one for one in nodes if not any(word in one["state"] for word in _DOWN)]
+        return Start(is_free=sum(map(has_room, up)) >= job.resources.nodes)
 
     def list_jobs(self, ids: Collection[str]) -> list[Job]:
         """Ask qstat; jobs that ended lately are among them where the site keeps them."""

@@ -22,12 +22,13 @@ from typing import Any
 import msgspec
 
 from hpcdist.base.errors import SchedulerError, UserError
+from hpcdist.base.text import number_of
 from hpcdist.cluster.channels import mail_of
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Partition, Site, ask
 from hpcdist.job.check import parse_minutes
 from hpcdist.job.spec import JobSpec, warning_before_s
-from hpcdist.machine.command import CommandFailedError, run_command
+from hpcdist.machine.command import CommandFailedError, call_command, failure_of, run_command
 from hpcdist.machine.containers import RUNTIMES
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import State, Verdict
@@ -36,6 +37,7 @@ from hpcdist.schedulers.base import (
     Directive,
     JobPlace,
     Plan,
+    Start,
     Target,
     directives_of,
     former_lives,
@@ -49,6 +51,7 @@ from hpcdist.schedulers.request import (
     parse_size,
     parse_time,
     time_limit_min,
+    try_to_ask,
 )
 from hpcdist.schedulers.requeue import Cause, Decision
 from hpcdist.schedulers.slurm.nodes import expand_nodes
@@ -63,6 +66,10 @@ _SINFO = ("sinfo", "--noheader", "--exact", "--format=%P|%D|%c|%m|%G|%l|%a")
 """Partition, nodes, CPUs, memory in MiB, gres, time limit, availability; one line for all nodes
 of a partition that are alike."""
 _CONFIG = ("scontrol", "show", "config")
+_WOULD_START = re.compile(r"to start at (\S+)")
+_WOULD_NOT = re.compile(r"allocation failure: (?!unable to contact)(.+)", re.IGNORECASE)
+_ASSOC = ("sacctmgr", "--noheader", "--parsable2", "show", "assoc")
+_ASSOC_LIMITS = ("Account", "MaxJobs", "MaxSubmit", "MaxWall", "MaxTRES", "GrpTRES")
 _GRES = re.compile(r"(?:^|,)gpu(?::([^:(,]+))?:(\d+)(?=\(|,|$)")
 
 
@@ -225,6 +232,44 @@ class Slurm(Batch):
             if name in _KEPT or not name.startswith(("SLURM_", "SBATCH_"))
         }
         return found | ({"SLURM_JOB_ID": target.allocation} if target.allocation else {})
+
+    def foresee(self, job: JobSpec, plan: Plan, target: Target, timeout_s: float) -> Start:
+        """Ask `sbatch --test-only`, which counts on running jobs using their whole limits."""
+        script = self.render(job, target, plan)
+        environment = self.environment(os.environ, target, script)
+        environment["SLURM_TIME_FORMAT"] = "standard"
+        argv = ["sbatch", "--test-only"]
+        done = call_command(argv, timeout_s=timeout_s, environment=environment, text=script)
+        said = done.stdout + done.stderr
+        if found := _WOULD_START.search(said):
+            return Start(time_s=unix_time(found[1]))
+        if (refused := _WOULD_NOT.search(said)) is None:
+            raise failure_of(done)
+        return Start(never=f"Slurm says: {refused[1].strip()}")
+
+    def outlook(self, cluster: ClusterProfile) -> tuple[list[float], list[str]]:
+        standard = ("env", "SLURM_TIME_FORMAT=standard", "scontrol", "--oneliner")
+        rows = map(job_fields, try_to_ask(*standard, "show", "reservation").splitlines())
+        begins = [
+            begin_s
+            for row in rows
+            if "MAINT" in row.get("Flags", "") and (begin_s := unix_time(row.get("StartTime", "")))
+        ]
+        where = [f"--partition={cluster.partition}"] if cluster.partition else []
+        waiting = try_to_ask("squeue", "--noheader", "--states=PENDING", "--format=%i", *where)
+        number = sum(word[:1].isdigit() for word in waiting.split())
+        notes = [f"{number_of(number, 'waiting job')} in front of it at most"] if number else []
+        of_user = f"user={getpass.getuser()}"
+        for line in try_to_ask(*_ASSOC, of_user, f"format={','.join(_ASSOC_LIMITS)}").splitlines():
+            account, *cells = line.split("|")
+            given = [
+                f"{name}={cell}"
+                for name, cell in zip(_ASSOC_LIMITS[1:], cells, strict=False)
+                if cell
+            ]
+            if given and cluster.account in {None, account}:
+                notes.append(f"account {account}: {', '.join(given)}")
+        return begins, notes
 
     def list_jobs(self, ids: Collection[str]) -> list[Job]:
         """Ask squeue once, and sacct once where squeue does not know all of them any more."""

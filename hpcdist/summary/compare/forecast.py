@@ -39,8 +39,11 @@ _WIDEST = 2.0
 """An interval whose upper end is more than so many times its lower one says nothing."""
 
 
-def make_forecast(runs: Sequence[RunFigures], scaling: Scaling | None) -> Forecast:
-    """Forecast the next powers of two, up to four times the largest size.
+def make_forecast(
+    runs: Sequence[RunFigures], scaling: Scaling | None, *, asked: Size | None = None
+) -> Forecast:
+    """Forecast the next powers of two, up to four times the largest size; or the size that is asked
+    for alone.
 
     `runs` are done, differ in size, and scale in one way; those of the smallest size are what the
     speed-up is against.
@@ -77,11 +80,11 @@ def make_forecast(runs: Sequence[RunFigures], scaling: Scaling | None) -> Foreca
     variance = max(variance, _LEAST_ERROR**2, within)
     found: list[ForecastSize] = []
     reason = "a step has too few samples for more GPUs"
-    for power in itertools.count(largest.gpus.bit_length()):
-        gpus = 2**power
+    powers = (2**power for power in itertools.count(largest.gpus.bit_length()))
+    for gpus in (asked.gpus,) if asked else powers:
         if gpus > min(_FARTHEST * largest.gpus, batch if is_strong else math.inf):
             break
-        x, y = terms(gpus, math.ceil(gpus / in_node))
+        x, y = terms(gpus, asked.nodes if asked else math.ceil(gpus / in_node))
         time_s = weights[0] * x + weights[1] * y
         of_fit = max(0.0, x * x * xx + 2 * x * y * xy + y * y * yy) / time_s**2
         speedup = samples(gpus) / time_s / measured_rate(by_size[smallest]).mean

@@ -26,6 +26,7 @@ from hpcdist.summary.figures.timeline import (
     count_steps,
     list_attempts,
     lost_time_s,
+    startup_s,
     waited_s,
     with_accounting,
 )
@@ -171,6 +172,7 @@ def measure_run(
         ),
         steps=largest(own.last_step for own in newest),
         lost_steps=num_lost,
+        startup_s=startup_s(attempts),
         lost_time_s=lost_s,
         waited_s=waited_s(attempts),
         attempts=[
@@ -205,6 +207,7 @@ def measure_run(
             num_cpus=usage.num_cpus() or num_cpus,
             price_per_hour=(record.spec.cluster.profile.price_per_hour or 0.0) * num_nodes or None,
         ),
+        planned=record.spec.planned,
     )
     learned = list_learned(attempts)
     num_stepped = len({own.rank for own in ranks if own.spans})

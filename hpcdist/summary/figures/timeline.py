@@ -135,6 +135,14 @@ def lost_time_s(attempts: Sequence[Attempt], again_s: float) -> float | None:
     return lost_s
 
 
+def startup_s(attempts: Sequence[Attempt]) -> float | None:
+    """Return the time from the begin of the first attempt to its first step."""
+    first = attempts[0] if attempts else None
+    if first is None or first.begin_s is None or first.stepping_s is None:
+        return None
+    return max(0.0, first.stepping_s - first.begin_s)
+
+
 def waited_s(attempts: Sequence[Attempt]) -> float | None:
     """Return the time from the end of each life to the begin of the next; None with one life."""
     gaps = [

@@ -17,6 +17,7 @@ from hpcdist.summary.report.cells import share_tables, speed_tables
 from hpcdist.summary.report.runs import (
     Row,
     memory_tables,
+    plan_tables,
     resource_tables,
     run_table,
     step_tables,
@@ -134,7 +135,11 @@ def _with_tables(section: Section) -> Section:
         Topic.MEASURED: list(_benchmarks(rows)),
         Topic.TIME: list(share_tables(compared, rows)),
         Topic.LEARNING: list(step_tables(rows)),
-        Topic.RESOURCES: [*memory_tables(rows), *resource_tables(rows)],
+        Topic.RESOURCES: [
+            *memory_tables(rows),
+            *resource_tables(rows),
+            *plan_tables(rows),
+        ],
     }
     return section._replace(topics=topics, remarks=_remarks(rows))
 

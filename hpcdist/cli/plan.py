@@ -1,0 +1,164 @@
+"""`hpcdist plan`: when a job would start, how long it takes, whether it fits, what it costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcdist.base.errors import EXIT_DONE, SchedulerError
+from hpcdist.base.text import number_of, show_bytes
+from hpcdist.cli.host import JobCommand
+from hpcdist.cli.options import JOB_OPTIONS, JobOptions, job_options, json_option
+from hpcdist.cli.printing import print_fact, print_json
+
+if TYPE_CHECKING:
+    from hpcdist.job.spec import JobSpec
+    from hpcdist.planning.how_long import Duration
+    from hpcdist.planning.memory import Memory
+    from hpcdist.planning.when import When
+
+
+@click.command(cls=JobCommand)
+@job_options(*JOB_OPTIONS)
+@click.option(
+    "--probe",
+    "probe_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=1),
+    help="Where no run tells how long the job takes, try it here for so long, with one rank.",
+)
+@json_option
+def plan(*, options: JobOptions, probe_s: float | None, as_json: bool) -> int:
+    """Say when a job would start, how long it takes, whether it fits, and what it costs.
+
+    \b
+    hpcdist plan ddp --nodes 2 --gpus 4 --time 4:00:00
+    hpcdist plan ddp --local --probe 20                 measures its steps here
+    hpcdist plan train.py --gpus 4 -- --lr 0.1          from its earlier runs
+
+    Nothing is submitted. The start is the latest, as things stand; smaller requests that start
+    sooner are named. The time comes from your earlier runs of the job, and the memory of a training
+    from torch's tracker, which takes some seconds. A run that is submitted by the same options
+    within a day keeps what was planned, and later plans show how right it was. Of a sweep, the
+    first run is planned.
+    """
+    from hpcdist.cli.submit import plan as plan_all
+    from hpcdist.job.spec import TrainingJob, job_to_dict
+    from hpcdist.planning import earlier, fits, foresight, how_long, when
+    from hpcdist.runs.spec import Planned
+    from hpcdist.schedulers.base import Start
+    from hpcdist.schedulers.request import time_limit_min
+    from hpcdist.summary.compare.cells import Size
+    from hpcdist.summary.compare.planned import sentence
+    from hpcdist.summary.figures.run import flatten
+
+    planned, now_s = plan_all(options).plans[0], time.time()
+    job, cluster = planned.loaded.job, planned.plan.cluster
+    nodes = job.resources.nodes
+    try:
+        start = when.ask_when(planned, now_s=now_s)
+    except SchedulerError as error:
+        start = when.When(start=Start(), notes=[error.message])
+    runs = earlier.read_earlier(options.runs)
+    there, asked = earlier.at_its_place(runs, planned), flatten(job_to_dict(job))
+    size = Size(job.resources.gpus * nodes, nodes)
+    steps = earlier.count_steps(job) if isinstance(job, TrainingJob) else None
+    duration = how_long.find_duration(there, asked, size, steps)
+    if duration.time_s is None and probe_s is not None:
+        duration = earlier.probe(planned, options.runs, probe_s, steps)
+    memory, limit_min = fits.find_memory(planned, there, asked), time_limit_min(job, cluster)
+    values = Planned(
+        wait_s=start.start.time_s and max(0.0, start.start.time_s - now_s),
+        duration_s=duration.time_s.mean if duration.time_s else None,
+        memory_bytes=memory.peak_bytes,
+        estimate_bytes=memory.estimate_bytes,
+    )
+    foresight.keep(values, planned, options.runs)
+    hours = (values.duration_s or 0) / 3600
+    limits = _limits(duration, job, limit_min) | {
+        "is_requeued": job.launch.requeue and planned.scheduler.can_requeue
+    }
+    cost = {"gpu_hours": hours * size.gpus, "price": hours * nodes * (cluster.price_per_hour or 0)}
+    if as_json:
+        parts = {"start": start, "duration": duration, "limits": limits, "memory": memory}
+        print_json({"asked_s": now_s, **parts, "cost": cost if hours else None, "planned": values})
+        return EXIT_DONE
+    unit = "GPU" if memory.device == "cuda" else "rank"
+    price = f", price {cost['price']:.4g}" if cost["price"] else ""
+    costs = f"{cost['gpu_hours']:.3g} {unit} hours{price}" if hours else "not known"
+    place = f"profile {planned.cluster.name}" if planned.cluster.name else planned.scheduler.title
+    print_fact("", f"{job.name} on {number_of(nodes, 'node')} x {job.resources.gpus}, {place}")
+    for name, lines in {
+        "start": _start_lines(start, now_s),
+        "time": _time_lines(duration, limits),
+        "memory": _memory_lines(memory, asked.get("train.batch_size")),
+        "cost": [costs],
+        "so far": filter(None, [sentence([run.figures for run in runs])]),
+    }.items():
+        for number, line in enumerate(lines):
+            print_fact(f"{'' if number else name:<8}", line)
+    return EXIT_DONE
+
+
+def _limits(duration: Duration, job: JobSpec, limit_min: float | None) -> dict[str, float | None]:
+    """Return the time limit that is asked, how often it ends the job, and one that is enough."""
+    from hpcdist.job.spec import warning_before_s
+    from hpcdist.planning.how_long import count_requeues, suggest_limit_min
+
+    limits: dict[str, float | None] = {"limit_min": limit_min}
+    warning_s = warning_before_s(job.launch, limit_min)
+    if duration.time_s is not None:
+        limits["enough_min"] = suggest_limit_min(duration.time_s, warning_s=warning_s)
+        if limit_min is not None:
+            limits["requeues"] = count_requeues(duration, limit_min=limit_min, warning_s=warning_s)
+    return limits
+
+
+def _start_lines(start: When, now_s: float) -> Iterator[str]:
+    from hpcdist.planning.when import as_limit, show_moment, start_sentence
+
+    yield start_sentence(start.start, now_s) or "not known before it is submitted"
+    if start.maintenance_s is not None:
+        begins = f"the maintenance on {show_moment(start.maintenance_s, now_s)}"
+        if start.longest_min is None:
+            yield f"its time limit reaches into {begins}: it waits until that is over"
+        else:
+            yield f"--time {as_limit(start.longest_min)} or less starts before {begins}"
+    for name, time_s in start.sooner.items():
+        yield f"  {name:<20} {show_moment(time_s, now_s)}"
+    yield from start.notes
+
+
+def _time_lines(duration: Duration, limits: dict[str, Any]) -> Iterator[str]:
+    from hpcdist.planning.when import as_limit, show_length
+
+    if duration.time_s is None:
+        yield f"not known: {duration.source}"
+        return
+    ends = duration.time_s.interval
+    interval = f" ({show_length(ends.low)} to {show_length(ends.high)})" if ends else ""
+    yield f"{show_length(duration.time_s.mean)}{interval}, {duration.source}"
+    enough = f"--time {as_limit(limits['enough_min'])} is enough"
+    if limits["limit_min"] is None:
+        yield enough
+        return
+    requeues = limits["requeues"]
+    times = f", requeued {number_of(requeues or 0, 'time')}" if limits["is_requeued"] else ""
+    how = f"ends it before it is done{times}" if requeues else "suffices"
+    how = "leaves no time to work" if requeues is None else how
+    yield f"its limit of {as_limit(limits['limit_min'])} {how}; {enough}"
+
+
+def _memory_lines(memory: Memory, batch_size: int | None) -> Iterator[str]:
+    if memory.peak_bytes is not None:
+        room, where = memory.room_bytes, "on the GPU" if memory.device == "cuda" else "resident"
+        whole = "" if room is None else f" of {show_bytes(room)}"
+        how = ": it fits" if memory.peak_bytes <= (room or 0) else ": IT DOES NOT FIT"
+        yield f"{show_bytes(memory.peak_bytes)}{whole} per rank, {where}{how if room else ''}"
+    yield memory.source
+    if memory.largest_batch is not None:
+        largest = f"about {memory.largest_batch:,}, and {batch_size:,} is asked"
+        yield f"largest train.batch_size that fits: {largest}"

@@ -1,0 +1,164 @@
+"""The memory of one rank of a training, by torch's trackers on fake tensors: nothing is computed.
+
+A program for a process of its own (`answer`), as it imports torch and the user's model. The device
+is cpu, where the same tensors live as on a GPU; fake ones on cuda fail in the backward pass without
+a GPU. FSDP runs in a process group whose other ranks do not exist.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from hpcdist.job.spec import TrainingJob, job_from_dict
+from hpcdist.machine.process import die_with_parent
+
+_EVALUATION_BATCH = 128
+_SEARCH_S = 30.0
+"""Time after which no larger batch is tried."""
+
+
+Question = tuple[dict[str, Any], str, float | None]
+"""A job, the device of its ranks, and the bytes that each has; None: no larger batch is looked
+for."""
+
+
+class Memory(Struct, frozen=True, kw_only=True):
+    """The memory of the rank of a job that uses most; None: not known."""
+
+    device: str
+    """cpu: all resident memory; cuda: what is allocated on a GPU."""
+    estimate_bytes: float | None = None
+    """By torch's tracker; on CPUs with the process, its libraries and data."""
+    peak_bytes: float | None = None
+    """Corrected by earlier runs, or from these alone."""
+    parts: dict[str, int] = {}
+    """Bytes of tensors at the peak, by what they are."""
+    room_bytes: float | None = None
+    """Memory that the rank has."""
+    largest_batch: int | None = None
+    """Largest train.batch_size that fits."""
+    source: str = ""
+    """What it is from, or why it is not known."""
+
+
+def answer() -> None:
+    """Answer in a fork, as ranks are: pages of libraries count where they are used."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # the user's model may print
+    values, device, room_bytes = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
+    try:
+        from hpcdist.workloads import load_workload
+
+        job: Any = job_from_dict(values)
+        for name in load_workload(job).preload():
+            importlib.import_module(name)
+        parent_pid = os.getpid()
+        if os.fork():
+            os.wait()
+            os._exit(0)
+        die_with_parent(parent_pid)
+        found = _measure(job, device, room_bytes)
+    except Exception as error:  # noqa: BLE001 - a model of the user's, on tensors without values
+        said = f"{type(error).__name__}: {error}".partition("\n")[0]
+        found = Memory(device=device, source=f"not known: {said}")
+    answers.write(msgspec.json.encode(found).decode())
+    answers.flush()
+    os._exit(0)
+
+
+def _measure(job: TrainingJob, device: str, room_bytes: float | None) -> Memory:
+    import torch
+    from torch import nn
+
+    from hpcdist.data.catalog import load_data
+
+    data, begin_s = load_data(job.data, seed=job.train.seed), time.monotonic()
+    # A step of a small model brings in what every training uses of the libraries.
+    tiny = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
+    optimizer = torch.optim.AdamW(tiny.parameters(), fused=True)
+    torch.autograd.backward(tiny(torch.rand(4, 1, 8, 8)).sum())
+    optimizer.step()
+    base_bytes = 0
+    if device == "cpu":
+        with open("/proc/self/statm") as file:
+            base_bytes = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    # On CPUs, one process takes the batches of all GPUs that it stands for.
+    gpus, most = job.gpus_per_rank if device == "cpu" else 1, len(data.train) // job.num_ranks
+    parts = _peak(job, data, job.train.batch_size * gpus)
+    estimate_bytes = base_bytes + sum(parts.values())
+    if room_bytes is None:
+        return Memory(device=device, estimate_bytes=estimate_bytes, parts=parts)
+    low, high = job.train.batch_size, 0
+    if estimate_bytes > room_bytes:
+        low, high = 0, low
+    # Doubled until one does not fit, then bisected.
+    while time.monotonic() - begin_s < _SEARCH_S:
+        batch = (low + high) // 2 if high else min(2 * low, most // gpus)
+        if batch - low <= low // 16:
+            break
+        does_fit = base_bytes + sum(_peak(job, data, batch * gpus).values()) <= room_bytes
+        low, high = (batch, high) if does_fit else (low, batch)
+    return Memory(device=device, estimate_bytes=estimate_bytes, parts=parts, largest_batch=low)
+
+
+def _peak(job: TrainingJob, data: Any, batch: int) -> dict[str, int]:
+    """Return the bytes of tensors at the peak by what they are: of a step after the first, and of
+    an evaluation, whose batches may be larger."""
+    import torch
+    import torch.distributed as dist
+    import torch.nn.functional as F  # noqa: N812 - its usual name
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    from hpcdist.training.models import build_model
+    from hpcdist.training.strategies import PRECISIONS, STRATEGIES, build_optimizer
+
+    fake, strategy = FakeTensorMode(), getattr(job, "strategy", "")
+    with fake:
+        model = build_model(job.model, data.image_shape, data.num_classes)
+    if strategy == "fsdp":
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        store, context = FakeStore(), SimpleNamespace(device="cpu")
+        if not dist.is_initialized():
+            dist.init_process_group("fake", store=store, rank=0, world_size=job.num_ranks)
+        model = STRATEGIES[strategy].wrap(model, context, job.train)  # type: ignore[arg-type]
+    optimizer = build_optimizer(model, job.train)
+    autocast = PRECISIONS[job.train.precision].autocasting(torch.device("cpu"))
+
+    def compute_gradients() -> None:
+        images, labels = torch.rand(batch, *data.image_shape), torch.zeros(batch).long()
+        with autocast:
+            loss = F.cross_entropy(model(images).float(), labels, reduction="sum")
+        torch.autograd.backward(loss)
+
+    # A first step gives the optimizer its state. It is fused, and takes no memory for itself; on
+    # fake parameters that are cut up it would.
+    keeps_gradients = strategy == "ddp" or (strategy == "auto" and job.num_ranks > 1)  # in buckets
+    with fake:
+        compute_gradients()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=not keeps_gradients)
+    tracker: Any = FSDPMemTracker(model, optimizer) if strategy == "fsdp" else MemTracker()
+    if strategy != "fsdp":
+        tracker.track_external(model, optimizer)
+    with fake, tracker:
+        compute_gradients()
+        optimizer.zero_grad(set_to_none=not keeps_gradients)
+        if job.train.evaluate_every_epochs:
+            tracker.reset_mod_stats()
+            model.eval()
+            with torch.no_grad(), autocast:
+                model(torch.rand(min(_EVALUATION_BATCH, len(data.test)), *data.image_shape))
+    (snapshot,) = tracker.get_tracker_snapshot("peak").values()
+    named = {getattr(kind, "value", str(kind)): size for kind, size in snapshot.items()}
+    return {kind: size for kind, size in named.items() if size and kind != "Total"}

@@ -1,0 +1,43 @@
+"""What was foreseen of runs, against what was measured: as ratios, 1 where the plan was right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcdist.base.statistics import mean
+from hpcdist.base.text import number_of
+from hpcdist.runs.spec import Planned
+from hpcdist.summary.values import RunFigures
+
+NAMES = ("wait", "duration", "memory")
+_LEAST_S = 60.0
+"""A ratio of shorter waits means nothing."""
+
+
+def peak_bytes(run: RunFigures) -> int | None:
+    """Return the memory that plans are about: on GPUs what was allocated there."""
+    return run.peak_cuda_bytes if run.ran_with.device == "cuda" else run.peak_rss_bytes
+
+
+def ratios(run: RunFigures) -> dict[str, float]:
+    """Return measured by planned, of what is known: wait, duration (of a run that is done) and
+    memory."""
+    plan = run.planned or Planned()
+    waited_s = run.accounting.queue_wait_s if run.accounting else None
+    held_s = run.cost.held_s if run.cost and run.state == "done" else None
+    pairs = {
+        "wait": (waited_s, plan.wait_s),
+        "duration": (held_s, plan.duration_s),
+        "memory": (peak_bytes(run), plan.memory_bytes),
+    }
+    found = {name: a / b for name, (a, b) in pairs.items() if a is not None and b}
+    return {name: found[name] for name in found if name != "wait" or (plan.wait_s or 0) >= _LEAST_S}
+
+
+def sentence(runs: Sequence[RunFigures]) -> str | None:
+    """Return the mean ratios over all runs; None where nothing was planned."""
+    found = [own for run in runs if (own := ratios(run))]
+    values = {name: [own[name] for own in found if name in own] for name in NAMES}
+    parts = [f"{name} {mean(own):.2f} x" for name, own in values.items() if own]
+    number = number_of(len(found), "run")
+    return f"measured / planned of {number}: {', '.join(parts)}" if parts else None

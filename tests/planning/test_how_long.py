@@ -1,0 +1,156 @@
+"""How long a job takes, from earlier runs of known length."""
+
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from hpcdist.base.statistics import Interval, Measure
+from hpcdist.planning.earlier import at_its_place
+from hpcdist.planning.how_long import Duration, count_requeues, find_duration, suggest_limit_min
+from hpcdist.runs.spec import Planned
+from hpcdist.summary.compare.cells import Size
+from hpcdist.summary.compare.planned import ratios, sentence
+from hpcdist.summary.figures.run import MeasuredRun
+from hpcdist.summary.values import Cost, RanWith, RunFigures, StepTime
+
+JOB = {"name": "ddp", "train.lr": 0.1, "train.batch_size": 32, "train.epochs": 10}
+STARTUP_S = 20.0
+
+
+def run(number=0, *, gpus=1, held_s=120.0, steps=100, state="done", step_s=1.0, **conditions):
+    """A run whose steps take `step_s`; the rest of its time is startup, and between steps."""
+    rate = 32 * gpus / step_s
+    figures = RunFigures(
+        run=f"run-{number}",
+        job="ddp",
+        state=state,
+        nodes=1,
+        gpus_per_node=gpus,
+        world_size=gpus,
+        hosts=["h"],
+        samples_per_s=Measure(mean=rate, sd=0.01 * rate, count=20),
+        samples_per_step=32.0 * gpus,
+        step_time_s=StepTime(mean=step_s),
+        steps=steps,
+        startup_s=STARTUP_S,
+        cost=Cost(held_s=held_s),
+    )
+    return MeasuredRun(
+        figures=figures,
+        conditions=JOB | {"device": "cpu", "code": "c"} | conditions,
+        missing=None,
+        bests={},
+        series=msgspec.Raw(b"\x80"),
+    )
+
+
+def found(runs, *, gpus=1, steps=100, **conditions):
+    return find_duration(runs, JOB | conditions, Size(gpus, 1), steps)
+
+
+@pytest.mark.parametrize(
+    ("steps", "time_s"), [(100, 120), (200, 220), (50, 70), (None, 120)], ids=str
+)
+def test_the_time_after_the_startup_is_proportional_to_the_steps(steps, time_s):
+    duration = found([run()], steps=steps)
+    assert duration.time_s.mean == pytest.approx(time_s)
+    assert (duration.startup_s, duration.source) == (STARTUP_S, "from 1 run of this size")
+    assert duration.time_s.interval is None
+
+
+def test_the_interval_is_that_of_one_more_run():
+    duration = found([run(number, held_s=held_s) for number, held_s in enumerate((110, 120, 130))])
+    # Student's t for 2 degrees of freedom is 4.303; the sd is 10.
+    half_s = 4.303 * 10 * (1 + 1 / 3) ** 0.5
+    interval = duration.time_s.interval
+    assert interval.low == pytest.approx(120 - half_s, abs=0.01)
+    assert interval.high == pytest.approx(120 + half_s, abs=0.01)
+    assert duration.runs == ["run-0", "run-1", "run-2"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        run(state="failed"),
+        run(**{"train.lr": 0.2}),
+        run(**{"train.batch_size": 16}),
+        run(**{"name": "ddp", "model.args": {"hidden": 4}}),
+        run(gpus=2),
+    ],
+    ids=["failed", "other rate", "other batch", "other model", "other size"],
+)
+def test_runs_that_are_not_like_the_job_do_not_count(other):
+    duration = found([other])
+    assert duration.time_s is None
+    assert "no run" in duration.source
+
+
+def test_length_place_and_seed_of_a_run_do_not_matter():
+    other = {"train.epochs": 3, "train.seed": 5, "device": "cuda", "checkpoint.every_epochs": 0}
+    assert found([run(**other)]).time_s.mean == pytest.approx(120)
+
+
+def test_another_size_goes_by_the_law_of_the_forecast():
+    # Weak scaling, t(N) = 1 + 0.4 (N - 1) / N: at 8 GPUs 1.35 s. A quarter more is between steps.
+    runs = []
+    for number, gpus in enumerate((1, 1, 2, 2, 4, 4)):
+        step_s = 1 + 0.4 * (gpus - 1) / gpus
+        runs.append(run(number, gpus=gpus, step_s=step_s, held_s=STARTUP_S + 125 * step_s))
+    duration = found(runs, gpus=8)
+    assert duration.time_s.mean == pytest.approx(STARTUP_S + 1.25 * 135, rel=0.01)
+    assert duration.time_s.interval.low < duration.time_s.mean < duration.time_s.interval.high
+    assert duration.source == "by the law of the forecast, from 6 runs of other sizes"
+    assert found(runs, gpus=3).time_s.mean == pytest.approx(STARTUP_S + 1.25 * 126.7, rel=0.01)
+
+
+def test_runs_at_another_place_say_nothing():
+    def at(scheduler, device):
+        figures = run().figures
+        ran_with = RanWith(device=device)
+        figures = msgspec.structs.replace(figures, scheduler=scheduler, ran_with=ran_with)
+        return msgspec.structs.replace(run(), figures=figures)
+
+    planned = SimpleNamespace(
+        scheduler=SimpleNamespace(name="local", runs_here=True),
+        plan=SimpleNamespace(launch=SimpleNamespace(device="cpu")),
+        cluster=SimpleNamespace(name=None),
+    )
+    here = [at("local", "cpu"), at("local", "2 GPUs that are not there")]
+    there = [at("local", "cuda"), at("slurm", "cpu")]
+    assert at_its_place([*here, *there], planned) == here
+
+
+@pytest.mark.parametrize(
+    ("time_s", "limit_min"),
+    [
+        (Measure(mean=100), 5),  # 1.25 x 1.1 x 100 s, and a warning of 120 s
+        (Measure(mean=3600, interval=Interval(low=3000, high=4200)), 80),
+        (Measure(mean=36_000, interval=Interval(low=30_000, high=42_000)), 780),
+    ],
+    ids=["a moment", "an hour", "a night"],
+)
+def test_a_suggested_limit_is_round_and_leaves_time_for_the_warning(time_s, limit_min):
+    assert suggest_limit_min(time_s, warning_s=120) == limit_min
+
+
+@pytest.mark.parametrize(
+    ("limit_min", "requeues"), [(120, 0), (61, 0), (60, 1), (31, 2), (3, 58), (2, None)]
+)
+def test_requeues_are_counted(limit_min, requeues):
+    duration = Duration(time_s=Measure(mean=3600), startup_s=60, source="")
+    assert count_requeues(duration, limit_min=limit_min, warning_s=60) == requeues
+
+
+def test_measured_is_a_multiple_of_planned():
+    plan = Planned(wait_s=100, duration_s=100, memory_bytes=50)
+    with_plan = msgspec.structs.replace(
+        run().figures, planned=plan, peak_rss_bytes=55, ran_with=RanWith(device="cpu")
+    )
+    assert ratios(with_plan) == {"duration": 1.2, "memory": 1.1}
+    stopped = msgspec.structs.replace(with_plan, state="failed")
+    assert ratios(stopped) == {"memory": 1.1}
+    assert ratios(run().figures) == {}
+    expected = "measured / planned of 2 runs: duration 1.20 x, memory 1.10 x"
+    assert sentence([with_plan, stopped, run().figures]) == expected
+    assert sentence([run().figures]) is None

@@ -1,0 +1,123 @@
+"""When a job would start: time limits against maintenances, and what LSF and PBS say is free."""
+
+import time
+
+import pytest
+
+from hpcdist.cluster.site import Partition
+from hpcdist.planning.when import (
+    as_limit,
+    longest_before,
+    show_length,
+    show_moment,
+    start_sentence,
+    why_too_long,
+)
+from hpcdist.schedulers.base import Start
+from hpcdist.schedulers.lsf.jobs import parse_reservations, parse_room
+
+NOW_S = time.mktime((2026, 11, 25, 10, 0, 0, 0, 0, -1))
+HOUR_S = 3600
+
+
+@pytest.mark.parametrize(
+    ("left_min", "longest_min"),
+    [
+        (24 * 60, 23.5 * 60),
+        (5 * 60 + 32, 5 * 60 + 30),
+        (5 * 60 + 31, 5 * 60),
+        (182, 180),
+        (181, 175),
+        (32, 30),
+        (31, 29),
+        (3.5, 1),
+        (2.9, None),
+        (-10, None),
+    ],
+)
+def test_a_time_limit_that_ends_before_a_maintenance_is_round(left_min, longest_min):
+    assert longest_before(NOW_S + left_min * 60, now_s=NOW_S) == longest_min
+
+
+@pytest.mark.parametrize(
+    ("minutes", "text"),
+    [(330, "5:30:00"), (0.5, "0:00:30"), (1441, "24:01:00"), (0.001, "0:00:01")],
+)
+def test_a_limit_is_written_as_the_option_takes_it(minutes, text):
+    assert as_limit(minutes) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "limit_min", "problem"),
+    [
+        ("short", 61, "short allows --time 1:00:00 at most"),
+        ("short", 60, None),
+        ("short", None, None),
+        (None, 121, "usual allows --time 2:00:00 at most"),
+        ("long", 1e6, None),
+        ("unknown", 1e6, None),
+    ],
+)
+def test_a_time_limit_beyond_that_of_the_partition_never_starts(name, limit_min, problem):
+    partitions = [
+        Partition(name=one, num_nodes=4, cpus=4, time_limit_min=most, is_default=one == "usual")
+        for one, most in (("short", 60), ("usual", 120), ("long", None))
+    ]
+    assert why_too_long(partitions, name, limit_min) == problem
+
+
+@pytest.mark.parametrize(
+    ("start", "sentence"),
+    [
+        (Start(time_s=NOW_S + 1), "at once, as things stand"),
+        (
+            Start(time_s=NOW_S + 2 * HOUR_S),
+            "12:00, in 2 h, at the latest, as things stand",
+        ),
+        (
+            Start(time_s=NOW_S + 44.5 * HOUR_S),
+            "Friday 06:30, in 1 d 20 h, at the latest, as things stand",
+        ),
+        (Start(never="Slurm says: no"), "it would not start: Slurm says: no"),
+        (Start(is_free=True), "what it asks for is free now"),
+        (Start(is_free=False), "not enough is free now"),
+        (Start(), ""),
+    ],
+)
+def test_a_start_is_a_sentence(start, sentence):
+    assert start_sentence(start, NOW_S) == sentence
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.5, "0.5 s"), (42.3, "42 s"), (600, "10 min"), (12_000, "3 h 20 min"), (200_000, "2 d 7 h")],
+)
+def test_a_length_has_two_units(seconds, text):
+    assert show_length(seconds) == text
+
+
+def test_a_moment_far_away_has_its_date():
+    assert show_moment(NOW_S + 10 * 24 * HOUR_S, NOW_S) == "2026-12-05 10:00"
+
+
+def test_free_slots_of_lsf_are_read():
+    text = (
+        "HOST_NAME          STATUS       JL/U    MAX  NJOBS    RUN  SSUSP  USUSP    RSV\n"
+        "hostA              ok              -     16      6      6      0      0      0\n"
+        "hostB              closed_Full     -     32     32     32      0      0      0\n"
+        "hostC              unavail         -     64      0      0      0      0      0\n"
+    )
+    assert parse_room(text) == [10, 0, 0]
+    assert parse_room("LSF is down") == []
+
+
+def test_the_sites_own_reservations_of_lsf_are_read():
+    moment = time.localtime(time.time() + 24 * HOUR_S)
+    window = time.strftime("%m/%d/%H/%M", moment)
+    text = (
+        "RSVID       TYPE      USER        NCPUS       RSV_HOSTS       TIME_WINDOW\n"
+        f"system#0    sys       system       0/8        hostA:0/8       {window}-{window}\n"
+        f"user1#0     user      user1        0/4        hostA:0/4       {window}-{window}\n"
+    )
+    (begin_s,) = parse_reservations(text)
+    assert begin_s == pytest.approx(time.time() + 24 * HOUR_S, abs=61)
