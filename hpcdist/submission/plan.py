@@ -149,7 +149,7 @@ class PlannedSubmission(Struct, frozen=True, kw_only=True):
 
     plans: list[PlannedRun]
     """One per point."""
-    points: list[Point] = [Point()]
+    points: Sequence[Point] = (Point(),)
     max_parallel: int | None = None
     """So many runs of a scheduler at one time; None: as many as there is room for."""
     comparison: str | None = None
