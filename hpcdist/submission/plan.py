@@ -62,9 +62,8 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
         job = job_to_dict(self.loaded.job)
         if hidden := [key for key, value in Stars().value(job).items() if value != job[key]]:
             notes.append(
-                f"what looks like a secret stands in {' and '.join(hidden)}: the ranks get it, and "
-                "all that is shown of the run has *** in its place; others may see it in the list "
-                "of processes, but not in a variable of the environment or a private file"
+                f"what looks like a secret stands in {' and '.join(hidden)}: others may see it in "
+                "the list of processes, but not in a variable or in a private file"
             )
         return [*notes, *self.plan.notes, *self.workspace.notes]
 
@@ -93,11 +92,7 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
         profile, target = self.cluster.profile, self.target(Run(runs / PLACEHOLDER_ID))
         meanings = {key.path: key.meaning for key in [*keys_below(type(profile)), *job_keys()]}
         known = [
-            *(
-                Directive(line, keys=["setup"])
-                for text in profile.setup
-                for line in text.split("\n")
-            ),
+            *(Directive(line, keys=["setup"]) for line in "\n".join(profile.setup).split("\n")),
             *(Directive(one, keys=["directives"]) for one in profile.directives),
             *(Directive(f"export {name}=", keys=["environment"]) for name in profile.environment),
             *self.scheduler.directives(self.loaded.job, profile, target),
@@ -123,15 +118,6 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
             return self
         with _located(self.loaded):
             return replace(self, plan=self.scheduler.plan(self.loaded.job, self.plan.cluster))
-
-    def with_seed_of(self, repeat: int) -> PlannedRun:
-        """Return the plan with a seed of its own, without which a repeat would not show what chance
-        does to an accuracy."""
-        job = self.loaded.job
-        if not repeat or not isinstance(job, TrainingJob):
-            return self
-        train = replace(job.train, seed=(job.train.seed + repeat) % 2**32)
-        return replace(self, loaded=self.loaded.with_job(train=train))
 
     def prepare(self) -> None:
         """Do what comes before any submission, and may take long: try the user's code, and prepare
@@ -232,8 +218,7 @@ def plan_run(
     """
     chosen = load_scheduler(detect_scheduler() if scheduler == "auto" else scheduler)
     if allocation is not None:
-        launch = replace(loaded.job.launch, requeue=False)
-        loaded = loaded.with_job(launch=launch)
+        loaded = loaded.with_job(launch=replace(loaded.job.launch, requeue=False))
     if beside is None:
         _check_channels(cluster.profile.notify, chosen)
         cluster = leave_out_nodes(chosen, cluster) if allocation is None else cluster
@@ -302,13 +287,19 @@ def plan_points(
     plans: list[PlannedRun] = []
     one: PlannedRun | None = None
     for point in points:
-        values = (point.job or "", *(flag.name for flag in point.flags.values()))
+        values = (point.job or "", *(f"{one.name} {one.value!r}" for one in point.flags.values()))
         if values not in by_values:
             loaded = load(point)
             code = own_code(loaded.job)
             one = plan_run(loaded, workspace=by_code.get(code), beside=one, **where)
             by_values[values], by_code[code] = one, one.workspace
-        plans.append(by_values[values].with_seed_of(0 if same_seed else point.repeat))
+        planned = by_values[values]
+        job = planned.loaded.job
+        if point.repeat and not same_seed and isinstance(job, TrainingJob):
+            # With the same seed, a repeat would not show what chance does to an accuracy.
+            train = replace(job.train, seed=(job.train.seed + point.repeat) % 2**32)
+            planned = replace(planned, loaded=planned.loaded.with_job(train=train))
+        plans.append(planned)
     return PlannedSubmission(
         points=list(points),
         plans=plans,
@@ -355,11 +346,9 @@ def lay_out(planned: PlannedSubmission, dependencies: Sequence[Dependency] = ())
     most = planned.max_parallel or len(planned.points)
     is_limited = scheduler.has_queue and most < len(planned.points)
     if scheduler.has_queue and not scheduler.jobs_can_wait and (is_limited or dependencies):
-        option, instead = "--after", "submit it when the other run has ended"
-        if is_limited:
-            option, instead = "--max-parallel", "leave it out: the nodes of the compute are a limit"
+        option = "--max-parallel" if is_limited else "--after"
         problem = f"{option}: a job of {scheduler.title} cannot wait for others"
-        raise UserError(problem, hint=instead)
+        raise UserError(problem, hint="leave it out, or submit again when the others have ended")
     longest = max(1, scheduler.max_array_size)
     by_script: dict[str, list[int]] = {}
     for index, one in enumerate(planned.plans):

@@ -22,9 +22,10 @@ from hpcdist.job.check import show
 from hpcdist.job.comparison import MAX_POINTS, SHORT_NAMES, SHORT_OF, Comparison
 from hpcdist.job.load import Flag
 
-Axis: TypeAlias = "tuple[str, list[Flag]]"
-"""A key of the job, and its values."""
+Axes: TypeAlias = "dict[str, list[Flag]]"
+"""Keys of the job, and their values."""
 _EXAMPLE = 'for example --sweep "nodes=1,2 train.lr=0.1,0.01", with brackets and quotes as in YAML'
+_KEY = re.compile(r"[^\s.:]+(?:\.[^\s.:]+)*")
 _BETWEEN_AXES = re.compile(r"\s+(?=[\w.:-]+=)(?![^\[{]*[\]}])")
 """Spaces before a key, in no brackets."""
 
@@ -59,20 +60,20 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join([*words, *([f"repeat={self.repeat}"] if self.num_repeats > 1 else [])])
 
 
-def make_points(axes: Sequence[Axis], *, num_repeats: int = 1) -> list[Point]:
+def make_points(axes: Axes, *, num_repeats: int = 1) -> list[Point]:
     """Return all combinations of the axes' values, each `num_repeats` times; JobError where there
-    are too many."""
-    number = math.prod(len(flags) for _, flags in axes) * num_repeats
-    if number > MAX_POINTS:
+    are none or too many."""
+    number = math.prod(map(len, axes.values())) * num_repeats
+    if not 0 < number <= MAX_POINTS:
         raise JobError(
-            f"the sweep has {number} points, must be {MAX_POINTS} or fewer",
-            hint="give fewer values or repeats, or split it into several sweeps",
+            f"the sweep has {number} points, must be from 1 to {MAX_POINTS}",
+            hint="give each key a value or more; split many into several sweeps",
         )
-    keys, values = [key for key, _ in axes], itertools.product(*(flags for _, flags in axes))
+    values = itertools.product(*axes.values())
     return [
         Point(
             index=index,
-            flags=dict(zip(keys, flags, strict=True)),
+            flags=dict(zip(axes, flags, strict=True)),
             repeat=repeat,
             num_repeats=num_repeats,
         )
@@ -88,13 +89,11 @@ def variant_points(
     All variants are run once before any is run again, so that what changes on a machine in the
     meantime is not taken for a difference between them.
     """
-    variants = comparison.keys.compare
-    flags = {name: comparison.flags(name, given) for name in variants}
-    repeated = itertools.product(range(num_repeats), variants.items())
+    repeated = itertools.product(range(num_repeats), comparison.keys.compare.items())
     return [
         Point(
             index=index,
-            flags=flags[name],
+            flags=comparison.flags(name, given),
             repeat=repeat,
             num_repeats=num_repeats,
             variant=name,
@@ -104,7 +103,7 @@ def variant_points(
     ]
 
 
-def parse_sweeps(texts: Sequence[str]) -> list[Axis]:
+def parse_sweeps(texts: Sequence[str]) -> Axes:
     """Return the axes of all --sweep options, with values as in a list of YAML. Raises JobError,
     which names the option."""
     from hpcdist.job.yaml_text import YamlError, parse_yaml
@@ -114,37 +113,24 @@ def parse_sweeps(texts: Sequence[str]) -> list[Axis]:
         for word in _BETWEEN_AXES.split(text.strip()):
             name, _, listed = word.partition("=")
             with suppress(YamlError):
-                if (
-                    all(name.split("."))
-                    and ":" not in name
-                    and (found := parse_yaml(f"[{listed}]"))
-                ):
+                if _KEY.fullmatch(name) and (found := parse_yaml(f"[{listed}]")):
                     values.append((name, found))
                     continue
             raise JobError(f"--sweep {text}: {word!r} must be key=value,value", hint=_EXAMPLE)
     return make_axes(values, origin="--sweep")
 
 
-def make_axes(values: Iterable[tuple[str, Sequence[Any]]], *, origin: str) -> list[Axis]:
-    """Return the axes of keys with their values; JobError for a key that is swept twice."""
-    axes: list[Axis] = []
+def make_axes(values: Iterable[tuple[str, Sequence[Any]]], *, origin: str) -> Axes:
+    """Return the axes of keys with their values, which `origin` names in messages."""
+    axes: Axes = {}
     for name, listed in values:
         key = SHORT_NAMES.get(name.replace("-", "_"), name)
-        if not listed:
-            raise JobError(f"{origin} {name} is empty", hint="give it one value or more")
-        if key in dict(axes):
-            hint = f"give all of its values at once: {name}=...,..."
-            raise JobError(f"{origin} {name}: {key} is swept twice", hint=hint)
-        flags = [
-            Flag(name=f"{origin} {name}={text}", value=value, text=text)
-            for value in listed
-            for text in [_text(value)]
-        ]
-        axes.append((key, flags))
+        axes.setdefault(key, []).extend(_flag(f"{origin} {name}", value) for value in listed)
     return axes
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, default=str, separators=(",", ":")).replace('"', "")
+def _flag(option: str, value: Any) -> Flag:
+    text = value
+    if not isinstance(value, str):
+        text = json.dumps(value, default=str, separators=(",", ":")).replace('"', "")
+    return Flag(name=f"{option}={text}", value=value, text=text)

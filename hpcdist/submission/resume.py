@@ -26,7 +26,7 @@ from hpcdist.base.errors import (
 from hpcdist.cluster.load import LoadedProfile
 from hpcdist.cluster.schedulers import DEV
 from hpcdist.job.load import Flag, load_values
-from hpcdist.job.spec import Container, JobSpec, OwnCodeJob, ScriptJob, job_to_dict
+from hpcdist.job.spec import Container, JobSpec, ScriptJob, job_to_dict
 from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions, wait_until_gone
 from hpcdist.runs.run import Run, check_own, name_to_type
 from hpcdist.runs.spec import RunSpec
@@ -83,9 +83,7 @@ def look_at(run: Run) -> Ended:
         why = run.describe_damage() or f"{run.spec_file.name} cannot be read: {error}"
         raise RunDirectoryError(f"{run.path}: {why}", hint="submit the job again") from None
     if verdict.state == "done":
-        hint = "submit the job again"
-        if "checkpoint" in job.__struct_fields__:
-            hint += f"; to train on from it, with --set checkpoint.resume={run.path}"
+        hint = f"submit the job again; --set checkpoint.resume={run.path} trains on from it"
         raise UserError(f"run {run.id} is done: there is nothing to resume", hint=hint)
     checkpoints = list_checkpoints(run.checkpoints_folder)
     step = step_of(checkpoints[0]) if checkpoints else None
@@ -207,6 +205,4 @@ def sentence(run: Run, ended: Ended) -> str:
     """Say where a run goes on."""
     if ended.step is not None:
         return f"run {run.id} continues from its checkpoint of step {ended.step}"
-    if isinstance(ended.job, OwnCodeJob):
-        return f"run {run.id} starts again; its program continues from what it has saved itself"
-    return f"run {run.id} has no checkpoint of its own: it starts as it did before"
+    return f"run {run.id} starts again, from what its program has saved itself, if anything"

@@ -251,7 +251,5 @@ def git_state() -> tuple[str | None, bool | None]:
         said = run_git(os.getcwd(), [*status, "--ignore-submodules=dirty"], limit_s=_GIT_LIMIT_S)
     except HpcdistError:  # there is no repository, git is not installed or does not answer
         return None, None
-    lines = said.splitlines()
-    headers = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
-    changed = [line for line in lines if not line.startswith("#")]
-    return headers.get("branch.oid"), bool(changed)
+    first, *lines = said.splitlines()  # the commit is the first header
+    return first.rpartition(" ")[2], any(not line.startswith("#") for line in lines)

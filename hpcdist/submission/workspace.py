@@ -239,19 +239,17 @@ def settle_container(loaded: LoadedJob, cluster: LoadedProfile, scheduler: Sched
             hint=f"see docs/containers.md for what each runtime starts; {_NONE}",
         ) from None
     for text in wanted.mounts:
-        _check_mount(text, runtime)
+        key = f"container.mounts has {show(text)}"
+        try:
+            mount = Mount.parse(text)
+        except ValueError as error:
+            hint = "for example /scratch, /scratch/data:/data:ro or $TMPDIR:/local"
+            raise JobError(f"{key}: {error}", hint=hint) from None
+        if mount.is_read_only and runtime == "charliecloud":
+            raise JobError(
+                f"{key}, and charliecloud mounts nothing read-only", hint="leave out :ro"
+            )
     return loaded.with_job(container=replace(wanted, image=image, runtime=runtime))
-
-
-def _check_mount(text: str, runtime: str) -> None:
-    key = f"container.mounts has {show(text)}"
-    try:
-        mount = Mount.parse(text)
-    except ValueError as error:
-        hint = "for example /scratch, /scratch/data:/data:ro or $TMPDIR:/local"
-        raise JobError(f"{key}: {error}", hint=hint) from None
-    if mount.is_read_only and runtime == "charliecloud":
-        raise JobError(f"{key}, and charliecloud mounts nothing read-only", hint="leave out :ro")
 
 
 def used_container(job: JobSpec) -> UsedContainer | None:
@@ -275,12 +273,12 @@ def in_container(job: JobSpec, *, runs: Path, cwd: str, submit_dir: str) -> InCo
     wanted = job.container
     if wanted.image is None:
         return None
-    named = [getattr(getattr(job, "data", None), "root", None)]
-    named.append(getattr(getattr(job, "checkpoint", None), "resume", None))
-    if isinstance(job, ScriptJob) and job.script:
-        named.append(os.path.dirname(os.path.join(submit_dir, job.script)))
-    if isinstance(job, FunctionJob) and job.source:
-        named.append(os.path.dirname(job.source))
+    code = getattr(job, "script", None) or getattr(job, "source", None)
+    named = [
+        getattr(getattr(job, "data", None), "root", None),
+        getattr(getattr(job, "checkpoint", None), "resume", None),
+        code and os.path.dirname(os.path.join(submit_dir, code)),
+    ]
     paths = [os.path.abspath(os.path.join(submit_dir, name)) for name in named if name]
     paths = [str(runs), cwd, submit_dir, *filter(os.path.exists, paths)]
     unique = [Path(path) for path in dict.fromkeys(map(os.path.abspath, paths))]
