@@ -333,8 +333,8 @@ PLACE_OPTIONS = (_OPTIONS["What to run"][0], *_OPTIONS["Size"][:3], *_OPTIONS["W
 """Options of a verb that submits a job once: a key of it, its size and its place."""
 DEV_OPTIONS = (*PLACE_OPTIONS, _OPTIONS["Begin and end"][3])
 """Options of a verb that holds nodes: their number and place, and who is told of the end."""
-RESUME_OPTIONS = (PLACE_OPTIONS[0], _OPTIONS["Size"][2], _OPTIONS["Where"][2])
-"""--set, --time and --partition."""
+RESUME_OPTIONS = (PLACE_OPTIONS[0], _OPTIONS["Size"][2])
+"""--set and --time."""
 ONE_RUN_OPTIONS = tuple(
     option
     for option in (*_OPTIONS["What to run"][:3], *PLACE_OPTIONS[1:])

@@ -35,7 +35,6 @@ def resume(
     wait: bool,
     detach: bool,
     time_limit: str | None,
-    partition: str | None,
     overrides: tuple[str, ...],
     runs: Path,
     as_json: bool,
@@ -70,7 +69,7 @@ def resume(
         if scheduler.shares_files:
             here = Path.cwd()
             try:
-                planned = resuming.plan_resume(run, ended, flags, partition=partition)
+                planned = resuming.plan_resume(run, ended, flags)
                 note(*planned.notes)
                 planned.prepare()
                 interrupts.defer()
@@ -87,7 +86,7 @@ def resume(
                 message = f"run {run.id} cannot be downloaded: {files.reason(error)}"
                 raise SchedulerError(message, hint="type it again: it goes on there") from None
             ended = resuming.look_at(run)
-            planned = resuming.plan_resume(run, ended, flags, partition=partition)
+            planned = resuming.plan_resume(run, ended, flags)
             note(*planned.notes)
             interrupts.defer()
             submitted = submit(PlannedSubmission(plans=[planned]), runs=run.path.parent)

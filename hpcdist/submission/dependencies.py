@@ -53,8 +53,7 @@ def settle(
     for kind, name, runs in afters:
         waiting = _still_open(kind, name, runs, scheduler.name)
         if scheduler.has_queue and waiting:
-            job_ids = _job_ids(name, waiting)
-            dependencies.append(Dependency(kind=_WORDS[kind], job_ids=job_ids))
+            dependencies.append(Dependency(kind=_WORDS[kind], job_ids=_job_ids(name, waiting)))
         elif waiting:
             listed = ", ".join(run.id for run in waiting)
             note(f"waiting for the end of run {listed} (--after {kind}:{name})")

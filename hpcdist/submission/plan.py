@@ -58,14 +58,12 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
     @property
     def notes(self) -> list[str]:
         """Return what the user should know, one sentence each."""
-        notes = list(self.cluster.notes)
+        notes = [*self.cluster.notes, *self.plan.notes, *self.workspace.notes]
         job = job_to_dict(self.loaded.job)
         if hidden := [key for key, value in Stars().value(job).items() if value != job[key]]:
-            notes.append(
-                f"what looks like a secret stands in {' and '.join(hidden)}: others may see it in "
-                "the list of processes, but not in a variable or in a private file"
-            )
-        return [*notes, *self.plan.notes, *self.workspace.notes]
+            where = f"what looks like a secret stands in {' and '.join(hidden)}"
+            hidden = [f"{where}: a variable or a private file is safer, others may see arguments"]
+        return [*hidden, *notes]
 
     def script(self, target: Target) -> str:
         return self.scheduler.render(self.loaded.job, target, self.plan)
@@ -254,15 +252,14 @@ def _check_channels(notify: Sequence[str], scheduler: Scheduler) -> None:
         if kind == "command" and scheduler.runs_here:
             program = shlex.split(reference)[0]
             find_program(program, f"notify: {program}")
-        if kind != "apprise":
-            continue
-        if not scheduler.shares_files:
+        if kind == "apprise" and not scheduler.shares_files:
             raise UserError(
                 f"notify: apprise needs a variable, and the nodes of {scheduler.title} have none",
                 hint="leave it out, or name a command that the nodes have",
             )
-        read_address(reference)
-        if importlib.util.find_spec("apprise") is None:
+        if kind == "apprise":
+            read_address(reference)
+        if kind == "apprise" and importlib.util.find_spec("apprise") is None:
             hint = "install it: pip install 'hpcdist[notify]'"
             raise UserError("notify: the package apprise is not there", hint=hint)
 
@@ -374,9 +371,8 @@ def lay_out(planned: PlannedSubmission, dependencies: Sequence[Dependency] = ())
                 array_size=size,
                 max_parallel=most if most < size else None,
             )
-        jobs.append(
-            Job(planned=first, target=target, points=points, is_behind=is_limited and bool(jobs))
-        )
+        is_behind = is_limited and bool(jobs)
+        jobs.append(Job(planned=first, target=target, points=points, is_behind=is_behind))
     return jobs
 
 

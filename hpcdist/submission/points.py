@@ -18,7 +18,6 @@ import msgspec
 
 from hpcdist.base.errors import JobError
 from hpcdist.base.secrets import Stars
-from hpcdist.job.check import show
 from hpcdist.job.comparison import MAX_POINTS, SHORT_NAMES, SHORT_OF, Comparison
 from hpcdist.job.load import Flag
 
@@ -53,7 +52,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     def label(self) -> str:
         """The point in one line: nodes=2 train.lr=0.1 repeat=3; secrets are starred out."""
         words = [
-            f"{SHORT_OF.get(key, key)}={Stars().value(flag.text or show(flag.value), key)}"
+            f"{SHORT_OF.get(key, key)}={Stars().value(flag.text, key)}"
             for key, flag in self.flags.items()
         ]
         words = words if self.variant is None else [self.variant]

@@ -90,9 +90,7 @@ def look_at(run: Run) -> Ended:
     return Ended(spec=spec, job=job, verdict=verdict, step=step)
 
 
-def plan_resume(
-    run: Run, ended: Ended, flags: Mapping[str, Flag], *, partition: str | None = None
-) -> PlannedRun:
+def plan_resume(run: Run, ended: Ended, flags: Mapping[str, Flag]) -> PlannedRun:
     """Plan the next life of a run, or the run that starts from its checkpoint; `flags` are keys of
     its job that are to be otherwise.
 
@@ -128,11 +126,8 @@ def plan_resume(
             hint="submit the job again; checkpoint.resume names a run to start from",
         )
     os.chdir(workspace.cwd)  # modules and relative paths are looked for there
-    profile = msgspec.structs.replace(
-        spec.cluster.profile,
-        container=Container(),  # the job's is settled
-        partition=partition or spec.cluster.profile.partition,
-    )
+    # The job's container is settled.
+    profile = msgspec.structs.replace(spec.cluster.profile, container=Container())
     origins = dict.fromkeys(profile.__struct_fields__, "the cluster profile")
     cluster = LoadedProfile(name=spec.cluster.name, profile=profile, origins=origins)
     return plan_run(loaded, scheduler=scheduler, cluster=cluster, workspace=workspace)

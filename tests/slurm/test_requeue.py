@@ -164,7 +164,14 @@ def test_a_resume_that_slurm_refuses_changes_nothing_and_one_may_ask_for_other_r
     warn(user, run)
     verdict = user.verdict(run)
     user.cluster.wait_for_end(first := job_id(run))
-    refused = user("resume", run.id, "--partition", "nosuch")
+    environment = user.cluster.environment
+    real = shutil.which("sbatch", path=environment["PATH"])
+    sbatch = user.folder / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text(f"#!/bin/sh\n[ $1 != --version ] || exec {real} --version\nexit 1\n")
+    sbatch.chmod(0o755)
+    path = f"{sbatch.parent}:{environment['PATH']}"
+    refused = user("resume", run.id, env=environment | {"PATH": path})
     assert refused.returncode == 3, refused.stderr
     assert (run.read_verdict(), run.read_job_id()) == (verdict, first)
     done = user("resume", run.id, "--time", "0:10:00")
