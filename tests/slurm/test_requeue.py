@@ -168,7 +168,10 @@ def test_a_resume_that_slurm_refuses_changes_nothing_and_one_may_ask_for_other_r
     real = shutil.which("sbatch", path=environment["PATH"])
     sbatch = user.folder / "bin" / "sbatch"
     sbatch.parent.mkdir()
-    sbatch.write_text(f"#!/bin/sh\n[ $1 != --version ] || exec {real} --version\nexit 1\n")
+    sbatch.write_text(
+        f'#!/bin/sh\n[ "$1" != --version ] || exec {real} --version\n'
+        "echo 'sbatch: error: AssocMaxSubmitJobLimit' >&2; exit 1\n"
+    )
     sbatch.chmod(0o755)
     path = f"{sbatch.parent}:{environment['PATH']}"
     refused = user("resume", run.id, env=environment | {"PATH": path})
