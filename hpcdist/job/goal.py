@@ -7,8 +7,6 @@ from typing import Literal, get_args
 
 from msgspec import Struct
 
-from hpcdist.base.text import nearest
-
 Quantity = Literal["accuracy", "loss", "train_loss"]
 """Figures that a goal may name: two of the test data, and the loss of training."""
 
@@ -37,7 +35,5 @@ def parse_goal(text: str) -> Goal:
         number /= 100
     is_possible = 0 < number <= 1 if quantity == "accuracy" else math.isfinite(number)
     if quantity is None or not is_possible:
-        must = "must be accuracy=SHARE (such as 97%), loss=NUMBER or train_loss=NUMBER"
-        near = None if quantity else nearest(key.strip(), get_args(Quantity))
-        raise ValueError(f"{must}; did you mean {near}?" if near else must)
+        raise ValueError("must be accuracy=SHARE (such as 97%), loss=NUMBER or train_loss=NUMBER")
     return Goal(quantity, number)

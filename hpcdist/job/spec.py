@@ -100,11 +100,13 @@ class Train(Section, frozen=True, kw_only=True):
     accumulate: Count = 1
     """Batches per optimizer step (gradient accumulation)."""
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
-    """Optimizer of torch.optim; sgd has a momentum of 0.9."""
+    """Optimizer of torch.optim."""
     lr: Positive = 1e-3
     """Learning rate at the start of the schedule."""
     weight_decay: PositiveOrZero = 0.0
     """Weight decay."""
+    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    """Momentum; only sgd reads it."""
     schedule: Literal["constant", "cosine"] = "constant"
     """constant, or cosine (to 0 over the run)."""
     warmup_steps: CountOrZero = 0

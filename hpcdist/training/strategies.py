@@ -176,7 +176,7 @@ def build_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
         return torch.optim.SGD(
             parameters,
             lr=train.lr,
-            momentum=0.9,
+            momentum=train.momentum,
             weight_decay=train.weight_decay,
             # torch 2.15 has no fused form of it for parameters that are cut up (DTensor).
             fused=not any(hasattr(each, "device_mesh") for each in parameters),

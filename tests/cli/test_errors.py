@@ -53,7 +53,7 @@ def assert_refused(done, exit_code, message, hint=""):
         (["submit", "ddp", "--scheduler", "slrum"], 2, "did you mean slurm?", "submit --help"),
         (["submit", "ddp", "--clster", "a"], 2, "option '--clster'", "did you mean --cluster? see"),
         (["submit", "ddp", "--lr", "1"], 2, "option '--lr'", "did you mean --set train.lr=VALUE?"),
-        (["summary", "--goal", "acuracy=0.9"], 2, "did you mean accuracy?", "summary --help"),
+        (["summary", "--goal", "acuracy=0.9"], 2, "must be accuracy=SHARE", "summary --help"),
         (["submit", "ddp", "--scheduler", "sge"], 2, "'sge'", "hpcdist submit --help"),
         (["submit", "t.py", "--lr", "1"], 2, "No such option '--lr'", "go after --"),
         (["submit", "t.py", "-get_timing"], 2, "No such option '-get_timing'", ": -- -get_timing"),
