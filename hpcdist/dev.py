@@ -31,7 +31,7 @@ from hpcdist.machine.process import kill_descendants, send_signal
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.dev import SCHEDULER_VARIABLE, DevState, Order
 from hpcdist.schedulers.tasks import AgentTask
-from hpcdist.workloads import load_workload
+from hpcdist.workloads import load_workload, own_code
 
 _POLL_S = 0.2
 _LOOK_S = 2.0
@@ -77,7 +77,7 @@ class Server:
 
     def serve(self) -> None:
         signal.signal(signal.SIGTERM, self._end)
-        signal.signal(signal.SIGUSR2, lambda *_: self._tell_shells("the time limit is near"))
+        signal.signal(signal.SIGUSR2, self._warn)
         _import("torch", "torch.distributed")
         gc.freeze()  # what the collector does not visit stays in pages that the runs share
         if self._node_rank == 0:
@@ -99,6 +99,12 @@ class Server:
         self._dev.dev_file.unlink(missing_ok=True)
         if self._node_rank == 0:
             _end_file(self._dev).touch()
+
+    def _warn(self, *_: object) -> None:
+        """The time limit is near: tell the run that is under way, and shells."""
+        if self._agent is not None:
+            send_signal(self._agent, signal.SIGUSR2)
+        self._tell_shells("the time limit is near")
 
     def _end(self, *_: object) -> None:
         """End, and first the run that is under way."""
@@ -145,7 +151,7 @@ class Server:
             _, plan, _ = run.read_launch()
             if self._node_rank < len(plan.nodes) and not run.verdict_file.exists():
                 self._run_agent(order, run)
-        except (NotOwnError, OSError, msgspec.ValidationError) as error:
+        except (NotOwnError, OSError, KeyError, msgspec.DecodeError) as error:
             print(f"{path} is not carried out: {error}", flush=True)
         self._used_s, self._is_warned = time.monotonic(), False
         if self._node_rank == 0:
@@ -156,10 +162,11 @@ class Server:
         if (pid := os.fork()) == 0:
             _become_agent(order, run, self._node_rank)
         self._agent = pid
-        while os.waitpid(pid, os.WNOHANG) == (0, 0):
-            if run.kill_file.exists():
-                kill_descendants()
-            time.sleep(_POLL_S / 8)
+        with suppress(ChildProcessError):  # killed, and reaped with the others
+            while os.waitpid(pid, os.WNOHANG) == (0, 0):
+                if run.kill_file.exists():
+                    kill_descendants()
+                time.sleep(_POLL_S / 8)
         self._agent = None
         _import(*_preload(run))  # the next run is likely to want the same
 
@@ -178,8 +185,8 @@ def _become_agent(order: Order, run: Run, node_rank: int) -> NoReturn:
     """Be the agent of a run, in a process that was forked for it, and exit."""
     code = 1
     try:
-        for signum in (signal.SIGTERM, signal.SIGUSR2):
-            signal.signal(signum, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # until the agent handles it
         log = os.open(
             run.submitit_folder / f"dev_{node_rank}_log.out",
             os.O_WRONLY | os.O_CREAT | os.O_APPEND,
@@ -210,6 +217,7 @@ def be_agent(run_path: str) -> int:
 
 def _preload(run: Run) -> list[str]:
     """Return what the run's forkserver imports; nothing where it has to import torch itself."""
+    own_code.read_once.cache_clear()  # files may have been edited since the last run
     with suppress(Exception):  # the ranks will say it
         modules = load_workload(run.read_launch()[0]).preload()
         return ["torch", *modules] if any(name.startswith("torch") for name in modules) else []

@@ -103,8 +103,10 @@ def _take_part(node: OwnNode, attempts: lives.Attempts) -> Verdict | None:
         if isinstance(error, LostGpuError):
             nodes.note("gpu", place.host, run.id)
     except Exception as error:  # noqa: BLE001 - a run must not end without a verdict
-        why = full_disk(error, [run.path]) or repr(error)
-        verdict = failed("agent_lost", f"the agent of {node.name} failed: {why}")
+        full = full_disk(error, [run.path])
+        verdict = failed("agent_lost", f"the agent of {node.name} failed: {full or repr(error)}")
+        if full:  # the node is not to blame
+            verdict = msgspec.structs.replace(verdict, host=None)
         log(traceback.format_exc())
     finally:
         kill_descendants()

@@ -23,7 +23,7 @@ from hpcdist.cli.host import JobCommand
 from hpcdist.cli.options import DEV_OPTIONS, JobOptions, job_options, json_option
 from hpcdist.cli.printing import note, print_json, say
 from hpcdist.cli.submit import plan
-from hpcdist.runs.run import Run, name_to_type
+from hpcdist.runs.run import HOLDER, Run, name_to_type
 
 if TYPE_CHECKING:
     from hpcdist.runs.verdict import Verdict
@@ -33,7 +33,7 @@ _KEYS = ("name=dev", "launch.requeue=false", "launch.hang_notice_s=0", "record.e
 """Keys of the job that holds the nodes."""
 _POLL_S = 0.1
 _JUPYTER_LIMIT_S = 60.0
-_START = "from hpcdist.dev import main; main()"
+_START = f"{HOLDER}; main()"
 
 
 @click.command(cls=JobCommand)
@@ -78,7 +78,7 @@ def dev(*, options: JobOptions, idle: str, jupyter: bool, as_json: bool) -> int:
             job_name=python,
             is_program=True,
             script_args=tuple(arguments),
-            overrides=(*_KEYS, *options.overrides),
+            overrides=(*options.overrides, *_KEYS),
             snapshot=False,
         )
     )
@@ -86,6 +86,11 @@ def dev(*, options: JobOptions, idle: str, jupyter: bool, as_json: bool) -> int:
         raise UserError(
             f"jobs of {planned.scheduler.title} find none of your files, and take no runs in them",
             hint="submit the job itself",
+        )
+    if jupyter and not planned.scheduler.can_enter:
+        raise UserError(
+            f"--jupyter: {planned.scheduler.title} has no command that enters a running job",
+            hint="leave it out; start jupyter-lab by ssh on the node, where the site allows it",
         )
     interrupts = Interrupts()
     with interrupts.handled():

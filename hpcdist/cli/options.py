@@ -184,19 +184,19 @@ class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
         return {name: text for name, text in texts.items() if text is not None}
 
     def load(self, point: Point | None = None, *, nodes: int | None = None) -> LoadedJob:
-        """Load the job, at one point of its sweep; on so many `nodes`, unless options differ."""
-        from hpcdist.job.load import Flag, load_job
+        """Load the job, at one point of its sweep; on so many `nodes`, if nothing else says how
+        many."""
+        from hpcdist.job.load import load_job
 
         if point is not None and point.job is not None:  # its flags are all there is to say
             return load_job(point.job, flags=point.flags, script_args=self.script_args)
-        is_set = nodes is None or any(text.startswith("resources.nodes") for text in self.overrides)
-        default = {} if is_set else {"resources.nodes": Flag(name="--nodes", value=nodes)}
         return load_job(
             self.job_name,
-            flags=default | self.job_flags | (point.flags if point else {}),
+            flags=self.job_flags | (point.flags if point else {}),
             overrides=self.overrides,
             script_args=self.script_args,
             kind=self.kind,
+            nodes=nodes,
         )
 
     def points(self) -> list[Point]:
@@ -397,7 +397,7 @@ def flags_of(time_limit: str | None, overrides: Sequence[str]) -> dict[str, Flag
             f"write {match[1]}:{match[2]}:00, or 0:{match[1]}:{match[2]}"
         )
     minutes = parse_minutes(time_limit, origin="--time")
-    return {"resources.time_limit_min": Flag(name="--time", value=minutes)} | flags
+    return flags | {"resources.time_limit_min": Flag(name="--time", value=minutes)}
 
 
 def named_runs(runs: Path, names: Sequence[str]) -> list[Run]:

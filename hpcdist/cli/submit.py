@@ -86,7 +86,7 @@ def submit(
         with interrupts.handled():
             interrupts.defer()
             return _report_earlier(earlier, interrupts, wait=wait, as_json=as_json)
-    _check_options(options, wait=wait, detach=detach, here=here)
+    _check_options(options, wait=wait, detach=detach, here=here, within=within)
     owned = here or ((options.local or within is not None) and not detach)
     with interrupts.handled():
         is_held = here or within is not None
@@ -118,7 +118,11 @@ def submit(
         return EXIT_DONE
 
 
-def _check_options(options: JobOptions, *, wait: bool, detach: bool, here: bool) -> None:
+def _check_options(
+    options: JobOptions, *, wait: bool, detach: bool, here: bool, within: str | None
+) -> None:
+    if here and within is not None:
+        raise click.UsageError("--here and --in contradict each other")
     if detach and (wait or here):
         other = "--wait" if wait else "--here"
         raise click.UsageError(f"--detach and {other} contradict each other")

@@ -86,10 +86,12 @@ def load_job(
     overrides: Sequence[str] = (),
     script_args: Sequence[str] = (),
     kind: NameKind = "job",
+    nodes: int | None = None,
 ) -> LoadedJob:
     """Find, read and check a job; every mistake in it is a JobError.
 
-    `flags` maps dotted keys to flags; `overrides` are `key.path=value` with values as in YAML.
+    `flags` maps dotted keys to flags; `overrides` are `key.path=value` with values as in YAML; of
+    what is given, the later counts. `nodes` counts where nothing has a number.
     """
     file = find_named(os.fspath(name), kind)
     given = {**dict(map(parse_override, overrides)), **(flags or {})}
@@ -102,6 +104,8 @@ def load_job(
         values = {"name": stem, "workload": file.kind, file.kind: file.name}
     else:
         values |= read_job_file(file)
+    if nodes is not None and isinstance(section := values.get("resources", {}), dict):
+        values["resources"] = {"nodes": nodes} | section
     if compares(values):
         raise JobError(
             f"{file.shown} compares several jobs, and is not one itself",
@@ -191,8 +195,6 @@ def _checked(
 ) -> LoadedJob:
     """The values as a job of one of the types; JobError for the first mistake in them."""
     names = {key: flag.name for key, flag in given.items()}
-    # A section given whole comes before its keys, so that no flag is lost below it.
-    given = dict(sorted(given.items(), key=lambda item: item[0].count(".")))
     for key, flag in given.items():
         _put(values, key, flag.value)
     workload = values.get("workload")

@@ -40,8 +40,9 @@ def keep(values: Planned, planned: PlannedRun, runs: Path) -> None:
     """Keep what is foreseen of a job for its submission."""
     make_runs_folder(runs)
     file = kept_file(planned, runs)
-    file.parent.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
-    files.write_json(file, msgspec.to_builtins(values))
+    with suppress(OSError):  # the plan is shown all the same
+        file.parent.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
+        files.write_json(file, msgspec.to_builtins(values))
 
 
 class Foresight:

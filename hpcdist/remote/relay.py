@@ -13,13 +13,15 @@ import json
 import sys
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import NoReturn
 
 from hpcdist.base.errors import SchedulerError, UserError
 
 _MOST_BYTES = 48_000
 """Of one line, before base64."""
+_MOST_WAITING = 64_000_000
+_READY = b'[0, ""]\n'
 LOCALHOST = "127.0.0.1"
 
 
@@ -29,6 +31,8 @@ class _Lines:
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self._connections: dict[int, StreamWriter] = {}
+        self._half_closed: set[int] = set()
+        self._last = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, number: int, reader: StreamReader, writer: StreamWriter) -> None:
@@ -46,6 +50,13 @@ class _Lines:
             except OSError:
                 data = b""
             await self._send(number, data)
+        self._end_one_way(number)
+
+    def _end_one_way(self, number: int) -> None:
+        """Close a connection when both of its ways have ended."""
+        if number in self._half_closed and (writer := self._connections.pop(number, None)):
+            writer.close()
+        self._half_closed.add(number)
 
     async def _send(self, number: int, data: bytes) -> None:
         self._writer.write(json.dumps([number, base64.b64encode(data).decode()]).encode() + b"\n")
@@ -57,7 +68,8 @@ class _Lines:
         while line := await self._reader.readline():
             number, text = json.loads(line)
             data = base64.b64decode(text)
-            if number not in self._connections and port is not None:
+            if number > self._last and port is not None:
+                self._last = number
                 try:
                     self.add(number, *await asyncio.open_connection(LOCALHOST, port))
                 except OSError:
@@ -67,9 +79,12 @@ class _Lines:
             with suppress(OSError):  # it has gone meanwhile
                 if data:
                     writer.write(data)
-                    await writer.drain()
                 else:
-                    self._connections.pop(number).close()
+                    writer.write_eof()
+            if not data:
+                self._end_one_way(number)
+            elif writer.transport.get_write_buffer_size() > _MOST_WAITING:
+                writer.transport.abort()  # it does not read, and others would wait for it
 
 
 def answer() -> None:
@@ -80,7 +95,7 @@ def answer() -> None:
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
         pipe, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout)
         writer = StreamWriter(pipe, protocol, None, loop)
-        writer.write(b'[0, ""]\n')  # it is there
+        writer.write(_READY)
         await _Lines(reader, writer).run(int(sys.argv[1]))
 
     asyncio.run(serve())
@@ -105,12 +120,15 @@ def listen(argv: Sequence[str], port: int, ready: Callable[[int], None]) -> NoRe
         assert command.stdout is not None
         lines, numbers = _Lines(command.stdout, command.stdin), iter(range(1, sys.maxsize))
         try:
-            if await command.stdout.readline():
+            while (line := await command.stdout.readline()) not in (b"", _READY):
+                pass  # what start-up files of a shell print
+            if line:
                 server = await asyncio.start_server(
                     lambda reader, writer: lines.add(next(numbers), reader, writer), LOCALHOST, port
                 )
                 ready(server.sockets[0].getsockname()[1])
-                await lines.run()
+                with closing(server), suppress(ValueError):  # amid the lines something was printed
+                    await lines.run()
         finally:
             with suppress(ProcessLookupError):
                 command.terminate()

@@ -91,13 +91,16 @@ def note_verdict(run: str, verdict: Verdict) -> None:
 
 def read(paths: Iterable[Path]) -> list[NodeEvent]:
     """Return the events of ledgers, oldest first; lines that are none are left out, for others may
-    have written them. Raises OSError where one cannot be read that is there."""
-    events = []
+    have written them, and what others pinned and forgot. Raises OSError where one cannot be read
+    that is there."""
+    events, latest_s = list[NodeEvent](), time.time() + 3600
     for path in paths:
         with suppress(FileNotFoundError):
             for line in files.read_bytes(path, most_bytes=_MOST_BYTES).splitlines():
                 with suppress(msgspec.DecodeError):
-                    events.append(msgspec.json.decode(line, type=NodeEvent))
+                    event = msgspec.json.decode(line, type=NodeEvent)
+                    is_theirs = path != ledger_file() and event.kind in ("pin", "forget")
+                    events += [event] if not is_theirs and event.time_s < latest_s else []
     return sorted(events, key=lambda event: event.time_s)
 
 
@@ -124,7 +127,7 @@ def to_leave_out(
 ) -> dict[str, list[NodeEvent]]:
     """Return those of the suspects that a submission leaves out, of the hosts of its partition;
     None: these are not known. A pinned one always, and others as long as few are."""
-    pinned = {host: e for host, e in found.items() if any(one.kind == "pin" for one in e)}
     there = {host: e for host, e in found.items() if hosts is None or host in hosts}
+    pinned = {host: e for host, e in there.items() if any(one.kind == "pin" for one in e)}
     most = max(1, int(_MOST_SHARE * len(hosts or [])))
     return pinned | dict(list(there.items())[:most])

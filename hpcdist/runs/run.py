@@ -55,6 +55,8 @@ from hpcdist.runs.spec import LaunchPlan, RunSpec, Submission, SweepPlace
 from hpcdist.runs.verdict import Beginning, Hang, Verdict
 
 SWEEP_FILE = "sweep.json"
+HOLDER = "from hpcdist.dev import main"
+"""Stands in the program of a run that holds nodes for others."""
 _FOLDERS = ("submitit", "launch", "attempts", "logs", "events", "errors", "checkpoints")
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
 ID = re.compile(rf"(?P<submission>[^.].*-\d{{8}}-\d{{6}}-[{_ID_LETTERS}]{{4}})(?:-\d{{3,}})?")
@@ -330,7 +332,7 @@ def find_run(runs: Path, name: str) -> Run:
         return Run(path.absolute())  # its whole id: of thousands of runs none other is read
     existing = all_runs(runs)
     if name in ("last", "dev"):
-        named = existing if name == "last" else [r for r in existing if r.id.startswith("dev-")]
+        named = existing if name == "last" else [run for run in existing if _holds_nodes(run)]
         own = (run for run in reversed(named) if is_own(run.path))  # others may put theirs there
         matches = list(itertools.islice(own, 1))
     else:
@@ -350,6 +352,12 @@ def find_run(runs: Path, name: str) -> Run:
     elif near := nearest(name, ["last", *(run.id for run in existing[-_MOST_COMPARED:])]):
         hint = f"did you mean {near}? {hint}"
     raise RunNotFoundError(message, hint=hint)
+
+
+def _holds_nodes(run: Run) -> bool:
+    """Return whether a run is what `hpcdist dev` started."""
+    is_named = run.id.startswith("dev-")
+    return is_named and any(HOLDER in str(one) for one in run.spec.job.get("args", ()))
 
 
 class Sweep:

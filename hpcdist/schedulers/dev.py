@@ -149,8 +149,9 @@ class InDev(Scheduler):
 
     def enter(self, run: Run, host: str, command: Sequence[str], *, is_terminal: bool) -> list[str]:
         dev = dev_of(run)
-        holder = load_scheduler(str(dev.read_scheduler()))
-        return holder.enter(dev, host, command, is_terminal=is_terminal)
+        if (name := dev.read_scheduler()) in {None, self.name}:
+            raise SchedulerError(f"{dev.id} is gone", hint=f"see hpcdist status {run.id}")
+        return load_scheduler(str(name)).enter(dev, host, command, is_terminal=is_terminal)
 
     def place(self) -> JobPlace:
         """Return the place as what holds the allocation tells it; the run may be on fewer nodes,
@@ -164,7 +165,7 @@ scheduler = InDev()
 
 def dev_of(run: Run) -> Run:
     """Return the dev run that a run was submitted into."""
-    return Run(run.path.parent / (run.read_job_id() or "nowhere"))
+    return Run(run.path.parent / (Path(run.read_job_id() or "").name or "nowhere"))
 
 
 def _condition(run: Run) -> Condition:
@@ -174,7 +175,8 @@ def _condition(run: Run) -> Condition:
     if dev.verdict_file.exists():
         return Condition(state="lost", reason=f"{dev.id} has ended")
     name = dev.read_scheduler()
-    held = load_scheduler(name).conditions([dev]).get(dev.id) if name else None
+    is_held = name and name != InDev.name  # no dev run is in another; a damaged one may say so
+    held = load_scheduler(str(name)).conditions([dev]).get(dev.id) if is_held else None
     if held is None or held.state != "running":
         return held or Condition(state="lost", reason=f"{dev.id} is gone")
     orders = sorted(path.name for path in dev.orders_folder.glob("*.json"))

@@ -31,7 +31,7 @@ from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions, wai
 from hpcdist.runs.run import Run, check_own, name_to_type
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers import load_scheduler
+from hpcdist.schedulers import detect_scheduler, load_scheduler
 from hpcdist.schedulers.base import FORMER_LIVES_VARIABLE
 from hpcdist.schedulers.dev import dev_of
 from hpcdist.schedulers.tasks import claim_file
@@ -99,7 +99,7 @@ def plan_resume(run: Run, ended: Ended, flags: Mapping[str, Flag]) -> PlannedRun
     spec, source, values = ended.spec, str(run.spec_file), job_to_dict(ended.job)
     scheduler = str(run.read_scheduler())
     if scheduler == DEV:  # it goes on as a job of what held its nodes
-        scheduler = dev_of(run).read_scheduler() or "auto"
+        scheduler = dev_of(run).read_scheduler() or detect_scheduler()
     for key, flag in flags.items():
         if not key.startswith(_CHANGEABLE):
             raise JobError(

@@ -45,7 +45,7 @@ _KNOWS_LAUNCHERS = re.compile(
 )
 """Text by which a program reads what launchers set, or asks for one."""
 
-_read_once = functools.cache(read_program)
+read_once = functools.cache(read_program)
 """The forkserver reads, and the ranks that it forks know."""
 
 
@@ -80,7 +80,7 @@ class ScriptWorkload(Workload[ScriptJob]):
 
     def _read(self) -> Program:
         root = Path.cwd() if isinstance(self.job, ModuleJob) else None  # as `python -m` has it
-        return _read_once(Path(self.job.script), root)
+        return read_once(Path(self.job.script), root)
 
     def run(self, context: RankContext) -> None:  # noqa: ARG002
         """Run the script as `__main__`, with sys.argv and sys.path as python would give them."""

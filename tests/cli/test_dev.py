@@ -8,6 +8,11 @@ import subprocess
 import pytest
 from waiting import wait_for
 
+from hpcdist.base.errors import RunNotFoundError
+from hpcdist.monitor.states import run_conditions
+from hpcdist.runs.run import Run, find_run
+from hpcdist.runs.spec import RunSpec, Submission
+
 WORK = """
 import os, sys, time
 print("torch" in sys.modules, os.environ["WORLD_SIZE"], os.environ.get("COLOUR"), flush=True)
@@ -53,13 +58,15 @@ def test_runs_start_with_torch_and_the_files_as_they_are(hpcdist, dev):
     hpcdist.write("words.py", "SAID = 'second'\n")
     second = hpcdist("submit", "work.py", "--in", dev, "--set", "environment.COLOUR=red", "--", "0")
     assert second.returncode == 0, second.stderr
+    hpcdist.write("sets.py", "import torch")
+    assert hpcdist("submit", "sets.py", "--in", dev).returncode == 0
     hpcdist.write("sets.py", SETS)
     assert hpcdist("submit", "sets.py", "--in", dev).returncode == 0
     hpcdist.write("fails.py", "import torch\nraise ValueError('no')\n")
     failed = hpcdist("submit", "fails.py", "--in", dev)
     assert failed.returncode == 1
     assert "ValueError: no" in failed.stderr
-    _, one, two, sets, _ = hpcdist.runs
+    _, one, two, _, sets, _ = hpcdist.runs
     assert [log(one)[0], log(one, 1)[0], log(two)[0]] == [*["True 2 None"] * 2, "True 1 red"]
     assert [log(one)[1].split()[0], log(two)[1].split()[0]] == ["first", "second"]
     for run in (one, two):
@@ -69,11 +76,12 @@ def test_runs_start_with_torch_and_the_files_as_they_are(hpcdist, dev):
     for options, said in (
         (("--gpus", "3"), f"resources.gpus is 3, and {dev} has 2"),
         (("--repeat", "2"), "--in and --sweep contradict each other"),
+        (("--here",), "--here and --in contradict each other"),
     ):
         refused = hpcdist("submit", "work.py", "--in", dev, *options)
         assert refused.returncode == 2
         assert said in refused.stderr
-    assert len(hpcdist.runs) == 5
+    assert len(hpcdist.runs) == 6
     assert state(hpcdist, dev) == "running"
 
 
@@ -123,3 +131,13 @@ def test_it_ends_by_itself_when_nobody_uses_it(hpcdist):
     refused = hpcdist("submit", "check", "--in", "dev")
     assert refused.returncode == 2
     assert "takes no runs" in refused.stderr
+
+
+def test_runs_that_only_look_like_held_nodes_are_neither_taken_nor_asked_without_end(tmp_path):
+    ordinary = Run.create(tmp_path, "dev")
+    ordinary.write_spec(RunSpec(id=ordinary.id, created_s=1.0, job={"name": "dev", "args": ["1"]}))
+    with pytest.raises(RunNotFoundError):
+        find_run(tmp_path, "dev")
+    for inside in (ordinary.id, f"../{ordinary.id}", "/etc"):
+        ordinary.write_submission(Submission(scheduler="dev", job_id=inside))
+        assert run_conditions([ordinary])[ordinary.id].state == "lost"

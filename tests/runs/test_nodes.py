@@ -40,11 +40,11 @@ def test_two_runs_within_a_week_count_against_a_node(events, left_out):
 
 @pytest.mark.parametrize(
     ("num_hosts", "left_out"),
-    [(10, ["n3", "pinned"]), (60, ["n1", "n2", "n3", "pinned"]), (None, ["n3", "pinned"])],
+    [(10, ["n3", "n9"]), (60, ["n1", "n2", "n3", "n9"]), (None, ["n3", "n9"]), (5, ["n3"])],
 )
 def test_few_of_a_partition_are_left_out_those_first_that_failed_last(num_hosts, left_out):
     events = [event(f"n{i}", run, days=4 - i) for i in range(4) for run in ("one", "two")]
-    found = nodes.suspects([*events, event("pinned", kind="pin")], NOW)
+    found = nodes.suspects([*events, event("n9", kind="pin", days=30)], NOW)
     hosts = num_hosts and [f"n{i}" for i in range(1, num_hosts + 1)]
     assert sorted(nodes.to_leave_out(found, hosts)) == left_out
 
@@ -54,7 +54,10 @@ def test_lines_that_others_wrote_are_read_with_care(tmp_path):
     nodes.note("agent_lost", "bad name; rm", "one")  # it would stand in a script
     foreign = tmp_path / "group.jsonl"
     foreign.write_text(
-        '{"time_s":1,"host":"n2","kind":"slow"}\nno JSON\n{"time_s":1,"host":"$(x)","kind":"pin"}\n'
+        '{"time_s":1,"host":"n2","kind":"slow"}\nno JSON\n'
+        '{"time_s":1,"host":"$(x)","kind":"slow"}\n'
+        '{"time_s":2,"host":"n1","kind":"pin"}\n{"time_s":9e11,"host":"n1","kind":"slow"}\n'
+        '{"time_s":9e10,"host":"n1","kind":"forget"}\n'
     )
     found = nodes.read([nodes.ledger_file(), foreign, tmp_path / "missing"])
     assert [one.host for one in found] == ["n2", "n1"]

@@ -1,0 +1,62 @@
+"""Connections through the standard input and output of one command."""
+
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from hpcdist.base.errors import SchedulerError
+from hpcdist.machine.command import python_command
+from hpcdist.remote.relay import LOCALHOST, listen
+
+
+def read_all(connection):
+    return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def exchange(port, said):
+    """What comes back for a message, after which this side says nothing more."""
+    with socket.create_connection((LOCALHOST, port), timeout=60) as connection:
+        connection.sendall(said)
+        connection.shutdown(socket.SHUT_WR)
+        return read_all(connection)
+
+
+def echo(server, number):
+    """Answer so many connections, each with all that it said, once it has said all."""
+    for _ in range(number):
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(read_all(connection))
+
+
+def test_answers_come_back_whole_also_behind_what_a_shell_prints():
+    messages = [b"one", b"x" * 3_000_000, b"two"]
+    with socket.create_server((LOCALHOST, 0)) as server:
+        echoing = threading.Thread(target=echo, args=[server, len(messages)])
+        echoing.start()
+        port = str(server.getsockname()[1])
+        answer = python_command("from hpcdist.remote.relay import answer; answer()", port)
+        noisy = ["sh", "-c", f"echo welcome; echo '[to us]'; exec {shlex.join(answer)}"]
+        program = (
+            "import sys; from hpcdist.remote.relay import listen; "
+            "listen(sys.argv[1:], 0, lambda port: print(port, flush=True))"
+        )
+        command = [sys.executable, "-c", program, *noisy]
+        with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as process:
+            here = int(process.stdout.readline())
+            got = [exchange(here, said) for said in messages]
+            echoing.join(60)
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+    assert got == messages
+
+
+@pytest.mark.parametrize("said", ["a", '[0, ""]\nno line of ours'])
+def test_a_command_that_says_something_else_is_told(said):
+    with pytest.raises(SchedulerError, match="which carried the connections"):
+        listen([sys.executable, "-c", f"print({said!r})"], 0, print)
