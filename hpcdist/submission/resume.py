@@ -83,7 +83,9 @@ def look_at(run: Run) -> Ended:
         why = run.describe_damage() or f"{run.spec_file.name} cannot be read: {error}"
         raise RunDirectoryError(f"{run.path}: {why}", hint="submit the job again") from None
     if verdict.state == "done":
-        hint = f"submit the job again; --set checkpoint.resume={run.path} trains on from it"
+        hint = "submit the job again"
+        if "checkpoint" in job.__struct_fields__:
+            hint += f"; --set checkpoint.resume={run.path} trains on from it"
         raise UserError(f"run {run.id} is done: there is nothing to resume", hint=hint)
     checkpoints = list_checkpoints(run.checkpoints_folder)
     step = step_of(checkpoints[0]) if checkpoints else None

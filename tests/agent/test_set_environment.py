@@ -47,7 +47,7 @@ print(json.dumps([len(there), before, blas]))
 
 
 @pytest.mark.parametrize(
-    ("text", "num_preloaded"), [(LITERALS, 1), (FROM_ARGUMENTS, 0)], ids=["literals", "arguments"]
+    ("text", "num_preloaded"), [(LITERALS, 0), (FROM_ARGUMENTS, 0)], ids=["literals", "arguments"]
 )
 def test_packages_read_what_the_program_sets_before_their_import(
     submit, write_script, monkeypatch, text, num_preloaded
