@@ -30,6 +30,7 @@ from hpcdist.machine.command import python_command
 from hpcdist.machine.process import kill_descendants, send_signal
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.dev import SCHEDULER_VARIABLE, DevState, Order
+from hpcdist.schedulers.request import time_limit_min
 from hpcdist.schedulers.tasks import AgentTask
 from hpcdist.workloads import load_workload, own_code
 
@@ -59,14 +60,14 @@ class Server:
     """The state of one node: the run that is under way, and since when there is none."""
 
     def __init__(self, dev: Run, *, idle_s: float) -> None:
-        _, plan, spec = dev.read_launch()
+        job, plan, spec = dev.read_launch()
         self._dev, self._idle_s = dev, idle_s
         self._node_rank = int(os.environ["NODE_RANK"])
         # The rank is bound to its share of the CPUs, and its parent to all that the job has.
         os.sched_setaffinity(0, os.sched_getaffinity(os.getppid()))
         _have_environment_of_agent(plan.environment)
         os.environ[SCHEDULER_VARIABLE] = str(spec.scheduler)
-        limit_min = spec.outline.resources.time_limit_min or spec.cluster.profile.time_limit_min
+        limit_min = time_limit_min(job, spec.cluster.profile)
         self._ends_s = None if limit_min is None else time.time() + limit_min * 60
         self._started: set[str] = set()
         self._agent: int | None = None

@@ -55,11 +55,10 @@ def attach(*, run_name: str, command: tuple[str, ...], rank: int, runs: Path) ->
 def beside(run: Run, rank: int, command: Sequence[str]) -> tuple[list[str], RankStart]:
     """Return what starts a command, or a shell where that is empty, beside a rank, and the rank."""
     from hpcdist.agent.beside import command_of
-    from hpcdist.monitor.living import check_living, find_rank
+    from hpcdist.monitor.living import find_living_rank
     from hpcdist.schedulers import load_scheduler
 
-    check_living(run, [rank])
-    start = find_rank(run, rank, max(0, run.newest_attempt()))
+    start = find_living_rank(run, rank)
     folder = run.path.resolve()
     variables = {
         "RANK": rank,

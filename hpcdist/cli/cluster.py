@@ -143,11 +143,9 @@ def nodes(*, forgotten: Sequence[str], pinned: Sequence[str], as_json: bool) -> 
                 raise UserError(f"--{kind} {host}: that is no name of a node") from None
             except OSError as error:
                 raise UserError(f"{ledger.ledger_file()}: {error.strerror}") from None
-    paths = [ledger.ledger_file()]
-    if others := load_profile(None).profile.nodes_ledger:
-        paths.append(Path(os.path.expanduser(others)))
+    shared = load_profile(None).profile.nodes_ledger
     try:
-        events = ledger.read(paths)
+        events = ledger.read(ledger.ledgers(shared))
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}", hint="see nodes_ledger") from None
     counted = ledger.suspects(events, time.time())

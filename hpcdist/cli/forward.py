@@ -70,11 +70,10 @@ def forward(
 def way_to(run: Run, rank: int, port: int) -> list[str]:
     """Return the command whose standard input and output lead to a port of a rank's node."""
     from hpcdist.machine.command import python_command
-    from hpcdist.monitor.living import check_living, find_rank
+    from hpcdist.monitor.living import find_living_rank
     from hpcdist.schedulers import load_scheduler
 
-    check_living(run, [rank])
-    start = find_rank(run, rank, max(0, run.newest_attempt()))
+    start = find_living_rank(run, rank)
     command = python_command("from hpcdist.remote.relay import answer; answer()", str(port))
     try:
         scheduler = load_scheduler(run.read_scheduler() or "")

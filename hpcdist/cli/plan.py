@@ -118,7 +118,8 @@ def _limits(duration: Duration, job: JobSpec, limit_min: float | None) -> dict[s
 
 
 def _start_lines(start: When, now_s: float) -> Iterator[str]:
-    from hpcdist.planning.when import as_limit, show_moment, start_sentence
+    from hpcdist.planning.when import show_moment, start_sentence
+    from hpcdist.schedulers.request import as_limit
 
     yield start_sentence(start.start, now_s) or "not known before it is submitted"
     if start.maintenance_s is not None:
@@ -133,7 +134,8 @@ def _start_lines(start: When, now_s: float) -> Iterator[str]:
 
 
 def _time_lines(duration: Duration, limits: dict[str, Any]) -> Iterator[str]:
-    from hpcdist.planning.when import as_limit, show_length
+    from hpcdist.planning.when import show_length
+    from hpcdist.schedulers.request import as_limit
 
     if duration.time_s is None:
         yield f"not known: {duration.source}"

@@ -111,6 +111,12 @@ class RankStart(msgspec.Struct, frozen=True, kw_only=True):
     local_world_size: int
 
 
+def find_living_rank(run: Run, rank: int) -> RankStart:
+    """Return where a rank of a living run is. Raises UserError where there is none."""
+    check_living(run, [rank])
+    return find_rank(run, rank, max(0, run.newest_attempt()))
+
+
 def find_rank(run: Run, rank: int, attempt: int) -> RankStart:
     """Return where a rank of a run is. Raises UserError where it has not started."""
     try:

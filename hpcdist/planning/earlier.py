@@ -1,4 +1,4 @@
-"""What a plan is made from: the user's earlier runs, the steps of a training, and a probe of it."""
+"""Sources of a plan: the user's earlier runs, the steps of a training, and a probe of it."""
 
 from __future__ import annotations
 

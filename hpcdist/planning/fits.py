@@ -1,4 +1,4 @@
-"""Whether a job fits into the memory of its ranks.
+"""The memory of a job, and whether it fits into that of its ranks.
 
 Torch's trackers know tensors alone: not the workspaces of cuDNN and NCCL, nor what the allocator
 loses. So what they say is corrected by what earlier runs on such devices took of it. The memory of

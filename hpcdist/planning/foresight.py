@@ -1,5 +1,5 @@
-"""What is foreseen of a run by the time that it is submitted: the last plan of its job, and its
-start, which the scheduler is asked for beside the submission. Light: every submission imports it.
+"""Foresight of a run by the time that it is submitted: the last plan of its job, and its start,
+which the scheduler is asked for beside the submission. Light: every submission imports it.
 """
 
 from __future__ import annotations

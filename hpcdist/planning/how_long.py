@@ -1,4 +1,4 @@
-"""How long a job takes, from earlier runs of it: pure.
+"""The duration of a job, from earlier runs of it: pure.
 
 A run took its startup, and the rest for its steps: what it did between them, such as evaluations,
 is proportional to them. For another size the law of the forecast gives the speed. The interval is
@@ -32,13 +32,13 @@ _MARGIN = 1.1
 
 
 class Duration(Struct, frozen=True, kw_only=True):
-    """How long a job takes."""
+    """The duration of a job."""
 
     time_s: Measure | None = None
     """With the interval of one more run; None: not known."""
     startup_s: float = 0.0
     source: str
-    """What it is from, or why it is not known."""
+    """Its source, or why it is not known."""
     runs: list[str] = []
 
 

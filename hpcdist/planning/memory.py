@@ -46,7 +46,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     largest_batch: int | None = None
     """Largest train.batch_size that fits."""
     source: str = ""
-    """What it is from, or why it is not known."""
+    """Its source, or why it is not known."""
 
 
 def answer() -> None:

@@ -1,4 +1,4 @@
-"""When a job would start: what its scheduler says of it, and of smaller requests.
+"""The start of a job, as its scheduler foresees it, and that of smaller requests.
 
 Slurm alone says when (`sbatch --test-only`), at the latest; LSF and PBS say what is free now. A job
 whose time limit reaches into a maintenance of the nodes waits until that is over.
@@ -22,7 +22,7 @@ from hpcdist.cluster.load import all_profiles, load_profile
 from hpcdist.cluster.site import Partition
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.base import Scheduler, Start
-from hpcdist.schedulers.request import time_limit_min
+from hpcdist.schedulers.request import as_limit, time_limit_min
 from hpcdist.submission.plan import PlannedRun
 from hpcdist.submission.workspace import PLACEHOLDER_ID
 
@@ -142,12 +142,6 @@ def longest_before(begin_s: float, *, now_s: float) -> float | None:
     left_min = (begin_s - now_s) / 60 - _MARGIN_MIN
     step = 30 if left_min >= 180 else 5 if left_min >= 30 else 1
     return step * (left_min // step) if left_min >= 1 else None
-
-
-def as_limit(minutes: float) -> str:
-    """Return a time limit as --time takes it: 5:30:00."""
-    hours, seconds = divmod(math.ceil(minutes * 60), 3600)
-    return f"{hours}:{seconds // 60:02d}:{seconds % 60:02d}"
 
 
 # As people read it.

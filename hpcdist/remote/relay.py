@@ -21,6 +21,7 @@ from hpcdist.base.errors import SchedulerError, UserError
 _MOST_BYTES = 48_000
 """Of one line, before base64."""
 _MOST_WAITING = 64_000_000
+"""Bytes for a connection that does not read them."""
 _READY = b'[0, ""]\n'
 LOCALHOST = "127.0.0.1"
 
@@ -54,9 +55,12 @@ class _Lines:
 
     def _end_one_way(self, number: int) -> None:
         """Close a connection when both of its ways have ended."""
-        if number in self._half_closed and (writer := self._connections.pop(number, None)):
+        if number not in self._half_closed:
+            self._half_closed.add(number)
+            return
+        self._half_closed.discard(number)
+        if writer := self._connections.pop(number, None):
             writer.close()
-        self._half_closed.add(number)
 
     async def _send(self, number: int, data: bytes) -> None:
         self._writer.write(json.dumps([number, base64.b64encode(data).decode()]).encode() + b"\n")

@@ -64,6 +64,11 @@ def ledger_file() -> Path:
     return Path(base, "hpcdist", "nodes.jsonl")
 
 
+def ledgers(shared: str | None) -> list[Path]:
+    """Return the user's ledger, and that of a group, where a profile names one."""
+    return [ledger_file(), *([Path(os.path.expanduser(shared))] if shared else [])]
+
+
 def write(event: NodeEvent) -> None:
     """Add a line to the user's ledger. Raises OSError."""
     path = ledger_file()
@@ -95,12 +100,13 @@ def read(paths: Iterable[Path]) -> list[NodeEvent]:
     that is there."""
     events, latest_s = list[NodeEvent](), time.time() + 3600
     for path in paths:
+        is_own = path == ledger_file()
         with suppress(FileNotFoundError):
             for line in files.read_bytes(path, most_bytes=_MOST_BYTES).splitlines():
                 with suppress(msgspec.DecodeError):
                     event = msgspec.json.decode(line, type=NodeEvent)
-                    is_theirs = path != ledger_file() and event.kind in ("pin", "forget")
-                    events += [event] if not is_theirs and event.time_s < latest_s else []
+                    counts = is_own or event.kind not in ("pin", "forget")
+                    events += [event] if counts and event.time_s < latest_s else []
     return sorted(events, key=lambda event: event.time_s)
 
 

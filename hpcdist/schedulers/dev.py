@@ -35,7 +35,7 @@ _POLL_S = 0.1
 
 
 class DevState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a dev run shows while it takes runs: launch/dev.json."""
+    """The state that a dev run shows while it takes runs: launch/dev.json."""
 
     ends_s: UnixTime | None = None
     """Unix time of its limit; None: it has none that is known."""
@@ -83,8 +83,8 @@ class InDev(Scheduler):
 
     def plan_step(self, job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> Plan:
         dev = Run(Path(allocation.job_id))
-        _, launch, spec = dev.read_launch()
-        there, asked = spec.outline.resources, job.resources
+        held, launch, _ = dev.read_launch()
+        there, asked = held.resources, job.resources
         for key, most in (("nodes", len(launch.nodes)), ("gpus", there.gpus)):
             if (wanted := getattr(asked, key)) > most:
                 raise JobError(

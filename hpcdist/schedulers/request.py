@@ -3,6 +3,7 @@ and the profile ask for together, the script, and values in the words of schedul
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import sys
@@ -131,6 +132,12 @@ def parse_size(text: str) -> int | None:
     """Return the bytes of `1234K`, `4000mb` or `1.5 Gbytes`, whose units are powers of 1024."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmgtp]?)(?:b|bytes)?", text, re.IGNORECASE)
     return int(float(found[1]) * 1024 ** " kmgtp".index(found[2].lower() or " ")) if found else None
+
+
+def as_limit(minutes: float) -> str:
+    """Return a time limit as --time and PBS's walltime take it: 5:30:00, rounded up to seconds."""
+    hours, seconds = divmod(math.ceil(minutes * 60), 3600)
+    return f"{hours}:{seconds // 60:02d}:{seconds % 60:02d}"
 
 
 def parse_seconds(text: str) -> float | None:

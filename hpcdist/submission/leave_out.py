@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -20,9 +18,9 @@ def leave_out_nodes(scheduler: Scheduler, cluster: LoadedProfile) -> LoadedProfi
     why. Where a ledger cannot be read, the note says that: it is no clean record."""
     if not scheduler.leaves_out_nodes:
         return cluster
-    profile, others = cluster.profile, cluster.profile.nodes_ledger
-    ledgers = [nodes.ledger_file(), *([Path(os.path.expanduser(others))] if others else [])]
+    profile = cluster.profile
     try:
+        ledgers = nodes.ledgers(profile.nodes_ledger)
         found = nodes.suspects(nodes.read(ledgers), time.time())
     except (OSError, ValueError) as error:
         return _with_notes(cluster, [f"which nodes have failed before is not known: {error}"])

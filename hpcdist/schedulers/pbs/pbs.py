@@ -50,6 +50,7 @@ from hpcdist.schedulers.batch import Batch, Job
 from hpcdist.schedulers.hosts import Host, end_well_file, means_first_host
 from hpcdist.schedulers.hosts import Job as HostsOfJob
 from hpcdist.schedulers.request import (
+    as_limit,
     asks_for_gpus,
     cpus_per_node,
     mem_gb_per_node,
@@ -130,10 +131,8 @@ class Pbs(Batch):
 
     def directives(self, job: JobSpec, cluster: ClusterProfile, target: Target) -> list[Directive]:
         """Return the options of qsub, in a fixed order."""
-        walltime = None
-        if (limit_min := time_limit_min(job, cluster)) is not None:
-            minutes, seconds = divmod(math.ceil(limit_min * 60), 60)
-            walltime = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+        limit_min = time_limit_min(job, cluster)
+        walltime = None if limit_min is None else as_limit(limit_min)
         output, mail = f"{target.submitit_folder}/0_report.out", mail_of(cluster.notify)
         waits = ",".join(":".join([one.kind, *one.job_ids]) for one in target.dependencies)
         depend = f"depend={waits}" if waits else None

@@ -1,4 +1,4 @@
-"""What was foreseen of runs, against what was measured: as ratios, 1 where the plan was right."""
+"""Measured values of runs by those that were foreseen: ratios, 1 where the plan was right."""
 
 from __future__ import annotations
 
