@@ -4,23 +4,35 @@ from hpcdist.data.order import LEAST_BATCH, EpochPlan, epoch_order
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
-@pytest.mark.parametrize("num_samples", [1, 2, 17, 96, 203])
+@pytest.mark.parametrize(
+    ("num_samples", "position"), [(1, 0), (2, 0), (17, 0), (96, 0), (203, 0), (203, 5), (203, 96)]
+)
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_every_sample_is_used_once_per_epoch(num_samples, world_size, accumulate):
+def test_every_sample_is_used_once_per_epoch_from_any_position_on(
+    num_samples, position, world_size, accumulate
+):
     order = epoch_order(num_samples, seed=0, epoch=0)
-    seen = []
-    num_steps = set()
-    for plan in _plans(num_samples, world_size, accumulate=accumulate):
-        steps = list(plan.steps())
+    seen, num_steps, last = [], set(), []
+    for rank in range(world_size):
+        plan = EpochPlan(
+            num_samples=num_samples,
+            batch_size=4,
+            accumulate=accumulate,
+            rank=rank,
+            world_size=world_size,
+        )
+        steps = list(plan.steps(position))
         num_steps.add(len(steps))
-        assert len(steps) == plan.num_steps()
+        assert position or len(steps) == plan.num_steps()
         for _, shares in steps:
             seen += [at for share in shares for at in range(share.begin, share.end)]
             for share in shares:  # a small one is filled, within the order
                 indices = order[share.begin : share.filled_end].tolist()
                 assert len({*indices}) == len(indices) == max(share.count, min(2, num_samples))
-    assert sorted(seen) == list(range(num_samples))
+        last.append(steps[-1][1][-1].count)
+    assert sorted(seen) == list(range(position, num_samples))
     assert len(num_steps) == 1
+    assert max(last) - min(last) <= 1
 
 
 @pytest.mark.parametrize("num_gpus", [2, 3, 4])
@@ -47,23 +59,6 @@ def test_each_gpu_of_one_process_has_two_samples_at_least_however_small_the_last
             assert min(map(len, parts)) >= 2
 
 
-def test_shares_of_one_batch_differ_by_at_most_one_sample():
-    last_counts = [list(plan.steps())[-1][1][-1].count for plan in _plans(203, 8)]
-    assert max(last_counts) - min(last_counts) <= 1
-
-
-@pytest.mark.parametrize("position", [0, 5, 96])
-def test_an_epoch_goes_on_at_any_position_with_any_number_of_ranks(position):
-    seen = [
-        at
-        for plan in _plans(203, 3)
-        for _, shares in plan.steps(position)
-        for share in shares
-        for at in range(share.begin, share.end)
-    ]
-    assert sorted(seen) == list(range(position, 203))
-
-
 def test_the_order_depends_on_the_seed_and_the_epoch_only():
     first = epoch_order(50, seed=1, epoch=2)
     assert first.equal(epoch_order(50, seed=1, epoch=2))
@@ -71,16 +66,3 @@ def test_the_order_depends_on_the_seed_and_the_epoch_only():
     assert not first.equal(epoch_order(50, seed=1, epoch=3))
     assert not first.equal(epoch_order(50, seed=2, epoch=2))
     assert not first.equal(epoch_order(50, seed=2, epoch=1))
-
-
-def _plans(num_samples, world_size, *, accumulate=1):
-    return [
-        EpochPlan(
-            num_samples=num_samples,
-            batch_size=4,
-            accumulate=accumulate,
-            rank=rank,
-            world_size=world_size,
-        )
-        for rank in range(world_size)
-    ]

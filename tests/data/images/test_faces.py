@@ -28,27 +28,26 @@ def test_people_are_found_in_the_root_or_in_a_folder_of_it(write_classes, faces_
     assert {*parts.train.labels} == {*range(4)}
 
 
-def test_several_variants_in_one_root_are_told_apart_by_the_user(write_classes, faces_at, tmp_path):
-    for variant in ("lfw", "lfw_funneled"):
-        write_classes(PEOPLE, f"data/{variant}")
-    with pytest.raises(
-        JobError, match="holds several folders without images of their own: lfw, lfw_f"
-    ) as error:
-        check_data(faces_at(tmp_path / "data"))
-    assert str(tmp_path / "data/lfw") in error.value.hint
-
-
-@pytest.mark.parametrize("name", ["root", "empty", "missing"])
-def test_a_root_without_faces_says_where_to_get_them_and_how_to_lay_them_out(
-    tmp_path, faces_at, name
+@pytest.mark.parametrize(
+    ("name", "said", "hint"),
+    [
+        ("two", "holds several folders without images of their own: lfw, lfw_f", "two/lfw"),
+        ("empty", "empty", "<root>/Person_Name/Person_Name_0001.jpg"),
+        ("missing", "missing", "https://ndownloader.figshare.com/"),
+        ("file", "file", "<root>/Person_Name/Person_Name_0001.jpg"),
+    ],
+)
+def test_a_root_that_is_not_one_set_of_faces_is_refused_with_the_layout_and_the_source(
+    write_classes, faces_at, name, said, hint
 ):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "root").write_text("no folder")
-    with pytest.raises(JobError) as error:
-        check_data(faces_at(tmp_path / name))
-    assert str(tmp_path / name) in error.value.message
-    assert "<root>/Person_Name/Person_Name_0001.jpg" in error.value.hint
-    assert "https://ndownloader.figshare.com/" in error.value.hint
+    for variant in ("lfw", "lfw_funneled"):
+        root = write_classes(PEOPLE, f"two/{variant}").parent.parent
+    (root / "empty").mkdir()
+    (root / "file").write_text("no folder")
+    with pytest.raises(JobError, match=said) as error:
+        check_data(faces_at(root / name))
+    assert str(root / name) in error.value.message
+    assert hint in error.value.hint
 
 
 def listing(_number):
@@ -71,18 +70,14 @@ def test_many_processes_that_ask_at_once_get_the_same_stand_in(tmp_path, monkeyp
 
 
 def test_the_same_plan_makes_the_same_files_and_another_seed_others(tmp_path):
-    plans = {"a": Plan(people=5, images=12), "b": Plan(people=5, images=12)}
-    plans["c"] = Plan(people=5, images=12, seed=1)
-    for name, plan in plans.items():
+    contents = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         (tmp_path / name).mkdir()
-        make_faces(tmp_path / name, plan)
-    contents = {
-        name: {path.name: path.read_bytes() for path in (tmp_path / name).rglob("*.jpg")}
-        for name in plans
-    }
-    assert len(contents["a"]) == 12
-    assert contents["a"] == contents["b"]
-    assert not set(contents["a"].values()) & set(contents["c"].values())
+        make_faces(tmp_path / name, Plan(people=5, images=12, seed=seed))
+        contents.append({path.read_bytes() for path in (tmp_path / name).rglob("*.jpg")})
+    assert len(contents[0]) == 12
+    assert contents[0] == contents[1]
+    assert not contents[0] & contents[2]
     with Image.open(tmp_path / "a/Person_0001/Person_0001_0001.jpg") as image:
         assert (image.size, image.mode, image.format) == ((250, 250), "RGB", "JPEG")
 

@@ -103,7 +103,9 @@ def test_an_epoch_that_goes_on_reads_nothing_of_what_was_seen(tmp_path):
     same(rest, {index: whole[index] for index in order[12:NUMBER].tolist()})
 
 
-def test_workers_read_several_files_at_once_also_where_the_rank_did_so_before(files, monkeypatch):
+def test_workers_read_several_files_at_once_also_where_the_rank_did_and_an_epoch_was_left(
+    files, monkeypatch
+):
     data = Data(workers=1, transform="light")
     samples = open_images(files, data, 5)
     expected = samples.batch(range(8), 0).images
@@ -115,43 +117,28 @@ def test_workers_read_several_files_at_once_also_where_the_rank_did_so_before(fi
     assert pickle.loads(pickle.dumps(samples)).batch(range(8), 0).images.equal(expected)
     batches = make_batches(samples, CPU, data)
     shares = [Share(begin=begin, end=begin + 2, filled_end=begin + 2) for begin in (0, 2, 4, 6)]
+    begun = batches.epoch(torch.arange(8), shares, 1)
+    next(begun)
+    begun.close()  # in the middle, which does not disturb the next
     for share, batch in zip(shares, batches.epoch(torch.arange(8), shares, 0), strict=True):
         assert batch.images.equal(expected[share.begin : share.end])
     batches.close()
 
 
-def test_an_epoch_left_in_the_middle_does_not_disturb_the_next(files):
-    data = Data(workers=2)
-    samples = open_images(files, data, 5)
-    batches = make_batches(samples, CPU, data)
-    shares = [Share(begin=begin, end=begin + 2, filled_end=begin + 2) for begin in range(0, 20, 2)]
-    begun = batches.epoch(torch.arange(20), shares, 0)
-    next(begun)
-    begun.close()
-    for share, batch in zip(shares, batches.epoch(torch.arange(20), shares, 1), strict=True):
-        expected = samples.batch(range(share.begin, share.end), 1).images
-        assert batch.images.equal(expected)
-    batches.close()
-
-
+SMALL = encoded(picture(1, size=(18, 60)))
 BAD = {
-    "empty": (lambda path: path.write_bytes(b""), "is empty"),
-    "text": (
-        lambda path: path.write_text("no picture"),
-        "is not an image: it begins with b'no pic",
-    ),
-    "gone": (lambda path: path.unlink(), "cannot be read: No such file"),
-    "too small for the crop": (
-        lambda path: path.write_bytes(encoded(picture(1, size=(18, 60)))),
-        r"\(18 x 60 pixels\) fails in data.transform: Required crop",
-    ),
+    "text": (b"no picture", "is not an image: it begins with b'no pic"),
+    "gone": (None, "cannot be read: No such file"),
+    "small": (SMALL, r"\(18 x 60 pixels\) fails in data.transform: Required crop"),
 }
 
 
-@pytest.mark.parametrize(("spoil", "said"), BAD.values(), ids=BAD)
-def test_a_bad_file_ends_the_loading_by_name(tmp_path, spoil, said):
+@pytest.mark.parametrize(("content", "said"), BAD.values(), ids=BAD)
+def test_a_bad_file_ends_the_loading_by_name(tmp_path, content, said):
     files = write_files(tmp_path / "pictures", NUMBER)
-    spoil(files.root / files.paths[8])
+    (files.root / files.paths[8]).unlink()
+    if content:
+        (files.root / files.paths[8]).write_bytes(content)
     crop = [{"RandomCrop": {"size": 20}}]
     with pytest.raises(HpcdistError, match=f"picture 008 é.jpg {said}") as caught:
         load(files, transform=crop, workers=int("crop" in said))

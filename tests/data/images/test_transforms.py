@@ -35,15 +35,12 @@ def test_a_wrong_transform_is_refused_with_what_is_near(spec, message, hint):
     assert hint in caught.value.hint
 
 
-def test_a_trial_tells_the_shape_that_images_get_and_draws_nothing():
+def test_a_trial_tells_the_shape_that_images_get_and_draws_nothing_or_why_it_fails():
     before = torch.default_generator.get_state()
     crop = [{"RandomResizedCrop": {"size": [24, 48]}}]
     assert build_transform(crop).try_on(picture(1)) == (3, 24, 48)
     assert build_transform("light").try_on(picture(1)) == (3, 32, 40)
     assert torch.default_generator.get_state().equal(before)
-
-
-def test_a_crop_larger_than_the_images_is_refused_with_their_size():
     with pytest.raises(JobError, match="images of 40 x 32 pixels: Required crop size"):
         build_transform([{"RandomCrop": {"size": 50}}]).try_on(picture(1))
 
