@@ -48,15 +48,14 @@ mutants: $(VENV)/test-installed
 
 # Each benchmark of perf/ that a machine without GPUs can run, once and small: that it runs, and no figure to report.
 perf: $(VENV)/test-installed slurm
-	$(BIN)/python perf/cli.py --pairs 1 --runs 6
-	$(BIN)/python perf/recording.py --pairs 1 --epochs 1
-	$(BIN)/python perf/summary.py --pairs 1 --runs 3 --ranks 2 --windows 4
-	$(BIN)/python perf/fsdp.py --pairs 1 --ranks 2 --width 64 --steps 3
-	$(BIN)/python perf/scale.py --pairs 1 --nodes 2 5 --ranks 1 --rest 0.1
-	$(BIN)/python perf/submit.py --pairs 1 --peers sbatch submitit --points 4
-	$(BIN)/python perf/status.py --pairs 1 --runs 6
-	$(BIN)/python perf/slurm_start.py --pairs 1 --nodes 1 --ranks 1
-	$(PYTEST) perf/test_metadata.py
+	@./tests/install-packages "whole commands" hyperfine
+	$(BIN)/python perf/alarms.py --families 5
+	$(BIN)/python perf/commands.py --pairs 1 --runs 6 --ranks 2 --windows 4
+	$(BIN)/python perf/start.py --pairs 1 --ranks 4
+	$(BIN)/python perf/train.py --pairs 1 --epochs 2 --ranks 2 --width 64 --steps 4
+	$(BIN)/python perf/recording.py --pairs 1 --seconds 1 --steps 500
+	$(BIN)/python perf/dataload.py --pairs 1 --workers 0 1 --faces 128
+	$(BIN)/python perf/slurm.py --pairs 1 --points 4 --runs 6
 
 # Other packages' programs under torchrun and under hpcdist: one line for each.
 foreign: $(VENV)/foreign-installed

@@ -1,23 +1,42 @@
-"""Two sides measured in turns, and their ratio with its spread.
+"""Two sides measured in turns (A B A B ...), and the mean of their ratios with its interval.
 
-A machine is never quite idle, and its speed drifts. So the sides take turns (A B A B ...), each
-ratio is between neighbours in time, and what is printed is the least, the middle and the largest
-of the ratios.
+A machine is never quite idle, and its speed drifts: each ratio is between neighbours in time. Means
+and intervals are those of the summary (hpcdist/base/statistics.py). Whole commands are timed by
+hyperfine.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
-import statistics
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from hpcdist.base import statistics
+
+BIN = Path(sys.executable).parent
+SCRIPTS = Path(__file__).parent / "scripts"
+HPCDIST = str(BIN / "hpcdist")
+TORCHRUN = str(BIN / "torchrun")
+
+LIMIT_S = 180.0
+"""Longer than anything here takes: a command that needs more hangs."""
+
 Figures = Mapping[str, float]
 """What one run of one side yields: name of a measure -> value."""
+
+_TILTING = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "OMP_NUM_THREADS", "HPCDIST_RUNS")
+"""Variables that no user has. The first would compile an editable install anew at each start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,28 +46,17 @@ class Measure:
     name: str
     unit: str
     at_most: float | None = None
-    """Largest ratio, or difference, that meets the target; None for measures without one."""
+    """Largest ratio that meets the target; None for measures without one."""
     at_least: float | None = None
-    """Smallest ratio, or difference, that meets the target."""
+    """Smallest ratio that meets the target."""
     by_difference: bool = False
     """Compare by ours minus the peer's, in the measure's unit, where a ratio would say little."""
 
-    def compare(self, ours: float, peer: float) -> float:
-        """Two neighbours in time."""
+    def compare(self, ours: float, peer: float | None = None) -> float:
+        """Two neighbours in time; of a side without a peer, the value itself."""
+        if peer is None:
+            return ours
         return ours - peer if self.by_difference else ours / peer
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spread:
-    """The least, the middle and the largest of several values."""
-
-    least: float
-    median: float
-    largest: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        return cls(least=min(values), median=statistics.median(values), largest=max(values))
 
 
 def compare(
@@ -61,81 +69,103 @@ def compare(
 ) -> None:
     """Run two sides in turns and print a row per measure; the first side is divided by the second.
 
-    Differences have a sign. With `warms_up` each side runs once before, unless a single pair says
-    that this is a trial.
+    Of a single side, the value itself is compared with the target. With `warms_up` each side runs
+    once before, unless a single pair says that this is a trial.
     """
-    if warms_up and pairs > 1:
-        for run in sides.values():
-            run()
-    found: dict[str, list[Figures]] = {side: [] for side in sides}
-    for _ in range(pairs):
-        for side, run in sides.items():
-            found[side].append(run())
-    ours, peer = sides
+    for run in sides.values() if warms_up and pairs > 1 else ():
+        run()
+    rounds = [[run() for run in sides.values()] for _ in range(pairs)]
     print(f"\n{title}, pairs: {pairs}")
-    print(
-        f"  {'':<36}{ours:>18}{peer:>18}   {'ratio: min':>10}{'median':>8}{'max':>8}   target, met"
-    )
+    heads = "".join(f"{side:>20}" for side in sides)
+    print(f"  {'mean ± 95 %':<36}{heads}   {'ratio or difference':<24} target, met")
     for measure in measures:
-        print(_row(measure, found[ours], found[peer]), flush=True)
+        values = [[figures[measure.name] for figures in one] for one in rounds]
+        columns = map(statistics.measure, zip(*values, strict=True))
+        shown = "".join(f"{show(column):>20}" for column in columns)
+        ratio = statistics.measure([measure.compare(*pair) for pair in values])
+        name = f"{measure.name} ({measure.unit})"
+        print(f"  {name:<36}{shown}   {show(ratio):<24} {judge(measure, ratio)}", flush=True)
 
 
-def print_machine() -> None:
-    """Print what a figure means nothing without."""
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "hpcdist"))
+def show(value: statistics.Measure) -> str:
+    """Return a mean with half of its 95 % interval, where there is one."""
+    if value.interval is None:
+        return f"{value.mean:,.4g}"
+    return f"{value.mean:,.4g} ± {value.interval.high - value.mean:,.2g}"
+
+
+def judge(measure: Measure, found: statistics.Measure) -> str:
+    """Return the target, and whether the mean meets it; `?` where the interval leaves it open."""
+    target = measure.at_least if measure.at_most is None else measure.at_most
+    if target is None:
+        return "-"
+    sign, is_met = ">=", found.mean >= target
+    if measure.at_most is not None:
+        sign, is_met = "<=", found.mean <= target
+    is_open = found.interval is not None and found.interval.low < target < found.interval.high
+    return f"{sign} {target:g}: {'yes' if is_met else 'NO'}{' ?' if is_open else ''}"
+
+
+def parse_options(about: str | None, *, pairs: int, **others: object) -> argparse.Namespace:
+    """Read the command line: `--pairs`, and an option for each default in `others`, several values
+    for a list. Then print the machine, without which no figure means anything."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=about, formatter_class=raw)
+    for name, default in {"pairs": pairs, **others}.items():
+        first = default[0] if isinstance(default, list) else default
+        many = {"nargs": "+"} if isinstance(default, list) else {}
+        parser.add_argument(
+            f"--{name}", type=type(first), default=default, help="default: %(default)s", **many
+        )
+    options = parser.parse_args()
+    cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     print(
-        f"{len(os.sched_getaffinity(0))} CPUs ({_cpu_name()}), {memory_bytes / 1e9:.0f} GB memory, "
-        f"load {os.getloadavg()[0]:.1f} at the start; Linux {platform.release()}, "
-        f"Python {platform.python_version()}, {versions}",
+        f"{len(os.sched_getaffinity(0))} CPUs ({cpu[1] if cpu else platform.machine()}), "
+        f"load {os.getloadavg()[0]:.1f} at the start; {platform.platform()}, "
+        f"Python {platform.python_version()}, torch {metadata.version('torch')}",
         flush=True,
     )
+    return options
 
 
-def option_parser(about: str | None, *, pairs: int) -> argparse.ArgumentParser:
-    """A parser with the option that all benchmarks have."""
-    parser = argparse.ArgumentParser(
-        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+def user_environment() -> dict[str, str]:
+    """The environment without what would tilt the comparison."""
+    return {name: value for name, value in os.environ.items() if name not in _TILTING}
+
+
+def run_command(
+    command: Sequence[str], folder: Path, variables: Mapping[str, str] | None = None
+) -> str:
+    """Run a command that must succeed, to its end; what it wrote on stdout."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=user_environment() | dict(variables or {}),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        timeout=LIMIT_S,
+        text=True,
+        errors="replace",
     )
-    parser.add_argument("--pairs", type=int, default=pairs, help="default: %(default)s")
-    return parser
+    if done.returncode:
+        said = done.stderr or done.stdout
+        sys.exit(f"{shlex.join(command)}: exit code {done.returncode}: {said}")
+    return done.stdout
 
 
-def _row(measure: Measure, ours: Sequence[Figures], peer: Sequence[Figures]) -> str:
-    values = [figures[measure.name] for figures in ours]
-    peer_values = [figures[measure.name] for figures in peer]
-    found = Spread.of(
-        [measure.compare(value, other) for value, other in zip(values, peer_values, strict=True)]
-    )
-    name = f"{measure.name} ({measure.unit})"
-    form = "+.3f" if measure.by_difference else ".3f"
-    shown = "".join(
-        f"{format(value, form):>{width}}"
-        for value, width in ((found.least, 10), (found.median, 8), (found.largest, 8))
-    )
-    return (
-        f"  {name:<36}{_show(values):>18}{_show(peer_values):>18}   {shown}   "
-        f"{_judge(measure, found.median)}"
-    )
-
-
-def _show(values: Sequence[float]) -> str:
-    """The middle value, and half the range."""
-    spread = Spread.of(values)
-    return f"{spread.median:,.4g} ± {(spread.largest - spread.least) / 2:,.2g}"
-
-
-def _judge(measure: Measure, found: float) -> str:
-    sign = "+" if measure.by_difference else ""
-    if measure.at_most is not None:
-        return f"<= {measure.at_most:{sign}g}: {'yes' if found <= measure.at_most else 'NO'}"
-    if measure.at_least is not None:
-        return f">= {measure.at_least:{sign}g}: {'yes' if found >= measure.at_least else 'NO'}"
-    return "-"
-
-
-def _cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
+def time_command(
+    command: Sequence[str],
+    folder: Path,
+    variables: Mapping[str, str] | None = None,
+    prepare: Sequence[str] = ("true",),
+) -> Figures:
+    """Time a whole command that must succeed, after another one that is not timed."""
+    if shutil.which("hyperfine") is None:
+        sys.exit("hyperfine, which times the commands, is missing: apt-get install hyperfine")
+    with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
+        words = ["--shell=none", "--runs=1", "--export-json", file.name, "--prepare"]
+        words += [shlex.join(prepare), shlex.join(command)]
+        run_command(["hyperfine", *words], folder, variables)
+        (found,) = json.load(file)["results"]
+    return {"time": found["mean"], "CPU time": found["user"] + found["system"]}

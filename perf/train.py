@@ -1,56 +1,147 @@
-"""Training throughput of `hpcdist submit ddp` beside a hand-written script under torchrun.
+"""Training by `hpcdist submit` beside hand-written scripts under torchrun, and fsdp beside ddp.
 
-The same model, data, batch, optimizer, schedule and threads, at 1, 2 and 4 ranks: see
-scripts/plain_ddp.py. With --lean, also beside a script that cuts its batches out of whole tensors.
+ddp and lightning: the same model, data, batch, optimizer, schedule and threads on both sides, see
+scripts/plain_ddp.py and scripts/plain_lightning.py. Each side gives the wall time of each epoch's
+training steps on each rank, data included, evaluation and checkpoints not. The slowest rank's time
+counts; the first epoch is left out. The throughput is that of the epoch in the middle, which bursts
+of other load on the machine do not reach.
+
+fsdp: memory and time of an MLP whose weights are most of what a rank holds, on ranks that share
+this machine's CPUs: the times tell what cutting up costs where communication goes through memory.
 """
 
 from __future__ import annotations
 
+import json
+import statistics
+import tempfile
+from collections.abc import Mapping
 from functools import partial
-from itertools import product
+from pathlib import Path
+from typing import Any
 
-from ranks import warm_up
-from sidebyside import Measure, compare, option_parser, print_machine
-from trainings import by_hpcdist, by_script, share_of_threads
-
-_MEASURES = (
-    Measure(name="throughput", unit="samples/s", at_least=1.1),
-    Measure(name="throughput, all epochs", unit="samples/s"),
-    Measure(name="whole command", unit="s"),
+from sidebyside import (
+    HPCDIST,
+    SCRIPTS,
+    TORCHRUN,
+    Figures,
+    Measure,
+    compare,
+    parse_options,
+    run_command,
 )
+
+from hpcdist.job.load import load_job
+from hpcdist.job.spec import TrainJob
+from hpcdist.machine.cpus import threads_per_rank, usable_cpus
+from hpcdist.runs.events import read_events
+from hpcdist.runs.run import all_runs
+
+_STATES = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
+_OF_FSDP = [
+    Measure(name="model states, fullest rank", unit="MB", at_most=0.251),
+    Measure(name="peak memory, fullest rank", unit="MB"),
+    Measure(name="median step, slowest rank", unit="ms"),
+]
+
+
+def run_job(job: str, ranks: int, settings: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
+    """Run a job to its end on one node; the events of each rank."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
+        command = [HPCDIST, "submit", job, "--gpus", str(ranks), "--local", "--runs", name]
+        for key, value in settings.items():
+            command += ["--set", f"{key}={value}"]
+        run_command(command, Path(name), {"PYTHONPATH": str(SCRIPTS)})
+        (run,) = all_runs(Path(name))
+        return [read_events(path) for _, _, path in run.event_files()]
+
+
+def by_hpcdist(job: str, ranks: int, threads: int, epochs: int) -> Figures:
+    """Train by `hpcdist submit JOB`."""
+    recorded = run_job(job, ranks, {"train.epochs": epochs, "train.num_threads": threads})
+    samples = sum(one["samples"] for rank in recorded for one in rank if one["event"] == "steps")
+    times_s = [
+        [one["epoch_time_s"] for one in rank if one["event"] == "epoch"] for rank in recorded
+    ]
+    return throughput(times_s, samples // epochs)
+
+
+def by_script(script: str, ranks: int, threads: int, epochs: int) -> Figures:
+    """Train by a script of scripts/ under torchrun, with the settings of the job `ddp`."""
+    job = load_job("ddp").job
+    assert isinstance(job, TrainJob)
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
+        command = [TORCHRUN, "--nproc-per-node", str(ranks), str(SCRIPTS / script), name]
+        command += ["--epochs", str(epochs), "--batch-size", str(job.train.batch_size)]
+        command += ["--lr", str(job.train.lr)]
+        command += ["--save-every", str(job.checkpoint.every_epochs or epochs)]
+        try:
+            run_command(command, Path(name), {"OMP_NUM_THREADS": str(threads)})
+        except SystemExit:
+            # With torch 2.15 a rank that is done now and then aborts while the interpreter ends
+            # ("terminate called without an active exception"): its results are there and count.
+            if len(list(Path(name).glob("rank-*.json"))) < ranks:
+                raise
+        results = [json.loads(path.read_text()) for path in Path(name).glob("rank-*.json")]
+    return throughput([one["epoch_times_s"] for one in results], results[0]["train_samples"])
+
+
+def throughput(times_s: list[list[float]], samples: int) -> Figures:
+    """`times_s`: of each rank, of each epoch."""
+    slowest_s = [max(times) for times in zip(*times_s, strict=True)]
+    return {"throughput": samples / statistics.median(slowest_s[1:] or slowest_s)}
+
+
+def by_strategy(strategy: str, ranks: int, width: int, steps: int) -> Figures:
+    """Train the wide MLP by a strategy, and read what the ranks recorded."""
+    settings = {
+        "strategy": strategy,
+        "model.name": "wide_mlp:WideMLP",
+        "model.args": {"width": width},
+        "train.max_steps": steps,
+        "train.epochs": steps,
+        "train.num_threads": 1,
+        "train.evaluate_every_epochs": 0,
+        "checkpoint.every_epochs": 0,
+        "record.window_s": 0.001,
+    }
+    recorded = run_job("fsdp", ranks, settings)
+    memory = [one for rank in recorded for one in rank if one["event"] == "memory"]
+    windows = [[one for one in rank if one["event"] == "steps"][2:] for rank in recorded]
+    steps_s = [[one["step_time_s"]["sum"] / one["steps"] for one in rank] for rank in windows]
+    figures_mb = [sum(one[key] for key in _STATES) / 1e6 for one in memory]
+    return {
+        "model states, fullest rank": max(figures_mb),
+        "peak memory, fullest rank": max(rank[-1]["max_rss_bytes"] for rank in recorded) / 1e6,
+        "median step, slowest rank": max(map(statistics.median, steps_s)) * 1e3,
+    }
 
 
 def main() -> None:
-    parser = option_parser(__doc__, pairs=3)
-    parser.add_argument("--epochs", type=int, default=40, help="default: %(default)s")
-    parser.add_argument(
-        "--ranks", type=int, nargs="+", default=[1, 2, 4], help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--threads",
-        type=int,
-        nargs="+",
-        help="per rank, on both sides; default: the rank's share of the CPUs, and 1",
-    )
-    parser.add_argument("--lean", action="store_true", help="also beside the lean script")
-    options = parser.parse_args()
-    print_machine()
-    warm_up(options.pairs)
-    for ranks in options.ranks:
-        for threads, lean in product(
-            options.threads or sorted({share_of_threads(ranks), 1}, reverse=True),
-            (False, True) if options.lean else (False,),
-        ):
-            training = {"ranks": ranks, "epochs": options.epochs, "threads": threads}
-            compare(
-                f"ddp, {ranks} rank(s) of {threads} thread(s), {options.epochs} epochs",
-                _MEASURES,
-                {
-                    "hpcdist": partial(by_hpcdist, **training),
-                    "lean script" if lean else "script": partial(by_script, **training, lean=lean),
-                },
-                pairs=options.pairs,
-            )
+    jobs = ["ddp", "lightning", "fsdp"]
+    options = parse_options(__doc__, pairs=3, jobs=jobs, epochs=40, ranks=4, width=4096, steps=8)
+    cases = []
+    of_script = Measure(name="throughput", unit="samples/s", at_least=1.1)
+    if "ddp" in options.jobs:
+        for ranks in [one for one in (1, 2, 4) if one <= options.ranks]:
+            # The rank's share of the CPUs, and 1.
+            for threads in sorted({threads_per_rank(len(usable_cpus()), ranks), 1}):
+                size = (ranks, threads, options.epochs)
+                ours = partial(by_hpcdist, "ddp", *size)
+                sides = {"hpcdist": ours, "script": partial(by_script, "plain_ddp.py", *size)}
+                cases.append((f"ddp, {ranks} rank(s) of {threads} thread(s)", [of_script], sides))
+    if "lightning" in options.jobs:
+        size = (2, 1, options.epochs // 2)
+        ours = partial(by_hpcdist, "lightning", *size)
+        of_lightning = Measure(name="throughput", unit="samples/s", at_least=1.0)
+        sides = {"hpcdist": ours, "script": partial(by_script, "plain_lightning.py", *size)}
+        cases.append(("lightning, 2 ranks of 1 thread", [of_lightning], sides))
+    if "fsdp" in options.jobs:
+        size = (options.ranks, options.width, options.steps)
+        sides = {strategy: partial(by_strategy, strategy, *size) for strategy in ("fsdp", "ddp")}
+        cases.append((f"MLP of 4 x {options.width:,}, {options.ranks} ranks", _OF_FSDP, sides))
+    for title, measures, sides in cases:
+        compare(title, measures, sides, pairs=options.pairs, warms_up=True)
 
 
 if __name__ == "__main__":
