@@ -6,9 +6,10 @@ run. Runs vary by a spread from one to the next; windows of a run resemble their
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections.abc import Callable
+
+from sidebyside import parse_options
 
 from hpcdist.base import statistics
 from hpcdist.summary.figures.stragglers import Place, Stretch, find_straggler
@@ -99,9 +100,7 @@ CASES: dict[str, Alarms] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--families", type=int, default=60, help="default: %(default)s")
-    num = parser.parse_args().families
+    num = parse_options(__doc__, families=60).families
     print("| what is compared | false alarms (%) | 10 % is found (%) |\n|---|--:|--:|")
     for name, alarms in CASES.items():
         counts = [

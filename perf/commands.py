@@ -49,29 +49,21 @@ def main() -> None:
             for run in all_runs(runs) if kind == "warm" else ():
                 keep_figures(run)
             time.sleep(_SETTLE_S)
-            compare(
-                f"hpcdist summary, {options.runs:,} runs, {kind}",
-                [
-                    Measure(name="time", unit="s", at_most=at_most),
-                    Measure(name="CPU time", unit="s"),
-                ],
-                {"hpcdist": partial(time_command, [HPCDIST, "summary"], folder, prepare=before)},
-                pairs=min(3, options.pairs),
-            )
+            measures = [Measure(name="time", unit="s", at_most=at_most)]
+            measures.append(Measure(name="CPU time", unit="s"))
+            sides = {"hpcdist": partial(time_command, [HPCDIST, "summary"], folder, prepare=before)}
+            title = f"hpcdist summary, {options.runs:,} runs, {kind}"
+            compare(title, measures, sides, pairs=min(3, options.pairs))
         (folder / "script.py").write_text(_STEP)
         run_command([HPCDIST, "dev", "--local", "--set", "launch.device=cpu"], folder)
         held = [HPCDIST, "submit", "script.py", "--in", "dev"]
-        compare(
-            "hpcdist submit script.py --in dev",
-            [Measure(name="time", unit="s", at_most=1)],
-            {
-                "hpcdist": partial(time_command, held, folder),
-                "python script.py": partial(time_command, [sys.executable, "script.py"], folder),
-            },
-            pairs=options.pairs,
-            warms_up=True,
-        )
-        run_command([HPCDIST, "cancel", "dev"], folder)
+        commands = [("hpcdist --in dev", held), ("python", [sys.executable, "script.py"])]
+        sides = {name: partial(time_command, one, folder) for name, one in commands}
+        measure = Measure(name="time", unit="s", at_most=1)
+        try:
+            compare("a script in held nodes", [measure], sides, pairs=options.pairs, warms_up=True)
+        finally:
+            run_command([HPCDIST, "cancel", "dev"], folder)
 
 
 if __name__ == "__main__":

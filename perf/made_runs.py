@@ -8,8 +8,6 @@ import random
 import time
 from pathlib import Path
 
-import msgspec
-
 from hpcdist.base import files
 from hpcdist.base.version import versions
 from hpcdist.job.load import load_job
@@ -54,16 +52,10 @@ def make_runs(runs: Path, *, num_runs: int, num_ranks: int, num_windows: int) ->
 
 def submitted_run(runs: Path, num_ranks: int, submission: dict[str, object]) -> Run:
     """A run of the job `ddp` that a scheduler has, or had."""
-    job = load_job("ddp").job
-    resources = msgspec.structs.replace(job.resources, gpus=num_ranks)
     run = Run.create(runs, "ddp")
-    spec = {
-        "id": run.id,
-        "job": job_to_dict(msgspec.structs.replace(job, resources=resources)),
-        "versions": versions(),
-        "scheduler": submission["scheduler"],
-        "created_s": time.time(),
-    }
+    job = load_job("ddp", overrides=[f"resources.gpus={num_ranks}"]).job
+    spec = {"id": run.id, "job": job_to_dict(job), "versions": versions()}
+    spec |= {"scheduler": submission["scheduler"], "created_s": time.time()}
     files.write_json(run.spec_file, spec)
     files.write_json(run.submission_file, submission | {"submitted_s": time.time()})
     return run

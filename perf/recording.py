@@ -76,20 +76,15 @@ def time_both(steps: int) -> Figures:
 def main() -> None:
     options = parse_options(__doc__, pairs=5, seconds=60.0, steps=4000)
     share = Measure(name="share", unit="of the step", at_most=0.01)
+    measures = [Measure(name="recorder", unit="µs"), share]
     for step_time_s in (0.001, 0.003, 0.03, 0.3):
-        compare(
-            f"recording steps of {step_time_s * 1e3:g} ms",
-            [Measure(name="recorder", unit="µs"), share],
-            {"hpcdist": partial(time_calls, step_time_s, options.seconds)},
-            pairs=options.pairs,
-        )
+        sides = {"hpcdist": partial(time_calls, step_time_s, options.seconds)}
+        title = f"recording steps of {step_time_s * 1e3:g} ms"
+        compare(title, measures, sides, pairs=options.pairs)
     distance = Measure(name="distance", unit="of the step", at_most=0.02)
-    compare(
-        f"the summary and a clock outside, {options.steps:,} steps",
-        [Measure(name="step time", unit="µs"), distance],
-        {"hpcdist": partial(time_both, options.steps)},
-        pairs=options.pairs,
-    )
+    measures = [Measure(name="step time", unit="µs"), distance]
+    sides = {"hpcdist": partial(time_both, options.steps)}
+    compare(f"summary and clock, {options.steps:,} steps", measures, sides, pairs=options.pairs)
 
 
 if __name__ == "__main__":

@@ -41,14 +41,12 @@ _TILTING = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "OMP_NUM_THREADS", "H
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """One row of the table."""
+    """One row of the table; `at_most` and `at_least` are targets for the ratio."""
 
     name: str
     unit: str
     at_most: float | None = None
-    """Largest ratio that meets the target; None for measures without one."""
     at_least: float | None = None
-    """Smallest ratio that meets the target."""
     by_difference: bool = False
     """Compare by ours minus the peer's, in the measure's unit, where a ratio would say little."""
 
@@ -96,22 +94,21 @@ def show(value: statistics.Measure) -> str:
 
 def judge(measure: Measure, found: statistics.Measure) -> str:
     """Return the target, and whether the mean meets it; `?` where the interval leaves it open."""
-    target = measure.at_least if measure.at_most is None else measure.at_most
-    if target is None:
-        return "-"
-    sign, is_met = ">=", found.mean >= target
-    if measure.at_most is not None:
-        sign, is_met = "<=", found.mean <= target
-    is_open = found.interval is not None and found.interval.low < target < found.interval.high
-    return f"{sign} {target:g}: {'yes' if is_met else 'NO'}{' ?' if is_open else ''}"
+    for sign, target, order in (("<=", measure.at_most, 1), (">=", measure.at_least, -1)):
+        if target is not None:
+            ends = found.interval
+            is_open = ends is not None and ends.low < target < ends.high
+            is_met = order * found.mean <= order * target
+            return f"{sign} {target:g}: {'yes' if is_met else 'NO'}{' ?' if is_open else ''}"
+    return "-"
 
 
-def parse_options(about: str | None, *, pairs: int, **others: object) -> argparse.Namespace:
-    """Read the command line: `--pairs`, and an option for each default in `others`, several values
-    for a list. Then print the machine, without which no figure means anything."""
+def parse_options(about: str | None, **defaults: object) -> argparse.Namespace:
+    """Read the command line: an option for each default, with several values for a list. Then print
+    the machine, without which no figure means anything."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=about, formatter_class=raw)
-    for name, default in {"pairs": pairs, **others}.items():
+    for name, default in defaults.items():
         first = default[0] if isinstance(default, list) else default
         many = {"nargs": "+"} if isinstance(default, list) else {}
         parser.add_argument(

@@ -94,17 +94,10 @@ def throughput(times_s: list[list[float]], samples: int) -> Figures:
 
 def by_strategy(strategy: str, ranks: int, width: int, steps: int) -> Figures:
     """Train the wide MLP by a strategy, and read what the ranks recorded."""
-    settings = {
-        "strategy": strategy,
-        "model.name": "wide_mlp:WideMLP",
-        "model.args": {"width": width},
-        "train.max_steps": steps,
-        "train.epochs": steps,
-        "train.num_threads": 1,
-        "train.evaluate_every_epochs": 0,
-        "checkpoint.every_epochs": 0,
-        "record.window_s": 0.001,
-    }
+    model = {"model.name": "wide_mlp:WideMLP", "model.args": {"width": width}}
+    length = {"train.max_steps": steps, "train.epochs": steps, "train.num_threads": 1}
+    never = dict.fromkeys(("train.evaluate_every_epochs", "checkpoint.every_epochs"), 0)
+    settings = {"strategy": strategy, **model, **length, **never, "record.window_s": 0.001}
     recorded = run_job("fsdp", ranks, settings)
     memory = [one for rank in recorded for one in rank if one["event"] == "memory"]
     windows = [[one for one in rank if one["event"] == "steps"][2:] for rank in recorded]
@@ -121,21 +114,15 @@ def main() -> None:
     jobs = ["ddp", "lightning", "fsdp"]
     options = parse_options(__doc__, pairs=3, jobs=jobs, epochs=40, ranks=4, width=4096, steps=8)
     cases = []
-    of_script = Measure(name="throughput", unit="samples/s", at_least=1.1)
-    if "ddp" in options.jobs:
-        for ranks in [one for one in (1, 2, 4) if one <= options.ranks]:
+    for job, sizes, at_least in (("ddp", (1, 2, 4), 1.1), ("lightning", (2,), 1.0)):
+        for ranks in sizes if job in options.jobs else ():
             # The rank's share of the CPUs, and 1.
             for threads in sorted({threads_per_rank(len(usable_cpus()), ranks), 1}):
                 size = (ranks, threads, options.epochs)
-                ours = partial(by_hpcdist, "ddp", *size)
-                sides = {"hpcdist": ours, "script": partial(by_script, "plain_ddp.py", *size)}
-                cases.append((f"ddp, {ranks} rank(s) of {threads} thread(s)", [of_script], sides))
-    if "lightning" in options.jobs:
-        size = (2, 1, options.epochs // 2)
-        ours = partial(by_hpcdist, "lightning", *size)
-        of_lightning = Measure(name="throughput", unit="samples/s", at_least=1.0)
-        sides = {"hpcdist": ours, "script": partial(by_script, "plain_lightning.py", *size)}
-        cases.append(("lightning, 2 ranks of 1 thread", [of_lightning], sides))
+                script = partial(by_script, f"plain_{job}.py", *size)
+                sides = {"hpcdist": partial(by_hpcdist, job, *size), "script": script}
+                measure = Measure(name="throughput", unit="samples/s", at_least=at_least)
+                cases.append((f"{job}, {ranks} rank(s) of {threads} thread(s)", [measure], sides))
     if "fsdp" in options.jobs:
         size = (options.ranks, options.width, options.steps)
         sides = {strategy: partial(by_strategy, strategy, *size) for strategy in ("fsdp", "ddp")}

@@ -3,13 +3,11 @@
 Usage: torchrun --nproc-per-node N plain_ddp.py FOLDER --epochs E --batch-size B --lr LR
            --save-every EPOCHS
 
-No straw man. It has what PyTorch's tutorials and its performance guide recommend, and what a
-reviewer would ask for: the data set as tensors in memory, normalised once; DistributedSampler with
-set_epoch; a DataLoader in the process itself, since workers would only slow down data that are in
-memory already; DistributedDataParallel with gradient_as_bucket_view; a fused optimizer; no .item()
-in the steps; a sharded evaluation with one all-reduce after each epoch; checkpoints by rank 0,
-written aside and renamed. The model, the split's sizes, batch, schedule, threads (OMP_NUM_THREADS,
-set by the caller) and the places of evaluations and checkpoints are those of jobs/ddp.yaml.
+No straw man: it has what PyTorch's tutorials and its performance guide recommend, such as the data
+set as tensors in memory, normalised once; a DataLoader without workers, which would only slow down
+data in memory; gradient_as_bucket_view; a fused optimizer; no .item() in the steps; a sharded
+evaluation. Model, data, batch, schedule, threads (OMP_NUM_THREADS, set by the caller), evaluations
+and checkpoints are those of jobs/ddp.yaml.
 
 Each rank writes FOLDER/rank-R.json: per epoch the wall time of its training steps, data included,
 evaluation and checkpoint not.

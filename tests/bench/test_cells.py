@@ -128,14 +128,14 @@ def test_runs_of_a_job_share_a_picture_which_says_what_is_left_out():
 
 def test_runs_that_measure_something_else_are_in_no_common_picture():
     samples = CellTable(name="calls", caption="other", rate="samples_per_s", x="batch_size")
-    runs = [
-        BenchmarkRun("old", "a", summary(CELLS, samples)),
-        BenchmarkRun("new", "b", summary(CELLS)),
-    ]
-    (picture,) = pictures("job", runs)
-    assert (picture.title, picture.runs) == ("job: calls by size", ["new"])
     wider = CellTable(name="calls", caption="4 ranks", rate="images_per_s", x="batch_size")
-    (picture,) = pictures("job", [*runs[1:], BenchmarkRun("wide", "c", summary(CELLS, wider))])
+    old, new, wide = (
+        BenchmarkRun(name, name, summary(CELLS, table))
+        for name, table in (("old", samples), ("new", TABLE), ("wide", wider))
+    )
+    (picture,) = pictures("job", [old, new])
+    assert (picture.title, picture.runs) == ("job: calls by size", ["new"])
+    (picture,) = pictures("job", [new, wide])
     assert (picture.title, picture.runs) == ("job: calls", ["wide", "new"])
 
 

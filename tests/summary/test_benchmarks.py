@@ -51,11 +51,9 @@ def test_the_answer_stands_first_then_the_tables_then_the_details(summary_of):
     text = printed(summary_of(TABLE, loading(0, 60.0), loading(2, 33.0), FINDINGS))
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert lines[0] == "dataload: Use 2 workers (data.workers=2): 1,939 ± 36 images/s."
-    assert "0 60.0 ± 0.6 1,067 -" in lines
-    assert "2 33.0 ± 0.6 1,939 123" in lines
-    assert "2 20 300" in lines
     wanted = [
         "#1: loading faces by workers (5 times)",
+        "2 33.0 ± 0.6 1,939 123",
         "#1: work per image (µs)",
         "#1: A batch of 64 takes 33 ms with 2 workers.",
     ]
@@ -73,10 +71,5 @@ def test_later_cells_replace_earlier_damaged_ones_are_left_out_and_killed_runs_h
     (table,) = value["benchmark"]["tables"]
     assert [(cell["keys"]["workers"], cell["repeats"]) for cell in table["cells"]] == [(2, 5)]
     assert "3 events skipped" in " ".join(killed.skipped)
-
-
-def test_the_check_job_alone_shows_no_table(summary_of):
     check = {"event": "collective", "group_time_s": 1.0, "all_reduce_time_s": 0.1}
-    summary = summary_of(check, job="check")
-    assert to_json(summary)[0]["benchmark"] is None
-    assert not summary.skipped
+    assert to_json(summary_of(check, job="check"))[0]["benchmark"] is None

@@ -52,21 +52,15 @@ def test_the_table_has_the_time_and_the_samples_of_each_size(make_run, add_epoch
     assert "not reached" in in_words([one, two], goal=Goal("accuracy", 0.97))
 
 
-def test_a_loss_is_a_goal_too_with_the_time_and_the_samples_to_it(make_run, add_epochs):
-    run = make_run("one")
-    add_epochs(run, [0.25, 0.75, 0.5, 0.875])
-    found = reached(run, goal=Goal("loss", 0.25))
-    assert (found.goal, found.is_reached, found.best) == ("loss", True, 0.125)
-    assert (found.time_s, found.step, found.samples) == (22.0, 20, 200.0)
-    never = reached(run, goal=Goal("loss", 0.1))
-    assert (never.is_reached, never.time_s, never.samples) == (False, None, None)
-
-
-def test_a_goal_gives_the_time_of_every_run(make_run, add_epochs):
-    jobs = [make_run(name) for name in ("one", "two")]
-    for run in jobs:
-        add_epochs(run, [0.25, 0.75, 0.875])
-    summary = summarize(jobs, {}, goal=Goal("loss", 0.25))
-    assert [run.time_to_accuracy.time_s for run in summary.runs] == [22.0, 22.0]
+def test_a_loss_is_a_goal_of_every_run_with_the_time_and_the_samples_to_it(make_run, add_epochs):
+    runs = [make_run(name) for name in ("one", "two")]
+    for run in runs:
+        add_epochs(run, [0.25, 0.75, 0.5, 0.875])
+    summary = summarize(runs, {}, goal=Goal("loss", 0.25))
+    for found in (run.time_to_accuracy for run in summary.runs):
+        assert (found.goal, found.is_reached, found.best) == ("loss", True, 0.125)
+        assert (found.time_s, found.step, found.samples) == (22.0, 20, 200.0)
     assert "the goal is a test loss of 0.25" in in_words(summary)
-    assert [run.time_to_accuracy for run in summarize(jobs, {}).runs] == [None, None]
+    never = reached(runs[0], goal=Goal("loss", 0.1))
+    assert (never.is_reached, never.time_s, never.samples) == (False, None, None)
+    assert reached(runs[0]) is None

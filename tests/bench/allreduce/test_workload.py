@@ -1,18 +1,14 @@
-"""The all-reduce benchmark: real ranks that measure, and what is refused beforehand."""
+"""The all-reduce benchmark: real ranks that measure."""
 
 import os
 import signal
 
-import msgspec
 import pytest
 from summary_text import printed
 
-from hpcdist.base.errors import JobError
 from hpcdist.bench.allreduce.workload import size_sentence
 from hpcdist.bench.cells import timed_cell
-from hpcdist.job.spec import AllreduceJob
 from hpcdist.summary import summarize, to_json
-from hpcdist.workloads import load_workload
 
 
 def events_of(launched, kind, rank=0):
@@ -58,23 +54,6 @@ def test_a_benchmark_that_is_told_to_stop_keeps_what_it_has(submit_job):
     *_, note = events_of(launched, "note")
     assert note["message"] == f"stopped when it was asked to, after {measured} of 400 measurements"
     assert len(table_of(launched)) == measured
-
-
-@pytest.mark.parametrize(
-    ("setting", "said"),
-    [
-        ({"sizes": []}, "allreduce.sizes is empty"),
-        ({"sizes": [8, 4, 8]}, "allreduce.sizes has 8 2 times"),
-        ({"sizes": [1024, 1022]}, "has 1,022, which is no multiple of the 4 bytes"),
-    ],
-    ids=["no-sizes", "twice", "float32"],
-)
-def test_what_cannot_be_measured_is_refused_with_key_and_value(setting, said):
-    values = {"name": "test", "allreduce": setting, "launch": {"device": "cpu"}}
-    with pytest.raises(JobError) as error:
-        load_workload(msgspec.convert(values, AllreduceJob)).check()
-    assert said in error.value.message
-    assert error.value.hint
 
 
 def test_the_sentence_has_latency_bandwidth():

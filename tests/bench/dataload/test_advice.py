@@ -100,9 +100,9 @@ def test_where_passes_differ_the_answer_stands_first_and_its_doubt_second():
 
 def test_more_workers_than_were_tried_are_proposed_only_where_there_are_cpus():
     some = cells({0: 60.0, 2: 33.0})
+    waiting = cells({0: 60.0, 2: 33.0}, parts_s={"wait": 1e-3, "item": 1e-5})
     assert "more were not tried: 4 may be faster." in told(some, cpus=8.0)
     assert "more were not tried, and its 2 CPUs have no room." in told(some)
-    waiting = cells({0: 60.0, 2: 33.0}, parts_s={"wait": 1e-3, "item": 1e-5})
     assert "more were not tried: 4 may be faster." in told(waiting, decoder=None)
     assert "busy" not in told(waiting, decoder=None)
 

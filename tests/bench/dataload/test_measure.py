@@ -31,13 +31,9 @@ def test_the_slowest_rank_counts_and_rates_add_up():
     assert (cell.repeats, cell.mean_time_s) == (2, pytest.approx(0.25))
     assert cell.sd_time_s == pytest.approx(0.0707, abs=1e-4)
     assert cell.rate == pytest.approx(2 * 8 / 0.25)
-
-
-def test_turns_count_together():
-    both = passes(0.1, 0.2, first_batches_s=[0.5, 1.5])
-    cell = to_cell(Way(None, 8, 2), [both], 4)
-    assert cell.keys == {"batch_size": 8, "workers": 2}
-    assert cell.more == {"first_batch_time_s": pytest.approx(1.0)}
+    turns = to_cell(Way(None, 8, 2), [passes(0.1, 0.2, first_batches_s=[0.5, 1.5])], 4)
+    assert turns.keys == {"batch_size": 8, "workers": 2}
+    assert turns.more == {"first_batch_time_s": pytest.approx(1.0)}
 
 
 @pytest.mark.parametrize("workers", [0, 2, 8])

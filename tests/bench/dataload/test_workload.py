@@ -1,17 +1,12 @@
-"""The data-loading benchmark: real ranks that load, and what is refused beforehand."""
+"""The data-loading benchmark: real ranks that load."""
 
 import re
 
-import msgspec
 import pytest
 from PIL import Image
 from summary_text import in_words
 
-from hpcdist.base.errors import JobError
-from hpcdist.job.load import load_job
-from hpcdist.job.spec import DataloadJob
 from hpcdist.summary import summarize, to_json
-from hpcdist.workloads import load_workload
 
 LIMIT_S = 120.0
 """Ranks and their workers, on machines that do other things too."""
@@ -109,41 +104,3 @@ def test_a_function_that_gives_no_data_set_is_an_error_with_what_to_do(submit_jo
     launched = submit_job("dataload", "data.dataset=own_data:nothing", change="own_data:nothing")
     assert "gives a list without samples" in launched.verdict(LIMIT_S).message
     assert "hint: return a map-style Dataset" in launched.log(0)
-
-
-@pytest.mark.parametrize(
-    ("sections", "said"),
-    [
-        ({"data": {"workers": []}}, "data.workers is empty"),
-        ({"data": {"batch_size": [8, 1, 8]}}, "data.batch_size has 8 2 times"),
-        ({"data": {"transform": ["none", "none"]}}, 'data.transform has "none" 2 times'),
-        ({"data": {"name": "face"}}, "data.name is 'face'"),
-        ({"data": {"name": "image_folder"}}, "data.root is not set"),
-        ({"data": {"dataset": "my_data"}}, "is not of the form package.module:function"),
-        ({"data": {"dataset": "no_such_module:make"}}, "but there is no module no_such_module in"),
-    ],
-    ids=[
-        *("no-workers", "twice", "preset-twice", "data", "root"),
-        *("own-form", "own-module"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused_with_key_and_value(sections, said):
-    values = {"name": "test", **sections}
-    with pytest.raises(JobError) as error:
-        load_workload(msgspec.convert(values, DataloadJob)).check()
-    assert said in error.value.message
-    assert error.value.hint
-
-
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("data.workers=[0,-1]", "data.workers is [0, -1], must be"),
-        ("data.repeats=0", "data.repeats is 0, must be 1 or more"),
-        ("data.name=digits", "digits, which is held in memory: there is nothing to"),
-    ],
-)
-def test_values_out_of_range_and_data_in_memory_are_refused(override, said):
-    with pytest.raises(JobError) as error:
-        load_workload(load_job("dataload", overrides=[override]).job).check()
-    assert said in error.value.message

@@ -1,20 +1,17 @@
-"""The inference benchmark: real ranks that time a model, and what is refused beforehand."""
+"""The inference benchmark: real ranks that time a model."""
 
 import re
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 import torch
 from summary_text import printed
 from torch import nn
 
-from hpcdist.base.errors import HpcdistError, JobError
+from hpcdist.base.errors import HpcdistError
 from hpcdist.bench.inference.measure import Strategy
 from hpcdist.bench.inference.workload import to_cell
-from hpcdist.job.spec import InferenceJob
 from hpcdist.summary import summarize, to_json
-from hpcdist.workloads import load_workload
 
 
 def test_batches_are_timed_under_every_strategy_and_summed_up(submit_job):
@@ -48,30 +45,6 @@ def test_batches_are_timed_under_every_strategy_and_summed_up(submit_job):
     assert found["conclusions"][1].startswith("data_parallel (1 device) shows no parallelism")
     assert "process_per_gpu (2 devices) " in found["conclusions"][2]
     assert re.match(r"inference: single reaches [\d,]+ images/s, with", printed(summary))
-
-
-@pytest.mark.parametrize(
-    ("sections", "said"),
-    [
-        ({"inference": {"batch_sizes": []}}, "inference.batch_sizes is empty"),
-        ({"inference": {"strategies": []}}, "inference.strategies is empty"),
-        ({"inference": {"batch_sizes": [8, 1, 8]}}, "inference.batch_sizes has 8 2 times"),
-        ({"model": {"name": "resnet19"}}, "model.name is 'resnet19'"),
-        ({"data": {"name": "mnist"}}, "data.root is not set"),
-    ],
-    ids=["no-sizes", "no-strategies", "twice", "model", "data"],
-)
-def test_what_cannot_be_timed_is_refused_with_key_and_value(sections, said):
-    values = {"name": "test", "resources": {"nodes": 2, "gpus": 2}, **sections}
-    with pytest.raises(JobError) as error:
-        load_workload(msgspec.convert(values, InferenceJob)).check()
-    assert said in error.value.message
-    assert error.value.hint
-
-
-def test_random_images_need_no_data_set():
-    given = {"data": {"name": "mnist"}, "inference": {"image_shape": [1, 28, 28]}}
-    load_workload(msgspec.convert({"name": "test", **given}, InferenceJob)).check()
 
 
 @pytest.mark.parametrize("strategy", ["single", "process_per_gpu"])
