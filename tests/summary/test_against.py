@@ -144,7 +144,6 @@ def test_benchmarks_are_compared_cell_by_cell(add, make_run, events):
         ("bus GB/s, size 1 KiB", "slower"),
         ("bus GB/s, size 1 MiB", "slower"),
     ]
-    assert found.changes[0].before.measured.mean == pytest.approx(10.1)
     spread = {"repeats": 5, "sd_time_s": 1e-5}
     found = compared([measured("c/1", 10e9, **spread)], [measured("d/1", 5e9, **spread)])
     assert [(one.times.over, one.outcome) for one in found.changes] == [("windows", "slower")] * 2

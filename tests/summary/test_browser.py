@@ -133,15 +133,3 @@ def test_text_and_pictures_are_light_on_dark_where_the_reader_likes_that_but_on_
         assert sign * (back - text) > 150
         *_, picture = brightness(browser, ".picture svg text")
         assert (picture > 150) is (sign < 0)
-
-
-def test_without_scripts_all_is_there(browser, page):
-    from selenium.webdriver.common.by import By
-
-    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-    try:
-        show(browser, page)
-        assert browser.find_element(By.CSS_SELECTOR, "nav li").is_displayed()
-        assert not browser.find_elements(By.CSS_SELECTOR, "th button")
-    finally:
-        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})

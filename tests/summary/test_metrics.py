@@ -33,20 +33,14 @@ def test_json_has_every_key_and_null_for_what_is_not_known(make_run):
         assert value[key] is None, key
 
 
-def test_json_gives_the_verdict_of_a_failed_run(make_run):
-    (value,) = to_json(summarize([make_run("dead", nodes=2, gpus=2, verdict=KILLED)], {}))
-    assert value["verdict"] == {
-        "kind": "signal",
-        "message": "rank 3 (node 1, host b) was killed by SIGKILL after step 70",
-        "log": "logs/rank-00003.log",
-    }
-    assert (value["state"], value["restarts"]) == ("failed", 1)
-
-
-def test_the_state_is_the_callers_until_there_is_a_verdict(make_run):
+def test_the_state_is_the_callers_until_there_is_a_verdict_which_the_json_has(make_run):
     going, ended = make_run("going", verdict=None), make_run("ended", verdict=KILLED)
     states = {"going": "running", "ended": "running"}
-    assert [run.state for run in summarize([going, ended], states).runs] == ["running", "failed"]
+    summary = summarize([going, ended], states)
+    assert [run.state for run in summary.runs] == ["running", "failed"]
+    value = to_json(summary)[1]
+    assert value["verdict"] == {"kind": "signal", "message": KILLED.message, "log": KILLED.log}
+    assert value["restarts"] == 1
 
 
 def test_a_rank_that_recorded_no_steps_makes_the_rate_unknown(make_run, events):

@@ -60,13 +60,7 @@ def make_ddp(make_run, events):
     return make
 
 
-def test_nothing_is_drawn_of_one_point(make_run, events):
-    run = make_run("short")
-    events.write(run, 0, [events.start(0, world_size=1), *events.steady([50.0]), events.end()])
-    assert pictures_of(run) == {}
-
-
-def test_damaged_figures_draw_what_is_left(series_of, make_run, events):
+def test_damaged_figures_draw_what_is_left_and_one_point_nothing(series_of, make_run, events):
     run = make_run("odd")
     first, second, third, whole = windows_of(events, times_s=[0.1] * 4, clock_s=5.0)
     first |= {"loss": None}
@@ -80,6 +74,8 @@ def test_damaged_figures_draw_what_is_left(series_of, make_run, events):
     assert 10 not in found.train_loss.steps
     assert found.test_loss.steps == []
     assert [picture.draw() for picture in pictures_of(run).values()]
+    events.write(run, 0, [events.start(0, world_size=1), *events.steady([50.0]), events.end()])
+    assert pictures_of(run) == {}
 
 
 def write_pictures(summary, folder):

@@ -176,14 +176,6 @@ def test_text_of_others_does_not_act_on_the_terminal(make_run):
     assert "a [red]job[/] 'x': no run is done (1 failed). The newest run: bad\\x1b[2Jthing" in text
 
 
-def test_runs_without_steps_are_shown_with_dashes(make_run):
-    text = printed(summarize([make_run("silent")], {}))
-    assert text.startswith("ddp: 1 run done, but no speed is known: no steps were recorded: see ")
-    assert "record.step" in text
-    (row,) = [line for line in text.splitlines() if "silent" in line]
-    assert row.split() == ["1", "silent", "done", "1", "x", "1"]
-
-
 def test_a_single_run_is_told_with_what_to_do_next_and_a_failed_one_once(sweep):
     text = in_words(sweep[2:3])
     assert text.startswith("ddp: 6,400 ± 0 samples/s on 4 ranks. To measure a speed-up, submit it")

@@ -69,7 +69,7 @@ def test_torn_and_odd_samples_are_left_out_and_told(make_run):
 
 
 def attempt_of(make_run, events, *, device="cuda:0", end_s=1100.0):
-    run = make_run("run", gpus=2, verdict=None)
+    run = make_run(device, gpus=2, verdict=None)
     for rank in range(2):
         start = events.start(rank, world_size=2, device=device, time_s=1000.0, cpus=[rank])
         events.write(run, rank, [start, events.end(time_s=end_s + 10_000 * rank)])
@@ -86,9 +86,6 @@ def test_hours_are_the_devices_times_the_time_by_one_nodes_clock_or_the_schedule
     books = Accounting(job_id="1", state="COMPLETED", elapsed_s=3600.0, queue_wait_s=1200.0)
     cost = summary_of(run, accounting={run.id: books}).runs[0].cost
     assert (cost.held_s, cost.gpu_hours) == (3600.0, 2.0)
-
-
-def test_cpu_hours_stand_in_where_there_is_no_gpu(make_run, events):
     cost = summary_of(attempt_of(make_run, events, device="cpu", end_s=2800.0)).runs[0].cost
     assert (cost.gpu_hours, cost.cpu_hours) == (None, 1.0)
 

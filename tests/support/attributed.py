@@ -7,8 +7,6 @@ import os
 import time
 from pathlib import Path
 
-import torch
-import torch.distributed as dist
 from torch import nn
 
 SLEEP_S = 0.05
@@ -24,40 +22,15 @@ class Slowed(nn.Module):
     """A small model for images of 8 x 8."""
 
     def __init__(self, cause: str, num_classes: int = 10) -> None:
-        """`cause`: rank, network or saving."""
+        """`cause`: rank or saving."""
         super().__init__()
         self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU())
         self.last = nn.Linear(32, num_classes)
         self._is_slow = cause == "rank" and os.environ.get("RANK") == "1"
         if cause == "saving":
             self.register_state_dict_post_hook(lambda *_: time.sleep(SAVE_S))
-        if cause == "network":
-            delay_all_reduces()
 
     def forward(self, images):
         if self._is_slow and self.training:
             time.sleep(SLEEP_S)
         return self.last(self.layers(images))
-
-
-def delay_all_reduces():
-    """Gradients reach all ranks later, whichever is asked."""
-    whole = nn.parallel.DistributedDataParallel
-    make = whole.__init__
-
-    def make_delayed(self, *args, **options):
-        make(self, *args, **options)
-        self.register_comm_hook(None, all_reduce_late)
-
-    whole.__init__ = make_delayed
-
-
-def all_reduce_late(_state, bucket):
-    """A communication hook of DistributedDataParallel: the mean, but late."""
-    sent = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
-
-    def wait(done: torch.futures.Future) -> torch.Tensor:
-        time.sleep(SLEEP_S)
-        return done.value()[0] / dist.get_world_size()
-
-    return sent.then(wait)
