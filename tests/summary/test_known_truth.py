@@ -25,31 +25,26 @@ STEP_S = 0.1
 
 
 @pytest.fixture
-def stepped(make_run, events):
+def stepped(record_run, events):
     """A run of windows of ten steps; the ranks wait for each other, and a function says how long a
     rank needs for a step of a window itself."""
 
     def make(own_s, *, ranks=8, nodes=1, num=100, name="run"):
-        run = make_run(name, nodes=nodes, gpus=ranks // nodes)
-        for rank in range(ranks):
-            made = [events.start(rank, world_size=ranks, num_nodes=nodes)]
-            for window in range(num):
-                needed_s = [own_s(other, window) for other in range(ranks)]
-                waits_s = max(needed_s) - needed_s[rank]
-                made.append(
-                    events.window(
-                        step=10 * (window + 1),
-                        times_s=[max(needed_s)] * 10,
-                        samples=320,
-                        phases_s={
-                            "forward_backward": [0.8 * STEP_S] * 10,
-                            "data_wait": [needed_s[rank] - 0.8 * STEP_S] * 10,
-                            "exposed_communication": [waits_s] * 10,
-                        },
-                    )
+        made = [[] for _ in range(ranks)]
+        for window in range(num):
+            needed_s = [own_s(rank, window) for rank in range(ranks)]
+            times_s = [max(needed_s)] * 10
+            for rank, own in enumerate(needed_s):
+                phases = {"forward_backward": 0.8 * STEP_S, "data_wait": own - 0.8 * STEP_S}
+                phases["exposed_communication"] = max(needed_s) - own
+                phases = {phase: [time_s] * 10 for phase, time_s in phases.items()}
+                step = 10 * (window + 1)
+                made[rank].append(
+                    events.window(step=step, times_s=times_s, samples=320, phases_s=phases)
                 )
-            events.write(run, rank, [*made, events.end()])
-        return run
+        ranks_made = [[*windows, events.end()] for windows in made]
+        start = {"num_nodes": nodes}
+        return record_run(name, *ranks_made, start=start, nodes=nodes, gpus=ranks // nodes)
 
     return make
 
@@ -195,7 +190,7 @@ def test_between_attempts_on_different_nodes_their_clocks_are_believed(make_run,
 
 @pytest.mark.parametrize(("correlation", "least_known"), [(0.0, 40), (0.9, 38), (0.999, 0)])
 def test_the_interval_of_a_run_whose_steps_resemble_each_other_covers_the_truth_or_is_not_known(
-    make_run, events, correlation, least_known
+    record_run, events, correlation, least_known
 ):
     known = covered = 0
     for seed in range(40):
@@ -206,12 +201,11 @@ def test_the_interval_of_a_run_whose_steps_resemble_each_other_covers_the_truth_
             fresh = draw.gauss(0, (1 - correlation**2) ** 0.5)
             deviation = correlation * deviation + fresh
             times_s.append(STEP_S * (1 + 0.02 * deviation))
-        run = make_run(f"run-{seed}")
         windows = [
             events.window(step=step + 10, times_s=times_s[step : step + 10], samples=10)
             for step in range(0, 1000, 10)
         ]
-        events.write(run, 0, [events.start(0, world_size=1), *windows, events.end()])
+        run = record_run(f"run-{seed}", [*windows, events.end()])
         interval = measure(run).run.figures.samples_per_s.interval
         known += interval is not None
         covered += interval is not None and interval.low <= 1 / STEP_S <= interval.high
