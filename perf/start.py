@@ -51,10 +51,12 @@ class Launch:
             start = [HPCDIST, "submit", _SCRIPT, *size.split(), "--local", "--runs", "runs", "--"]
             commands = [[*start, str(folder)]]
         else:
-            size = f"--nnodes {nodes} --nproc-per-node {ranks} --max-restarts {restarts}"
-            place = f"--master-addr 127.0.0.1 --master-port {candidate_ports(None)[0]} --node-rank"
-            start = [TORCHRUN, *size.split(), *place.split()]
-            commands = [[*start, str(node), _SCRIPT, str(folder)] for node in range(nodes)]
+            size = f"--nproc-per-node {ranks} --max-restarts {restarts}"
+            if nodes > 1:
+                size += f" --nnodes {nodes} --master-addr 127.0.0.1"
+                size += f" --master-port {candidate_ports(None)[0]} --node-rank"
+            places = [[str(node)] if nodes > 1 else [] for node in range(nodes)]
+            commands = [[TORCHRUN, *size.split(), *one, _SCRIPT, str(folder)] for one in places]
         environment = user_environment() | (_STORE_APART if restarts else {})
         self.begin_s = time.monotonic()
         with (folder / "output.log").open("wb") as log:
