@@ -21,6 +21,7 @@ from hpcdist.entry import keep_figures
 from hpcdist.runs.run import all_runs
 
 _STEP = "import torch; torch.nn.Linear(8, 1)(torch.rand(4, 8)).sum().backward()\n"
+_RENDER = "render ddp --scheduler local"
 _SETTLE_S = 2.5  # what changed a moment ago is not kept
 
 
@@ -30,7 +31,7 @@ def main() -> None:
         folder, runs = Path(name), Path(name) / "runs"
         make_runs(runs, num_runs=options.runs, num_ranks=options.ranks, num_windows=options.windows)
         peer = partial(time_command, [sys.executable, "-c", "pass"], folder)
-        for words, at_most in (("--help", 10), ("status", 10), ("render ddp", 6)):
+        for words, at_most in (("--help", 10), ("status", 10), (_RENDER, 6)):
             compare(
                 f"hpcdist {words}, {options.runs:,} runs",
                 [Measure(name="time", unit="s", at_most=at_most)],
