@@ -29,8 +29,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 HPCDIST = str(BIN / "hpcdist")
 TORCHRUN = str(BIN / "torchrun")
 
-LIMIT_S = 180.0
-"""Longer than anything here takes: a command that needs more hangs."""
+LIMIT_S = 180.0  # longer than anything here takes: a command that needs more hangs
 
 Figures = Mapping[str, float]
 """What one run of one side yields: name of a measure -> value."""
