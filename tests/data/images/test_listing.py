@@ -36,21 +36,6 @@ def test_each_image_is_in_one_part_under_the_name_of_its_folder(write_classes, f
     assert (len(first.train), len(first.test), first.train.classes) == (3, 1, parts.train.classes)
 
 
-def test_classes_and_order_are_those_of_image_folder_of_torchvision(write_classes, folder_at):
-    from torchvision.datasets import ImageFolder
-
-    root = write_classes({"train/b/inner": 2, "train/a": 3, "train/b": 2, "train/é ü": 1})
-    write_classes({"test/a": 1})
-    (root / "train/a/UPPER.JPG").write_bytes((root / "train/a/a_0001.jpg").read_bytes())
-    (root / "train/a/notes.txt").write_text("no image")
-    theirs = ImageFolder(root / "train")
-    ours = find_images(folder_at(root)).train
-    assert ours.classes == tuple(theirs.classes)
-    assert [
-        (str(root / path), label) for path, label in zip(ours.paths, ours.labels, strict=True)
-    ] == theirs.samples
-
-
 @pytest.mark.parametrize("test", ["test", "val"])
 def test_parts_in_folders_of_their_own_are_taken_as_they_are(write_classes, folder_at, test):
     root = write_classes({"train/ant": 3, "train/bee": 2, f"{test}/bee": 1, f"{test}/cow": 1})

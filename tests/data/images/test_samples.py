@@ -1,18 +1,25 @@
+"""Images as samples: loaded, transformed and shown, beside PIL and torchvision."""
+
 import os
 import pickle
 import signal
+import sys
 from contextlib import suppress
 
+import numpy as np
 import pytest
 import torch
 from pictures import encoded, picture, plain, write_files
 from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from hpcdist.base.errors import HpcdistError
+from hpcdist.base.errors import HpcdistError, JobError
 from hpcdist.data import FastImages
 from hpcdist.data.batches import make_batches
-from hpcdist.data.catalog import open_images
+from hpcdist.data.catalog import find_images, load_data, open_images
+from hpcdist.data.images.preview import Shown, draw_grid, load_preview
+from hpcdist.data.images.transforms import build_transform, check_transform, try_transform
 from hpcdist.data.order import EpochPlan, Share, epoch_order
 from hpcdist.job.spec import Data
 
@@ -189,3 +196,113 @@ def test_fast_images_take_a_list_and_a_function_and_draw_anew_and_by_torch_s_see
     torch.manual_seed(1)
     assert images.__getitems__([0, 1])[0].equal(first)
     assert not second.equal(first)
+
+
+def test_classes_and_order_are_those_of_image_folder_of_torchvision(write_classes, folder_at):
+    root = write_classes({"train/b/inner": 2, "train/a": 3, "train/b": 2, "train/é ü": 1})
+    write_classes({"test/a": 1})
+    (root / "train/a/UPPER.JPG").write_bytes((root / "train/a/a_0001.jpg").read_bytes())
+    (root / "train/a/notes.txt").write_text("no image")
+    theirs = ImageFolder(root / "train")
+    ours = find_images(folder_at(root)).train
+    assert ours.classes == tuple(theirs.classes)
+    assert [
+        (str(root / path), label) for path, label in zip(ours.paths, ours.labels, strict=True)
+    ] == theirs.samples
+
+
+# Transforms.
+
+
+def test_a_list_names_transforms_with_and_without_arguments_and_may_end_as_for_torchvision():
+    try_transform(["RandomHorizontalFlip", {"RandomRotation": {"degrees": 10}}, "light"])
+    spec = ["light", "ToTensor"]
+    try_transform(spec)
+    found, expected = (build_transform(one).apply(picture(1), 7) for one in (spec, "light"))
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message", "hint"),
+    [
+        ("hevy", "'hevy'", "heavy"),
+        (["RandomAfine"], "'RandomAfine'", "RandomAffine"),
+        ([{"RandomAffine": {"degree": 5}}], "'degree'", "torchvision"),
+        ([{"RandomAffine": {"degrees": -5}}], "degrees", "torchvision"),
+        ([{"RandomAffine": {}, "light": {}}], "one name", "RandomAffine"),
+        ([{"RandomAffine": 5}], "one name with its arguments", "RandomAffine"),
+        (["os.system"], "'os.system'", ""),
+    ],
+)
+def test_a_wrong_transform_is_refused_with_what_is_near(spec, message, hint):
+    with pytest.raises(JobError, match=message) as caught:
+        try_transform(spec)
+    assert hint in caught.value.hint
+
+
+def test_a_trial_tells_the_shape_that_images_get_and_draws_nothing_or_why_it_fails():
+    before = torch.default_generator.get_state()
+    crop = [{"RandomResizedCrop": {"size": [24, 48]}}]
+    assert build_transform(crop).try_on(picture(1)) == (3, 24, 48)
+    assert build_transform("light").try_on(picture(1)) == (3, 32, 40)
+    assert torch.default_generator.get_state().equal(before)
+    with pytest.raises(JobError, match="images of 40 x 32 pixels: Required crop size"):
+        build_transform([{"RandomCrop": {"size": 50}}]).try_on(picture(1))
+
+
+def test_transforms_are_tried_without_a_module_of_the_working_directory(tmp_path, monkeypatch):
+    for planted in ("json.py", "torchvision.py"):
+        (tmp_path / planted).write_text("open('attacked', 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    with pytest.raises(JobError, match="degree"):
+        check_transform([{"RandomAffine": {"degree": 5}}])
+    assert not (tmp_path / "attacked").exists()
+
+
+# The pictures of a batch are those that a training begins with.
+
+
+def test_photographs_are_the_first_batch_of_the_first_epoch_bit_for_bit(tmp_path):
+    for name in ("a", "b"):
+        write_files(tmp_path / name, 5)
+    data = Data(name="image_folder", root=str(tmp_path), transform="heavy", size=40)
+    shown = load_preview(data)
+    parts = find_images(data)
+    samples = open_images(parts.train, data, 0)
+    indices = epoch_order(len(samples), seed=0, epoch=0)[:16]
+    batch = samples.batch(indices.tolist(), epoch=0)
+    for position, sample in enumerate(shown):
+        assert sample.label == parts.train.classes[batch.labels[position]]
+        assert np.array_equal(sample.after, batch.images[position].permute(1, 2, 0).numpy())
+        assert sample.before.shape == (40, 40, 3)
+        assert not np.array_equal(sample.before, sample.after)
+
+
+def test_digits_are_the_first_batch_of_the_first_epoch():
+    shown = load_preview(Data())
+    train = load_data(Data()).train
+    for index, sample in zip(epoch_order(len(train), seed=0, epoch=0), shown, strict=False):
+        assert sample.label == str(int(train.labels[index]))
+        theirs, ours = train.images[index].flatten(), torch.tensor(sample.before).flatten()
+        assert torch.corrcoef(torch.stack((theirs, ours)))[0, 1] > 0.999
+        assert np.array_equal(sample.before, sample.after)
+    assert max(sample.before.max() for sample in shown) == 255
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["one", "both"])
+def test_every_image_is_on_the_page_in_its_own_place(both):
+    grey = np.arange(7) * 10 + 60
+    label, title = "Müller caf\udce9 $x" * 9, "t" * 500
+    shown = [
+        Shown(
+            label=label,
+            before=np.full((8, 6, 1), level, np.uint8),
+            after=np.full((8, 6, 3), level + 5, np.uint8),
+        )
+        for level in grey
+    ]
+    page = np.asarray(draw_grid(shown, title=title, both=both))[..., 0]
+    for level in grey:
+        assert (page == level + 5).sum() > 3_000
+        assert ((page == level).sum() > 3_000) == both
