@@ -70,6 +70,10 @@ class LocalRanks:
 
     # What the agent asks for.
 
+    def check(self, orders: list[RankOrder]) -> None:
+        """Check the node before its ranks start; `tell` gets Checked later."""
+        self._send(messages.Fork(orders=orders[:1], is_preflight=True))
+
     def start(self, orders: list[RankOrder], gpus: Sequence[str]) -> None:
         """Start the ranks of an attempt; `gpus` are the UUIDs of theirs."""
         self._attempt = orders[0].attempt
@@ -163,7 +167,7 @@ class LocalRanks:
                     self._watch.pids[message.local_rank] = message.pid
                 case messages.Exited():
                     self._close_rank(message)
-                case messages.StoreOpened() | messages.Gone() | messages.Failed():
+                case _:
                     self._tell(message)
 
     def _on_lost(self) -> None:

@@ -209,6 +209,10 @@ def conclude(attempts: Attempts, verdict: Verdict, *, leaves_final: bool = False
     one life, one acts.
     """
     run, requeuer = attempts.run, attempts.requeuer
+    for host, why in verdict.left_out.items():
+        nodes.note("preflight", host, run.id, why)
+    if verdict.left_out and (requeuer is None or not requeuer.requeues_elsewhere):
+        verdict = replace(words.add(verdict, words.NOT_ELSEWHERE), try_elsewhere=False)
     if requeuer is None or not (leaves_final or _may_go_on(verdict)):
         run.write_verdict(verdict)
         return verdict
