@@ -122,6 +122,7 @@ class LocalRanks:
     def end_rest(self, grace_s: float) -> None:
         """End the ranks that are left as the agent leaves: none as a rule, all where the leader
         was lost."""
+        self._usage.end()
         if self._watch.pids and self._ending_attempt is None:
             self.obey(messages.End(attempt=self._attempt, signal=signal.SIGTERM, grace_s=grace_s))
         limit_s = time.monotonic() + grace_s + _EXIT_WAIT_S

@@ -40,7 +40,7 @@ _KINDS = {
 }
 """Kind of an event -> what the node did."""
 
-_Kind = Literal["agent_lost", "launch", "preflight", "gpu", "ecc", "xid", "slow"]
+Kind = Literal["agent_lost", "launch", "preflight", "gpu", "ecc", "xid", "slow"]
 _Host = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,200}\Z")]
 """It stands in scripts."""
 
@@ -50,7 +50,7 @@ class NodeEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     time_s: UnixTime
     host: _Host
-    kind: Literal[_Kind, "pin", "forget"]
+    kind: Literal[Kind, "pin", "forget"]
     """forget: what came before does not count."""
     run: str = ""
     """Id of the run; empty: the user said so."""
@@ -85,7 +85,7 @@ def write(event: NodeEvent) -> None:
         file.write(msgspec.json.encode(event) + b"\n")
 
 
-def note(kind: _Kind, host: str | None, run: str, figure: str = "") -> None:
+def note(kind: Kind, host: str | None, run: str, figure: str = "") -> None:
     """Add what a node did in a run; a home that is full, or none, ends no run."""
     with suppress(OSError, msgspec.ValidationError):
         event = {"time_s": time.time(), "host": host, "kind": kind, "run": run, "figure": figure}
