@@ -236,8 +236,8 @@ class GpuReader:
         ]
 
     def faults(self) -> Iterator[tuple[nodes.Kind, str]]:
-        """Yield what GPUs have done wrong since the last call, or since the beginning: a user who is
-        no superuser cannot read what the kernel has logged before."""
+        """Yield what GPUs have done wrong since the last call, or since the beginning: only a
+        superuser could read in the kernel's log what was before."""
         for index, gpu in enumerate(self._gpus):
             before = self._num_ecc[index]
             self._num_ecc[index] = now = max(before, self._count_ecc(gpu))

@@ -12,8 +12,8 @@ from waiting import wait_for
 from hpcdist.agent import sampler
 from hpcdist.agent.sampler import CpuReader, UsageSampler
 from hpcdist.rank.context import RankOrder
-from hpcdist.runs.events import read_events
 from hpcdist.runs import nodes
+from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
 from hpcdist.summary import summarize
 
@@ -130,7 +130,7 @@ class NvmlError(Exception):
     value = 999
 
 
-class GpuIsLost(NvmlError):
+class GpuIsLostError(NvmlError):
     value = 15
 
 
@@ -163,7 +163,7 @@ DRIVER = SimpleNamespace(
     nvmlSystemGetDriverVersion=lambda: "550.54.15",
     nvmlDeviceGetMemoryInfo=lambda *_, **__: SimpleNamespace(total=80 << 30, used=1 << 28),
     nvmlDeviceGetUtilizationRates=ask(SimpleNamespace(gpu=60)),
-    NVML_ERROR_GPU_IS_LOST=GpuIsLost.value,
+    NVML_ERROR_GPU_IS_LOST=GpuIsLostError.value,
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED=1,
     NVML_VOLATILE_ECC=0,
     nvmlEventTypeXidCriticalError=8,
@@ -192,7 +192,9 @@ def replies(*answers):
     [
         pytest.param([3], [], [], id="old errors, and no event"),
         pytest.param([3, 3, 4, NvmlError(), 4], [], ["ecc GPU 0 has 4"], id="more errors"),
-        pytest.param([NvmlError(), NvmlError(), GpuIsLost()], [], ["gpu GPU 0 is lost"], id="lost"),
+        pytest.param(
+            [NvmlError(), NvmlError(), GpuIsLostError()], [], ["gpu GPU 0 is lost"], id="lost"
+        ),
         pytest.param([NvmlError()], [31, 79, 13], ["xid Xid 79"], id="events, also of programs"),
     ],
 )
