@@ -81,7 +81,7 @@ class UsageSampler:
             self._log(f"what the ranks use is not sampled: {error}")
 
     def end(self) -> None:
-        """Look at the GPUs once more: what ended the ranks may have been a fault of theirs."""
+        """Stop once the GPUs have told whether a fault of theirs may have ended the ranks."""
         self._stop.set()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(_LAST_LOOK_S)
@@ -119,7 +119,6 @@ class UsageSampler:
                 while not stop.wait(min(self._every_s, max(_FASTEST_S, _GROWTH * passed_s))):
                     if not (pids := list(living().values())):
                         break
-                    self._note_faults(order, devices)
                     self.gpu_share = devices.add_up_shares()
                     passed_s, wall_s = time.monotonic() - begun_s, time.monotonic() - written_s
                     if wall_s >= _WINDOW_SHARE * passed_s:
@@ -132,14 +131,10 @@ class UsageSampler:
                                 **cpus.sample(pids, wall_s),
                             )
                         )
-                self._note_faults(order, devices)
+                for fault in devices.faults():
+                    nodes.note("gpu", order.host, self._run.id, fault)
         except Exception as error:  # noqa: BLE001 - what is not known must not end a run
             self._log(f"what the ranks use is not sampled any more: {error!r}")
-
-    def _note_faults(self, order: RankOrder, devices: GpuReader) -> None:
-        for kind, figure in devices.faults():
-            self._log(f"{figure}: it is noted in the ledger of nodes")
-            nodes.note(kind, order.host, self._run.id, figure)
 
 
 class CpuReader:
@@ -235,20 +230,18 @@ class GpuReader:
             GpuWindow(**{name: self._read(gpu, name) for name in _OF_GPU}) for gpu in self._gpus
         ]
 
-    def faults(self) -> Iterator[tuple[nodes.Kind, str]]:
-        """Yield what GPUs have done wrong since the last call, or since the beginning: only a
-        superuser could read in the kernel's log what was before."""
+    def faults(self) -> Iterator[str]:
+        """Yield what GPUs have done wrong since the beginning; what was before stands in the log of
+        the kernel, which users may not read."""
         for index, gpu in enumerate(self._gpus):
-            before = self._num_ecc[index]
-            self._num_ecc[index] = now = max(before, self._count_ecc(gpu))
-            if now > before:
-                what = "is lost" if now == math.inf else f"has {now:g} uncorrected memory errors"
-                yield "gpu" if now == math.inf else "ecc", f"GPU {index} {what}"
+            if (number := self._count_ecc(gpu) - self._num_ecc[index]) > 0:
+                errors = f"had {number:g} memory errors that ECC could not correct"
+                yield f"GPU {index} {'was lost' if number == math.inf else errors}"
         if self._xids is not None:
             with contextlib.suppress(self._nvml.NVMLError):  # there are no more of them
                 while xid := self._nvml.nvmlEventSetWait(self._xids, 1).eventData:
                     if xid not in _XIDS_OF_PROGRAMS:
-                        yield "xid", f"Xid {xid}"
+                        yield f"Xid {xid}"
 
     def _count_ecc(self, gpu: Any) -> float:
         """Return how many errors ECC could not correct since the driver was loaded; 0 where it does

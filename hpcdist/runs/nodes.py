@@ -31,16 +31,14 @@ _KINDS = {
     "agent_lost": "was lost",
     "launch": "could start nothing",
     "preflight": "failed the preflight",
-    "gpu": "had lost a GPU",
-    "ecc": "had uncorrected memory errors",
-    "xid": "had a fault of a GPU",
+    "gpu": "had a fault of a GPU",
     "slow": "was slower than the others",
     "pin": "is left out by hand",
     "forget": "was taken again by hand",
 }
 """Kind of an event -> what the node did."""
 
-Kind = Literal["agent_lost", "launch", "preflight", "gpu", "ecc", "xid", "slow"]
+Kind = Literal["agent_lost", "launch", "preflight", "gpu", "slow"]
 _Host = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,200}\Z")]
 """It stands in scripts."""
 

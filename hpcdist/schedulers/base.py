@@ -278,8 +278,6 @@ class Scheduler(ABC):
     """Programs that can start its ranks in a container image; none: it takes no images."""
     leaves_out_nodes: ClassVar[bool] = False
     """Jobs can be kept off nodes by their names: key `exclude` of the profile."""
-    requeues_elsewhere: ClassVar[bool] = False
-    """A job that is started again can be kept off the nodes that `Verdict.left_out` names."""
     can_requeue: ClassVar[bool] = False
     """The scheduler can start a job again that was stopped before its end."""
     can_enter: ClassVar[bool] = False

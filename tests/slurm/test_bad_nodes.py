@@ -90,7 +90,7 @@ def test_a_node_whose_nvml_fails_in_two_runs_is_left_out(user, tmp_path):
         verdict = user.verdict(user.submit(*wanted))
         assert (verdict.kind, verdict.host) == ("launch", bad), verdict.message
         assert "0 GPUs for 1 ranks" in verdict.message
-    assert f"{bad} is left out: it had lost a GPU" in " ".join(
+    assert f"{bad} is left out: it had a fault of a GPU" in " ".join(
         user("render", *wanted).stderr.split()
     )
     run = user.done(user.submit(*wanted))

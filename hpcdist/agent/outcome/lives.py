@@ -211,8 +211,6 @@ def conclude(attempts: Attempts, verdict: Verdict, *, leaves_final: bool = False
     run, requeuer = attempts.run, attempts.requeuer
     for host, why in verdict.left_out.items() if requeuer is not None else ():
         nodes.note("preflight", host, run.id, why)
-    if verdict.left_out and (requeuer is None or not requeuer.requeues_elsewhere):
-        verdict = replace(words.add(verdict, words.NOT_ELSEWHERE), try_elsewhere=False)
     if requeuer is None or not (leaves_final or _may_go_on(verdict)):
         run.write_verdict(verdict)
         return verdict

@@ -25,7 +25,6 @@ GOES_ON = (
     "so, or if it records its steps and has saved a checkpoint in HPCDIST_RUN_DIR; hpcdist resume "
     "starts it again by hand"
 )
-NOT_ELSEWHERE = "nothing here can start the job again without it; see hpcdist cluster nodes --pin"
 _NO_GPU = "this node shows no GPU: let the script choose cpu and gloo there, or ask for GPUs"
 _HINTS = {
     "EOF when reading a line": "ranks have no keyboard: give the value as an argument, after --",

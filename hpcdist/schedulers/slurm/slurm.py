@@ -146,7 +146,6 @@ class Slurm(Batch):
     max_array_size = 1001  # slurm.schedmd.com/slurm.conf.html, MaxArraySize
     element = "{}_{}"
     leaves_out_nodes = True
-    requeues_elsewhere = True
     merges = (_EXCLUDE,)
     unclear = re.compile(r"timed out|zero bytes|receive failure|reset by peer", re.IGNORECASE)
 
