@@ -6,6 +6,7 @@ import pytest
 
 from hpcdist.cluster.load import NO_PROFILE
 from hpcdist.runs import nodes
+from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers import load_scheduler
 from hpcdist.submission.leave_out import leave_out_nodes
 
@@ -52,3 +53,9 @@ def test_a_ledger_that_cannot_be_read_is_no_clean_record(tmp_path):
     nodes.ledger_file().mkdir(parents=True)
     found = leave_out_nodes(load_scheduler("slurm"), NO_PROFILE)
     assert found.notes[0].startswith("which nodes have failed before is not known: ")
+
+
+@pytest.mark.parametrize("name", ["lsf", "pbs"])
+def test_a_job_that_would_get_the_same_nodes_again_ends_after_a_failed_preflight(name):
+    unfit = Verdict(kind="launch", message="x", left_out={"n1": "slow"}, try_elsewhere=True)
+    assert load_scheduler(name).decide(unfit).sequel == "final"
