@@ -310,7 +310,7 @@ class Coordinator:
 
     def _start(self) -> None:
         """Start the ranks; or, once in a life, the preflight before them."""
-        self.stage = Stage.RUNNING if self._is_fit else Stage.STARTING
+        self.stage, self._checked = Stage.RUNNING if self._is_fit else Stage.STARTING, {}
         self.deadline = None if self._is_fit else self._now.now + preflight.LIMIT_S
         self._broadcast(messages.Start(meeting=self._meeting, is_preflight=not self._is_fit))
 
