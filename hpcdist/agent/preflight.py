@@ -129,7 +129,7 @@ def judge(figures: Mapping[int, Figures], members: Mapping[int, NodeFacts]) -> V
         for node, own_s in times_s.items():
             if own_s > _CLEARLY * typical_s:
                 slow = f"{what} took {own_s / typical_s:.1f} times as long as on the typical node"
-                found[node] = f"{slow} ({own_s * 1e3:.3g} and {typical_s * 1e3:.3g} ms)"
+                found.setdefault(node, f"{slow} ({own_s * 1e3:.3g} and {typical_s * 1e3:.3g} ms)")
     for node in products_s.keys() - sums_s.keys():
         if figures[node].sums_s.keys() & sums_s.keys():  # others could work with that one
             found[node] = "no all-reduce with another node worked"

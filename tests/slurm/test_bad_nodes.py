@@ -20,16 +20,16 @@ def user(slurm, tmp_path):
 
 @contextmanager
 def slow(slurm, node, missing):
-    """While open, what the node starts gets a tenth of a CPU."""
+    """While open, what the node starts gets a fraction of a CPU, once the function is called that
+    this yields."""
     group = GROUPS / f"hpcdist-test-{slurm.spec.path.name}"
     pid = int((slurm.spec.path / "run" / f"slurmd.{node}.pid").read_text())
     try:
         group.mkdir()
-        (group / "cpu.cfs_quota_us").write_text("10000")
         (group / "cgroup.procs").write_text(str(pid))
     except OSError as error:
         missing(f"no group of CPU time can be made here: {error}")
-    yield
+    yield lambda: (group / "cpu.cfs_quota_us").write_text("6000")
     for one in (group / "cgroup.procs").read_text().split():
         (GROUPS / "cgroup.procs").write_text(one)
     group.rmdir()
@@ -62,12 +62,15 @@ nvmlShutdown = lambda: None
 def test_a_slow_node_fails_the_preflight_and_the_job_goes_on_without_it(user, missing):
     bad = user.cluster.nodes[1]
     wanted = ("--set", "launch.preflight=true", "--nodes", 3, "--gpus", 1)
-    with slow(user.cluster, bad, missing):
+    with slow(user.cluster, bad, missing) as begin:
         run = user.submit(user.write("work.py", PRINT), *CPU, *wanted)
-        verdict = user.cluster.wait_for(lambda: run.read_attempt_verdict(0), 120)
+        user.cluster.wait_for(run.agent_file(1).exists)
+        begin()
+        verdict = user.cluster.wait_for(lambda: run.read_attempt_verdict(0), 150)
     assert verdict.host == bad
-    assert "failed the preflight: a matrix product took" in verdict.message
-    assert f"the job starts again without {bad}" in run.read_attempt_verdict(0).message
+    assert f"node 1 (host {bad}) failed the preflight: a" in verdict.message
+    without = f"the job starts again without {bad}"
+    user.cluster.wait_for(lambda: without in run.read_attempt_verdict(0).message)
     assert user.done(run, 150).newest_attempt() == 1
     assert bad not in hosts(user, run)
     (event,) = nodes.read([nodes.ledger_file()])
