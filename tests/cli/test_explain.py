@@ -7,8 +7,6 @@ import pytest
 from hpcdist.base.errors import EXIT_CODES
 from hpcdist.cli.explain import meanings
 from hpcdist.cli.main import main
-from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.job.keys import job_keys, keys_below
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
@@ -183,9 +181,3 @@ def test_a_run_is_told_by_its_verdict_with_what_to_do(tmp_path, capsys):
     (run.path / "verdict.json").unlink()
     assert main(["explain", "last", "--runs", str(tmp_path)]) == 0
     assert capsys.readouterr().out.count(meanings("state")["pending"]) == 1
-
-
-def test_every_key_has_a_meaning():
-    for key in [*job_keys(), *keys_below(ClusterProfile)]:
-        assert key.meaning or key.value == "section" or key.path == "workload", key.path
-    assert {key.path for key in keys_below(ClusterProfile)} >= set(ClusterProfile.__struct_fields__)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import hpcdist as package
 from hpcdist.base.errors import JobError
 from hpcdist.job.load import load_job
 
@@ -78,14 +77,6 @@ def test_a_module_is_restarted_recorded_and_summed_up_as_a_script_is(user):
     (folder,) = user.runs
     job = json.loads((folder / "spec.json").read_text())["job"]
     assert (job["module"], job["script"]) == ("pkg.train", str(user.folder / "pkg/train.py"))
-
-
-def test_from_python_a_module_is_submitted_too(user, monkeypatch):
-    monkeypatch.chdir(user.folder)
-    cpu = {"launch.device": "cpu"}
-    run = package.submit("pkg.train", ["a"], is_module=True, scheduler="local", set=cpu)
-    assert run.wait().state == "done"
-    assert run.logs() == "['a'] 0\n"
 
 
 def test_a_snapshot_of_a_module_is_what_runs(user):

@@ -7,15 +7,7 @@ import subprocess
 from pathlib import Path
 
 import hpcdist as package
-from hpcdist.job.spec import ModuleJob, ScriptJob
-from hpcdist.workloads import load_workload
 
-TELL = """
-import json, sys
-import beside
-
-print(json.dumps(sys.argv))
-"""
 SAYS = '#!/bin/sh\necho "$RANK of $WORLD_SIZE:" "$@"\n'
 
 
@@ -32,29 +24,6 @@ def git_init(user):
 def snapshot_of(user):
     (spec,) = user.folder.glob("runs/*/spec.json")
     return Path(json.loads(spec.read_text())["snapshot"]["folder"])
-
-
-def test_a_script_without_suffix_runs_from_a_snapshot(hpcdist):
-    hpcdist.write("app/beside.py", "")
-    path = hpcdist.write("app/tell", TELL)
-    git_init(hpcdist)
-    done = hpcdist("submit", path, "--local", "--snapshot")
-    assert done.returncode == 0, done.stderr
-    assert "not among the files" not in done.stderr
-    told = json.loads(done.stdout.partition("] ")[2])
-    assert told == [str(snapshot_of(hpcdist) / path.relative_to(hpcdist.folder))]
-
-
-def test_what_a_main_program_and_its_modules_import_is_imported_before_the_fork(
-    hpcdist, monkeypatch
-):
-    hpcdist.write("beside.py", "import torch.utils.data, PIL")
-    path = hpcdist.write("tell", TELL)
-    monkeypatch.chdir(path.parent)
-    script = ScriptJob(name="x", script=str(path))
-    assert load_workload(script).preload() == ["torch.utils.data", "PIL"]
-    module = ModuleJob(name="x", module="tell", script=str(path))
-    assert "torch.utils.data" in load_workload(module).preload()
 
 
 def test_a_program_runs_in_every_rank_from_path_job_files_sweeps_and_python(hpcdist, monkeypatch):

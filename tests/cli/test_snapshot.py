@@ -39,28 +39,3 @@ def test_the_runs_of_a_sweep_share_one_copy_and_without_one_a_job_runs_where_it_
     done = hpcdist("submit", "train.py", "--local")
     assert f"in {tree} from {tree}" in done.stdout
     assert len([*(tree / "runs").glob("*/code")]) == 1
-
-
-def test_outside_of_git_a_snapshot_that_is_asked_for_is_refused(hpcdist, tmp_path):
-    hpcdist.environment["GIT_CEILING_DIRECTORIES"] = str(tmp_path.parent)
-    hpcdist.write("train.py", SCRIPT)
-    done = hpcdist("submit", "train.py", "--local", "--snapshot")
-    assert done.returncode == 2
-    assert "is in no git work tree" in done.stderr
-    assert "hint: make one with git init" in done.stderr
-
-
-def test_runs_of_two_copies_of_a_job_are_compared_as_one_job(hpcdist, tree):
-    text = (
-        "import sys\nfrom hpcdist import record\n"
-        "sys.modules['mpi4py'] = sys  # as if the ranks exchanged data\nrecord.start()\n"
-        "for _ in range(3):\n    record.step(samples=8)\n"
-    )
-    hpcdist.write("train.py", text)
-    for gpus in (1, 2):
-        hpcdist.write("notes.txt", f"of the run on {gpus}")
-        done = hpcdist("submit", "train.py", "--local", "--snapshot", "--gpus", gpus)
-        assert done.returncode == 0, done.stderr
-    assert len(list((tree / "runs").glob("*/code/train.py"))) == 2
-    summaries = json.loads(hpcdist("summary", "--json").stdout)
-    assert [summary["not_compared_because"] for summary in summaries] == [None, None]

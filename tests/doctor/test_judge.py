@@ -109,7 +109,7 @@ def noted(said, *log):
                 "collectives": [],
             },
             "collective",
-            "rank 1 failed first",
+            "rank 1 failed",
             None,
         ),
         (

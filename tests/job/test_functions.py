@@ -2,7 +2,6 @@
 
 import functools
 import json
-import operator
 import os
 import pickle
 import subprocess
@@ -14,7 +13,6 @@ import pytest
 import hpcdist
 from hpcdist.base.errors import HpcdistError, JobError, UserError
 from hpcdist.job import function as call
-from hpcdist.job.function import function_name
 from hpcdist.runs.run import Run, write_outcome
 
 MODULE = """
@@ -230,15 +228,6 @@ def test_what_is_no_function_is_told_apart(module, write_script):
     assert run.wait(60).state == "done"
 
 
-def test_no_job_file_describes_a_function(tmp_path):
-    file = tmp_path / "f.yaml"
-    file.write_text("workload: function\nfunction: os:getpid\n")
-    with pytest.raises(
-        JobError, match="must be one of train, lightning, script, module, program, check"
-    ):
-        hpcdist.submit(file, scheduler="local")
-
-
 def test_a_call_that_others_may_write_is_not_loaded(tmp_path):
     path = tmp_path / "function.pkl"
     path.write_bytes(pickle.dumps((print, (), {})))
@@ -251,9 +240,3 @@ def test_a_call_that_others_may_write_is_not_loaded(tmp_path):
     link.symlink_to(path)
     with pytest.raises(OSError, match="link"):
         call.load_call(link)
-
-
-def test_functions_of_any_kind_have_a_name():
-    assert function_name(operator.itemgetter(1)) == "operator:itemgetter"
-    assert function_name(functools.partial(functools.partial(len))) == "builtins:len"
-    assert function_name(int) == "builtins:int"

@@ -2,15 +2,7 @@
 
 import json
 
-import pytest
-from cluster_user import User
-
 ON_TWO_NODES = ("--nodes", "2", "--set", "launch.device=cpu")
-
-
-@pytest.fixture
-def user(slurm, tmp_path):
-    return User(slurm, tmp_path)
 
 
 STEPS = """

@@ -16,7 +16,6 @@ from hpcdist.base.ownership import NotOwnError
 from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile
 from hpcdist.job.load import Flag, LoadedJob, load_job
-from hpcdist.job.spec import job_to_dict
 from hpcdist.runs.run import Run
 from hpcdist.runs.snapshot import plan_snapshot
 from hpcdist.schedulers import load_scheduler, local
@@ -168,16 +167,6 @@ def test_a_run_whose_private_values_are_lost_does_not_start_with_stars(loaded, t
         run.read_launch()
 
 
-def test_a_job_without_secrets_stands_in_the_spec_as_it_is(tmp_path):
-    for name in ("ddp", "fsdp", "allreduce", "dataload", "inference"):
-        run = Run.create(tmp_path, name)
-        planned = plan_run(load_job(name), scheduler="local")
-        submission.write_spec(run, planned)
-        job = json.loads(json.dumps(job_to_dict(planned.loaded.job)))
-        assert run.read_spec().job == job
-        assert not run.private_file.exists()
-
-
 def test_a_run_is_for_its_owner_only(submit, write_script, tmp_path):
     before = os.umask(0)
     try:
@@ -267,13 +256,6 @@ def test_a_full_disk_leaves_nothing_behind_and_nothing_running(loaded, small_dis
         submit(loaded, disk / "runs")
     assert caught.value.exit_code == 2
     assert list((disk / "runs").glob("*")) == []
-
-
-def test_a_run_directory_that_cannot_be_finished_is_removed(tmp_path, small_disk):
-    runs = small_disk(64, inodes=5) / "runs"
-    with pytest.raises(RunDirectoryError, match="No space left on device"):
-        Run.create(runs, "x")
-    assert os.listdir(runs) == []
 
 
 def test_a_scheduler_that_refuses_leaves_nothing_behind(loaded, tmp_path, monkeypatch):

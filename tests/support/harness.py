@@ -63,7 +63,6 @@ _ORDER = {
     "tests/conformance/test_slurm.py": "login",
     "tests/conformance/test_here.py": "login",
     "tests/slurm": "slurm",
-    "tests/cli/test_stop.py": "",
     "tests/training": "",
     "tests/data": "data",  # all that import torchvision
     "tests/schedulers/azure": "azure",

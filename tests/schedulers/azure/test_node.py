@@ -230,23 +230,3 @@ def test_sigterm_stops_the_ranks_with_what_they_have_saved(azure_job):
     assert (ended["kind"], ended["state"]) == ("preempted", "preempted")
     assert "verdict.json" not in content  # Azure alone knows whether the job comes back
     assert codes == {0: ended["exit_code_of_run"]}
-
-
-def test_a_first_node_that_is_silent_is_told(azure_job):
-    job = azure_job(join_timeout_s=3)
-    job.start_node(1)
-    codes, content = job.end()
-    verdict = json.loads(content["verdict.json"])
-    assert (codes, verdict["kind"]) == ({1: 1}, "launch")
-    said = f"could not reach the agent of node 0 within 3 s; at 127.0.0.1 port {job.port}"
-    assert said in verdict["message"]
-
-
-def test_a_node_with_another_secret_is_turned_away(azure_job):
-    job = azure_job(join_timeout_s=8)
-    job.start_node(1, key="77" * 32)
-    job.wait_for_run_directory(1)  # it tries from now on
-    job.start_node(0)
-    _, content = job.end()
-    assert "node 1 did not join within 8 s" in json.loads(content["verdict.json"])["message"]
-    assert b"does not know the secret" in content["logs/agent-00000.log"]

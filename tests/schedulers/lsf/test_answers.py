@@ -172,6 +172,8 @@ SCRIPT = '#BSUB -R "rusage[mem=500MB]"\n'
         ("RUNLIMIT: Cannot exceed queue's hard limit(s). Job not submitted.", "--time"),
         ("Too many processors requested. Job not submitted.", "cpus_per_gpu"),
         ("esub: jobs must say how long they run with -W. Request aborted by esub.", "with --time"),
+        ("A run limit (-W) is required here. Request aborted by esub.", "with --time"),
+        ("The memory asked for is above 10GB. Request aborted by esub.", "lsf.mem_per"),
         ("A run limit is required by this site. Request aborted by esub.", "with --time"),
         ("It is Monday. Job not submitted.", "hpcdist explain JOB"),
     ],

@@ -79,12 +79,6 @@ DTU = {
         ["-q gpuv100", "-n 16", '-gpu "num=2:mode=exclusive_process"', "-W 24:00"],
         '-R "span[ptile=8] rusage[mem=5GB]"',
     ),
-    "CPUs": (
-        "dtu-cpu",
-        {"gpus": 2},
-        ["-q hpc", "-n 8", "-W 24:00"],
-        '-R "span[hosts=1] rusage[mem=5GB]"',
-    ),
     "a job with much memory": (
         "dtu",
         {"mem_gb": 64},
