@@ -16,24 +16,6 @@ from ..words import WORD
 
 print(json.dumps({"file": __file__, "path": sys.path[0]}))
 """
-SPAWNS = """
-import multiprocessing, os
-from .words import WORD
-
-class Shout:
-    def __init__(self, *words):
-        self.words = words
-
-def shout(mark):
-    return Shout(WORD, *mark.words, __name__)
-
-def later():
-    import torch  # and so multiprocessing is imported before the rank is forked
-
-if __name__ == "__main__":
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        print(*pool.apply_async(shout, (Shout("!"),)).get(50).words)
-"""
 RECORDS = """
 import os, sys
 from hpcdist import record
@@ -53,14 +35,8 @@ def user(hpcdist):
     hpcdist.write("pkg/words.py", "WORD = 'hello'")
     hpcdist.write("pkg/sub/__init__.py", "")
     hpcdist.write("pkg/sub/tell.py", TELL)
-    hpcdist.write("pkg/spawns.py", SPAWNS)
     hpcdist.write("pkg/train.py", RECORDS)
     return hpcdist
-
-
-def test_processes_that_a_module_spawns_find_it(user):
-    done = user("submit", "-m", "pkg.spawns", "--local")
-    assert done.stdout == "[rank 0] hello ! __mp_main__\n"
 
 
 def test_a_module_is_restarted_recorded_and_summed_up_as_a_script_is(user):

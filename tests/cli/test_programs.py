@@ -1,10 +1,7 @@
 """Scripts without a suffix, folders and programs in any language, as a user submits
 them."""
 
-import json
 import os
-import subprocess
-from pathlib import Path
 
 import hpcdist as package
 
@@ -15,15 +12,6 @@ def make_program(user, name="say", text=SAYS):
     path = user.write(name, text)
     path.chmod(0o755)
     return path
-
-
-def git_init(user):
-    subprocess.run(["git", "init", "-q"], cwd=user.folder, check=True, timeout=150)
-
-
-def snapshot_of(user):
-    (spec,) = user.folder.glob("runs/*/spec.json")
-    return Path(json.loads(spec.read_text())["snapshot"]["folder"])
 
 
 def test_a_program_runs_in_every_rank_from_path_job_files_sweeps_and_python(hpcdist, monkeypatch):
@@ -48,28 +36,6 @@ def test_a_program_runs_in_every_rank_from_path_job_files_sweeps_and_python(hpcd
     assert run.logs() == "0 of 1: p\n"
     runs = package.sweep("./bin/say", {"args": [["q"]]}, is_program=True, scheduler="local")
     assert [run.logs() for run in runs] == ["0 of 1: q\n"]
-
-
-def test_a_program_of_the_project_runs_from_its_snapshot_and_another_from_where_it_is(
-    hpcdist, tmp_path_factory
-):
-    elsewhere = tmp_path_factory.mktemp("bin") / "other"
-    elsewhere.write_text('#!/bin/sh\necho "$0"\n')
-    elsewhere.chmod(0o755)
-    hpcdist.environment["PATH"] = f"{elsewhere.parent}{os.pathsep}{os.environ['PATH']}"
-    make_program(hpcdist, "run.sh", '#!/bin/sh\necho "$0 $1"; pwd; exec other\n')
-    git_init(hpcdist)
-    done = hpcdist("submit", "--no-python", "./run.sh", "--local", "--snapshot", "--", "a")
-    assert done.returncode == 0, done.stderr
-    folder = snapshot_of(hpcdist)
-    assert done.stdout.replace("[rank 0] ", "").splitlines() == [
-        f"{folder}/run.sh a",
-        str(folder),
-        str(elsewhere),
-    ]
-    done = hpcdist("submit", "--no-python", "other", "--local", "--snapshot")
-    assert done.stdout == f"[rank 0] {elsewhere}\n"
-    assert "not among the files" not in done.stderr
 
 
 def test_a_program_that_is_no_python_and_options_that_contradict_are_refused(hpcdist):

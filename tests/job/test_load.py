@@ -9,6 +9,7 @@ import pytest
 from hpcdist.base.errors import JobError
 from hpcdist.job.check import parse_minutes
 from hpcdist.job.comparison import list_jobs
+from hpcdist.job.goal import Goal, parse_goal
 from hpcdist.job.load import load_job, parse_flag
 from hpcdist.job.spec import ScriptJob
 
@@ -129,6 +130,24 @@ def test_a_time_limit_is_read_as_sbatch_reads_it(text, minutes):
     with pytest.raises(JobError, match=r"--time .*: must be a time limit in minutes") as caught:
         parse_minutes(text, origin="--time")
     assert "--time 1:30:00" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "goal"),
+    [
+        ("accuracy=0.97", Goal("accuracy", 0.97)),
+        ("accuracy=99%", Goal("accuracy", 0.99)),
+        ("accuracy = 97", Goal("accuracy", 0.97)),
+        ("loss=0.5", Goal("loss", 0.5)),
+        *((text, None) for text in ("loss", "loss=low", "loss=nan", "speed=3", "accuracy=3000")),
+    ],
+)
+def test_a_goal_is_a_loss_or_an_accuracy(text, goal):
+    if goal is not None:
+        assert parse_goal(text) == goal
+        return
+    with pytest.raises(ValueError, match="must be accuracy=SHARE"):
+        parse_goal(text)
 
 
 # What is refused.

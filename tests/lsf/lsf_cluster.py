@@ -148,29 +148,19 @@ class Site(Machine):
 
     @contextlib.contextmanager
     def switched(self, name, value):
-        """While open: refuse_COMMAND with a text, and others as below."""
-        self._switch(name, value)
+        """While open: a fault of lsf_site.py, such as cut_off_bjobs, by which the command ends with
+        255 and an answer in which there is nothing, as where it cannot reach the network."""
+        with self._store() as known:
+            known["switches"][name] = value
         try:
             yield
         finally:
-            self._switch(name, None)
-
-    def _switch(self, name, value):
-        with self._store() as known:
-            known["switches"][name] = value
+            with self._store() as known:
+                del known["switches"][name]
 
     def refusing(self, command, text):
         """While open, a command ends with 255 and says this."""
         return self.switched(f"refuse_{command}", text)
-
-    def cut_off(self, command):
-        """While open, a command ends with 255 and an answer in which there is nothing, as where it
-        cannot reach the network."""
-        return self.switched(f"cut_off_{command}", True)
-
-    def refusing_requeues(self):
-        """While open, brequeue is not allowed."""
-        return self.switched("brequeue_refused", True)
 
     def resending(self, times):
         """While open, bsub asks so often again, as while the master hangs, and each of its requests
@@ -192,10 +182,6 @@ class Site(Machine):
     def requeue(self, job_id, reason="TERM_REQUEUE_ADMIN"):
         """As by an administrator."""
         self._order("requeue_as", str(job_id), reason)
-
-    def preempt(self, job_id):
-        """Ends it for another job; it is pending again."""
-        self.requeue(job_id, "TERM_PREEMPT")
 
     def _order(self, *words):
         command = [sys.executable, "-I", "-S", str(_PROGRAM), *words]

@@ -155,7 +155,7 @@ def test_a_job_that_is_suspended_or_held_says_so_and_all_jobs_of_a_run_are_cance
 def test_a_job_that_is_preempted_and_one_that_an_administrator_requeues_go_on(user):
     """SIGINT, and LSF's own brequeue."""
     run = count(user)
-    user.cluster.preempt(job_id(run))
+    user.cluster.requeue(job_id(run), "TERM_PREEMPT")
     await_counting(user, run, 1)
     user.cluster.requeue(job_id(run))
     end_counting(user, run, 2)
@@ -167,7 +167,7 @@ def test_where_brequeue_is_refused_the_run_ends_with_75(user):
     waiting = user.start("submit", user.write("count.py", COUNT), *CPU, *TWO, "--wait")
     (run,) = user.cluster.wait_for(user.runs)
     await_counting(user, run)
-    with user.cluster.refusing_requeues():
+    with user.cluster.switched("brequeue_refused", True):
         user.cluster.reach_limit(job_id(run))
         _, said = waiting.communicate(timeout=100)
     assert waiting.returncode == 75, said
@@ -256,7 +256,7 @@ def test_without_battach_attach_and_drill_say_so_and_cancel_needs_no_bjobs(user)
     assert refused.returncode == 3, refused.stderr
     assert "LSF has no command that enters a running job" in refused.stderr
     assert "ssh hostA -t" in refused.stderr
-    with user.cluster.cut_off("bjobs"):
+    with user.cluster.switched("cut_off_bjobs", True):
         assert "FAIL  controller" in user("doctor", "--no-job").stdout
         cancelled = user("cancel", run.id)
         assert cancelled.returncode == 3, cancelled.stderr

@@ -122,13 +122,3 @@ def test_what_slurm_does_not_know_is_told_in_its_own_words(user):
     assert "Invalid" in done.stderr
     assert "Batch job submission failed" in done.stderr
     assert not [path for path in (user.folder / "runs").iterdir() if path.name[0] != "."]
-
-
-def test_detect_writes_a_profile_that_jobs_can_go_by(user):
-    assert user("cluster", "detect", "--write").returncode == 0
-    name = json.loads(user("cluster", "show", "--json").stdout)["name"]
-    go = user.folder / "go"
-    go.touch()
-    run = user.done(user.submit(user.write("stay.py", STAY), "--", go))
-    assert run.read_spec().cluster.name == name
-    assert user.cluster.job_state(job_id(run)) == "COMPLETED"

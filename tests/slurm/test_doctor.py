@@ -20,15 +20,6 @@ def failures(found):
     return [name for name, finding in found.items() if finding["state"] == "FAIL"]
 
 
-def test_lines_for_people_say_what_to_do(user):
-    done = user("doctor", "--partition", "nosuch")
-    assert done.returncode == 1
-    lines = done.stdout.splitlines()
-    (line,) = [line for line in lines if line.startswith("FAIL")]
-    assert "invalid partition specified: nosuch" in line
-    assert lines[lines.index(line) + 1].strip().startswith("-> nothing was submitted")
-
-
 def test_gpus_that_were_asked_for_and_a_setup_line_that_fails_are_shown_though_the_job_goes_on(
     user,
 ):

@@ -1,15 +1,11 @@
 """Runs that cannot be resumed, and what their user reads."""
 
-import errno
-import os
-from pathlib import Path
-
 import pytest
 
-from hpcdist.base.errors import HpcdistError, RunDirectoryError
+from hpcdist.base.errors import RunDirectoryError
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
-from hpcdist.submission.resume import _reopened, look_at
+from hpcdist.submission.resume import look_at
 
 
 @pytest.mark.parametrize("content", ["", '{"job": ', "[]"])
@@ -24,24 +20,3 @@ def test_resume_says_of_a_damaged_spec_what_status_says(tmp_path, content):
         look_at(run)
 
     assert str(refused.value) == f"{run.path}: {run.describe_damage()}"
-
-
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        (errno.EROFS, "cannot be renamed to launch.before: Read-only file system"),
-        (errno.ENOENT, "cannot be renamed to launch.before: "),
-        (errno.ENOTEMPTY, "cannot be renamed to launch.before: "),
-    ],
-)
-def test_resume_says_why_a_run_cannot_be_reopened(tmp_path, monkeypatch, code, said):
-    run = Run(tmp_path / "train-1")
-    run.launch_folder.mkdir(parents=True)
-    failed = Verdict(kind="launch", state="failed", message="no start", exit_code_of_run=1)
-
-    def refuse(self, target):
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(Path, "rename", refuse)
-    with pytest.raises(HpcdistError, match=said), _reopened(run, failed):
-        pytest.fail("it was reopened")
