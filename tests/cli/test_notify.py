@@ -98,15 +98,6 @@ def test_a_run_that_seems_to_hang_is_told_of_and_its_end_too(hpcdist):
     assert lines[2:4] == [f"hpcdist stacks {run.path}", "is hangs"]
 
 
-def test_the_process_around_an_image_tells(hpcdist, image):  # noqa: F811
-    hpcdist.write("script.py", "pass")
-    told = hpcdist.folder / "told"
-    options = ("--local", "--notify", f"command:touch {told}")
-    done = hpcdist("submit", "script.py", *options, *container(image))
-    assert done.returncode == 0, done.stdout + done.stderr
-    wait_for(told.exists)
-
-
 def test_a_channel_that_never_answers_holds_a_job_for_a_limited_time(tmp_path, monkeypatch):
     monkeypatch.setattr(notify, "LIMIT_S", 0.5)
     run = Run(tmp_path / "ddp-1")

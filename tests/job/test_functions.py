@@ -41,15 +41,6 @@ def leave(code):
 def unsendable():
     return Unsendable()
 """
-SPAWNING = """
-import multiprocessing, sys, torch
-import beside
-
-def spawn():
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        of_worker = pool.apply_async(beside.packages).get(50)
-    return sorted(vars(sys.modules["__main__"])), of_worker
-"""
 BESIDE = """
 class OwnError(Exception):
     def __init__(self, why, code):
@@ -58,10 +49,6 @@ class OwnError(Exception):
 
 def add(a, b):
     return a + b
-
-def packages():
-    import sys
-    return sorted({name.partition(".")[0] for name in sys.modules} & {"hpcdist", "submitit"})
 """
 
 
@@ -70,14 +57,13 @@ def module(tmp_path, monkeypatch):
     """A module of the user's beside another, as if python had been started in its folder."""
     (tmp_path / "their_work.py").write_text(MODULE)
     (tmp_path / "beside.py").write_text(BESIDE)
-    (tmp_path / "spawning.py").write_text(SPAWNING)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HPCDIST_RUNS", raising=False)
     import their_work
 
     yield their_work
-    for name in ("their_work", "beside", "spawning"):
+    for name in ("their_work", "beside"):
         sys.modules.pop(name, None)
 
 
@@ -103,17 +89,6 @@ def test_a_function_is_called_in_every_rank_and_its_results_come_back(module):
     assert len(pickles) == 2
     for path in (*pickles, texts.path, texts.path / "results"):
         assert path.stat().st_mode & 0o077 == 0
-
-
-def test_a_functions_main_module_is_empty_and_its_spawned_workers_run_none(module):
-    import spawning
-
-    run = hpcdist.submit(spawning.spawn, scheduler="local")
-    names, of_worker = run.result(timeout_s=60)
-    assert of_worker == []
-    assert {name.strip("_") for name in names} <= {
-        *("annotations", "builtins", "doc", "loader", "name", "package", "spec")
-    }
 
 
 def test_an_exception_of_a_rank_is_raised_with_its_place_and_traceback(module):

@@ -41,13 +41,6 @@ def test_what_lsf_cannot_be_asked_for_is_told(cluster, message, hint):
     assert hint in caught.value.hint
 
 
-def test_an_option_that_hpcdist_sets_itself_is_refused():
-    cluster = profile(directives=["-q gpu"], partition="normal")
-    plan = scheduler.plan(job(), cluster)
-    with pytest.raises(ProfileError, match='directives has "-q gpu", which hpcdist sets itself'):
-        scheduler.render(job(), target(), plan)
-
-
 @pytest.mark.parametrize(
     ("given", "text"),
     [
