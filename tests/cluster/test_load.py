@@ -2,12 +2,22 @@
 
 import grp
 import os
+import re
+from pathlib import Path
 
 import pytest
 from another_user import NOBODY, needs_root
 
 from hpcdist.base.errors import ProfileError
-from hpcdist.cluster.load import NO_PROFILE, choose_cluster, load_profile, with_channels
+from hpcdist.cluster.load import (
+    NO_PROFILE,
+    all_profiles,
+    choose_cluster,
+    load_profile,
+    shipped_file,
+    shipped_files,
+    with_channels,
+)
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.load import Flag
 
@@ -311,3 +321,26 @@ def test_this_machine_goes_by_no_profile_and_takes_no_option_about_a_cluster(pro
     assert choose_cluster("local", None, {}) == ("local", NO_PROFILE)
     with pytest.raises(ProfileError, match="--qos high is for a cluster"):
         choose_cluster("local", None, {"qos": Flag(name="--qos", value="high")})
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "cluster-profiles.md").read_text()
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize("text", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_an_example_of_the_page_is_a_profile(profiles, text):
+    profiles.project(text)
+    _, found = all_profiles()
+    assert found
+    for each in found:
+        load_profile(each)
+
+
+@pytest.mark.parametrize("name", shipped_files())
+def test_a_file_that_ships_is_of_profiles_and_says_which_is_the_default(profiles, name):
+    profiles.project(shipped_file(name))
+    default, found = all_profiles()
+    assert default in found
+    for each in found:
+        load_profile(each)

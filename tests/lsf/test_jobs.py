@@ -184,8 +184,8 @@ while True:
 """
 
 
-def test_a_script_that_does_not_stop_is_killed_at_the_limit_and_says_so(hasty_user):
-    user = hasty_user
+def test_a_script_that_does_not_stop_is_killed_at_the_limit_and_says_so(lsf_like, tmp_path):
+    user = User(lsf_like(kill_interval_s=0.4, limit_grace_s=0.4), tmp_path)
     run = user.submit(user.write("deaf.py", DEAF), *CPU, *TWO)
     for rank in range(2):
         user.wait_for_line(run, "deaf", rank=rank)

@@ -104,7 +104,7 @@ def test_a_run_is_known_by_id_and_name_of_its_job_or_by_the_name_alone(user):
     submission = json.loads(run.submission_file.read_text())
     run.submission_file.write_text(json.dumps(submission | {"job_name": "of-before"}))
     run.agent_file(0).unlink()
-    assert state(user, run) == "unknown"  # and lost later: see tests/schedulers/test_forgotten.py
+    assert state(user, run) == "unknown"  # and lost later: see tests/schedulers/test_jobs.py
     run.submission_file.write_text(json.dumps(submission))
     assert state(user, run) == "running"
     assert not run.missed_file.exists()

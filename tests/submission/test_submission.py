@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from hpcdist.cluster.profile import AzureOptions, ClusterProfile
 from hpcdist.job.load import Flag, LoadedJob, load_job
 from hpcdist.runs.run import Run
 from hpcdist.runs.snapshot import plan_snapshot
+from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers import load_scheduler, local
 from hpcdist.submission import plan
 from hpcdist.submission import submit as submission
@@ -29,15 +31,13 @@ from hpcdist.submission.plan import (
     planned_scripts,
 )
 from hpcdist.submission.points import Point, make_axes, make_points
+from hpcdist.submission.resume import look_at
+from hpcdist.submission.submit import submit
 
 
 @pytest.fixture
 def loaded(script_job, write_script):
     return LoadedJob(job=script_job(write_script("pass")), source="script.py")
-
-
-def submit(loaded, runs):
-    return submit_run(loaded, runs)
 
 
 def files_with(folder, *words):
@@ -253,7 +253,7 @@ def test_without_git_the_spec_is_written(loaded, tmp_path, monkeypatch):
 def test_a_full_disk_leaves_nothing_behind_and_nothing_running(loaded, small_disk, kilobytes):
     disk = small_disk(kilobytes)
     with pytest.raises(RunDirectoryError, match="No space left on device") as caught:
-        submit(loaded, disk / "runs")
+        submit_run(loaded, disk / "runs")
     assert caught.value.exit_code == 2
     assert list((disk / "runs").glob("*")) == []
 
@@ -265,5 +265,47 @@ def test_a_scheduler_that_refuses_leaves_nothing_behind(loaded, tmp_path, monkey
 
     monkeypatch.setattr(plan, "load_scheduler", lambda _: Refusing())
     with pytest.raises(SchedulerError):
-        submit(loaded, tmp_path / "runs")
+        submit_run(loaded, tmp_path / "runs")
     assert os.listdir(tmp_path / "runs") == []
+
+
+COMMANDS = {
+    "slurm": ("sbatch", "cat > {sent}; echo Submitted batch job 7"),
+    "lsf": ("bsub", "cat > {sent}; echo 'Job <7> is submitted to queue <normal>.'"),
+    "pbs": ("qsub", 'while [ "$1" != hpcdist ]; do shift; done; cp "$2/script.sh" {sent}; echo 7'),
+}
+
+
+@pytest.mark.parametrize("name", ["local", *COMMANDS])
+def test_render_prints_what_the_scheduler_gets(name, tmp_path, monkeypatch, write_script):
+    sent = tmp_path / "sent"
+    if name == "local":
+
+        def start(argv, log, environment):
+            sent.write_text(argv[-2])
+
+        monkeypatch.setattr(local, "start_in_background", start)
+    else:
+        command, text = COMMANDS[name]
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / command).write_text(f"#!/bin/bash\n{text.format(sent=sent)}\n")
+        (tmp_path / "bin" / command).chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    planned = PlannedSubmission(plans=[plan_run(load_job(write_script("")), scheduler=name)])
+    ((rendered, _),) = planned_scripts(planned, tmp_path / "runs")
+    (run,) = submit(planned, runs=tmp_path / "runs").runs
+    assert sent.read_bytes() == re.sub(r"\bRUN\b", run.id, rendered).encode()
+
+
+@pytest.mark.parametrize("content", ["", '{"job": ', "[]"])
+def test_resume_says_of_a_damaged_spec_what_status_says(tmp_path, content):
+    run = Run(tmp_path / "runs" / "train-1")
+    run.path.mkdir(parents=True)
+    run.spec_file.write_text(content)
+    failed = Verdict(kind="launch", state="failed", message="no start", exit_code_of_run=1)
+    run.write_verdict(failed)
+
+    with pytest.raises(RunDirectoryError) as refused:
+        look_at(run)
+
+    assert str(refused.value) == f"{run.path}: {run.describe_damage()}"

@@ -1,6 +1,14 @@
-"""Functions from Python and comparisons, on a real cluster."""
+"""Steps in a job on a real Slurm: those that enter a living one, and one in an image, which srun
+starts itself; images that hpcdist starts: see tests/conformance and tests/agent/test_container.py.
+"""
 
 import json
+
+from cluster_user import CPU, TWO
+from containers import container, image  # noqa: F401 - a fixture
+from counting import COUNT, await_counting, end_counting
+from interruptions import warn
+from runtime_stand_ins import image_file, install
 
 ON_TWO_NODES = ("--nodes", "2", "--set", "launch.device=cpu")
 
@@ -36,3 +44,15 @@ def test_a_living_job_shows_where_its_ranks_are_is_profiled_and_entered(user, tm
     assert done.stdout.split()[4] == str(tmp_path)
     assert f"on {done.stdout.split()[3]}, its log" in done.stderr
     user("cancel", run.id)
+
+
+def test_a_run_in_an_image_that_srun_starts_goes_on(user, tmp_path, image):  # noqa: F811
+    programs = install(tmp_path / "bin", "srun")
+    environment = user.cluster.environment
+    environment["PATH"] = f"{programs}:{environment['PATH']}"
+    pyxis = container(image_file(image, ".sqsh"), runtime="pyxis")
+    run = user.submit(user.write("count.py", COUNT), *CPU, *TWO, *pyxis, env=environment)
+    await_counting(user, run)
+    warn(user, run)
+    end_counting(user, run)
+    assert run.read_attempt_verdict(0).kind == "time_limit"
