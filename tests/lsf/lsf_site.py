@@ -307,7 +307,9 @@ def bqueues(_words, _known):
         print("\nSCHEDULING PARAMETERS\n loadSched   -     -\n\nUSERS: all\nHOSTS:  all")
 
 
-def bhosts(_words, known):
+def bhosts(words, known):
+    if "-gpu" in words:
+        refuse("bhosts: no host has GPUs")
     print("HOST_NAME          STATUS          JL/U    MAX  NJOBS    RUN  SSUSP  USUSP    RSV")
     print(f"{'login1':18} {'ok':14} {'-':>5} {0:6} {0:6} {0:6} {0:6} {0:6} {0:6}")
     for host in CONFIG["hosts"]:
