@@ -165,6 +165,9 @@ ENDS = {
     "class Odd(Exception):\n    def __str__(self): raise TypeError\nraise Odd()": (
         *("exception", 1, "Odd", "(its message cannot be shown)"),
     ),
+    "raise RuntimeError('No CUDA GPUs are available')": (
+        *("exception", 1, "RuntimeError", "this node shows no GPU: let the script choose cpu"),
+    ),
     "raise RuntimeError('x' * 1_000_000)": (*("exception", 1, "RuntimeError", "letters left out"),),
     "os.abort()": ("signal", None, None, "the_program_is_above_and_hpcdist_below"),
 }

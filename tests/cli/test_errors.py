@@ -172,19 +172,3 @@ def test_what_a_script_is_given_is_not_ours(hpcdist):
     assert hpcdist("submit", "gone.py", "--", "--json").stdout == ""
     assert "go after --" in hpcdist("drill", "gone.py", "--lr").stderr
     assert "go after --" not in hpcdist("init", "gone", "--lr").stderr
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("input()", "EOFError: EOF when reading a line; ranks have no keyboard"),
-        ("import torch; torch.ones(1).cuda()", "; this node shows no GPU: let the script choose"),
-    ],
-    ids=["keyboard", "cuda"],
-)
-def test_a_script_that_wants_what_a_rank_has_not_is_told_what_to_do(hpcdist, line, said):
-    hpcdist.environment["CUDA_VISIBLE_DEVICES"] = ""
-    hpcdist.write("wants.py", line)
-    done = hpcdist("submit", "wants.py", "--local")
-    assert done.returncode == 1
-    assert said in done.stderr.splitlines()[-1]
