@@ -63,11 +63,6 @@ def test_an_exercise_is_started_and_no_file_is_overwritten(hpcdist):
     for wrong in ("0", "15", "no"):
         refused = hpcdist("course", wrong)
         assert (refused.returncode, refused.stdout) == (2, "")
-    (open_to_all := hpcdist.folder / "open").mkdir()
-    open_to_all.chmod(0o777)
-    hpcdist.folder = open_to_all
-    assert hpcdist("course", 1).returncode == 2
-    assert not [*open_to_all.iterdir()]
 
 
 @pytest.fixture(scope="module")
