@@ -105,6 +105,9 @@ def test_a_launcher_that_is_not_there_is_told_at_once(user):
 
 
 SLOW_TO_STOP = """
+import os, sys, time
+from pathlib import Path
+from hpcdist import record
 
 print("begun")
 while not record.should_stop():
@@ -176,6 +179,7 @@ def test_where_brequeue_is_refused_the_run_ends_with_75(user):
 
 
 DEAF = """\
+import signal, time
 for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT):
     signal.signal(number, signal.SIG_IGN)
 print("deaf", flush=True)
