@@ -192,6 +192,14 @@ def test_the_code_of_a_sweep_whose_runs_were_deleted_goes_when_it_is_old(hpcdist
     assert not (sweep.path / "code").exists()
 
 
+def test_a_run_of_another_folder_is_refused(hpcdist, make_run, tmp_path):
+    run = make_run()
+    done = hpcdist("gc", str(run.path), "--runs", tmp_path / "other", "--yes")
+    assert done.returncode == 2
+    assert "is not among the runs in" in done.stderr
+    assert checkpoints_of(run)
+
+
 def test_what_another_program_keeps_among_the_runs_is_neither_listed_nor_removed(hpcdist, tree):
     foreign = tree / "runs" / "CartPole"
     (foreign / "checkpoints").mkdir(parents=True)

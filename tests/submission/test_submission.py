@@ -1,5 +1,6 @@
 """Submitting: what is written, and what an error leaves behind."""
 
+import errno
 import json
 import os
 import re
@@ -31,7 +32,7 @@ from hpcdist.submission.plan import (
     planned_scripts,
 )
 from hpcdist.submission.points import Point, make_axes, make_points
-from hpcdist.submission.resume import look_at
+from hpcdist.submission.resume import _reopened, look_at
 from hpcdist.submission.submit import submit
 
 
@@ -309,3 +310,17 @@ def test_resume_says_of_a_damaged_spec_what_status_says(tmp_path, content):
         look_at(run)
 
     assert str(refused.value) == f"{run.path}: {run.describe_damage()}"
+
+
+def test_resume_says_why_a_run_cannot_be_reopened(tmp_path, monkeypatch):
+    run = Run(tmp_path / "train-1")
+    run.launch_folder.mkdir(parents=True)
+    failed = Verdict(kind="launch", state="failed", message="no start", exit_code_of_run=1)
+
+    def refuse(self, target):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    said = "cannot be renamed to launch.before: Read-only file system"
+    with pytest.raises(RunDirectoryError, match=said), _reopened(run, failed):
+        pytest.fail("it was reopened")
