@@ -33,6 +33,10 @@ def test_a_living_job_shows_where_its_ranks_are_is_profiled_and_entered(user, tm
     user.wait_for_line(run, "here", rank=1)
     where = json.loads(user("stacks", run.id, "--json").stdout)
     assert [(one["node"], one["of"]["rank"]) for one in where["ranks"]] == [(0, 0), (1, 1)]
+    table = [line.split()[:3] for line in user("stacks", run.id).stdout.splitlines()]
+    assert [row[2].isdecimal() for row in table if row[:2] in (["0", "0"], ["1", "1"])] == [
+        True
+    ] * 2
     profiled = user("profile", run.id, "--steps", "3")
     assert profiled.returncode == 0, profiled.stderr
     assert "aten::sum" in profiled.stdout
