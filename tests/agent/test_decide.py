@@ -203,22 +203,3 @@ def test_what_a_rank_says_before_it_aborts_is_not_lost_among_the_segments_of_a_b
     assert end.report.traceback.startswith("Fatal Python error: Aborted\n\nCurrent thread")
     crashed = ended(run, signal.SIGSEGV)
     assert (crashed.report.text, crashed.report.traceback) == ("", end.report.traceback)
-
-
-@pytest.mark.parametrize(
-    ("message", "exception", "text"),
-    [
-        ({"message": "KeyError: 'a'", "extraInfo": {"py_callstack": "T"}}, "KeyError", "'a'"),
-        ({"message": "KeyboardInterrupt: ", "errorCode": 4}, "KeyboardInterrupt", ""),
-        ({"message": "ValueError: " + "x" * 20_000}, "ValueError", None),
-        ({"message": 3}, None, None),
-        (None, None, None),
-    ],
-    ids=["traceback", "no text", "long", "wrong", "nothing"],
-)
-def test_what_torchelastic_recorded_of_an_exception_is_read(run, message, exception, text):
-    end = ended(run, 4 << 8, report={"message": message}, stopped_s=45.0)
-    assert (end.exit_code, end.report.exception, end.time_s) == (4, exception, 50.0)
-    assert len(end.report.text) < 11_000
-    assert text in {None, end.report.text}
-    assert ended(run).report.exception is None  # it had been caught

@@ -4,16 +4,13 @@ on with without it."""
 import importlib.util
 import json
 import os
-import re
 import shutil
 import signal
 from pathlib import Path
 
 import pytest
-from harness import start_run
 from rank_places import environment_of, place
 
-from hpcdist.job.load import load_job
 from hpcdist.runs.events import read_events
 from hpcdist.summary import summarize
 
@@ -78,19 +75,6 @@ def test_a_users_trainer_trains_over_all_ranks_whatever_schedulers_have_set(laun
     assert found == [found[0]] * 4  # with the same weights
     del found[0]["weights"]
     assert found[0] == {"world_size": 4, "steps": 2, "testing": [1, 8], "fabric": 4}
-
-
-def test_the_job_runs_on_two_nodes_whatever_schedulers_have_set(zygote, running, tmp_path):
-    sets = ["train.epochs=1", "train.max_steps=4", "launch.device=cpu"]
-    loaded = load_job("lightning", overrides=[*sets, "resources.nodes=2", "resources.gpus=2"])
-    launched = running(*start_run(zygote, loaded, tmp_path / "runs"))
-    assert launched.verdict().kind == "done", launched.everything_said()
-    for rank in range(4):
-        events = {event["event"] for event in launched.events(rank)}
-        assert {"start", "setup", "steps", "evaluate", "epoch", "end"} <= events
-        assert launched.events(rank)[-1]["step"] == 4
-    assert re.match(r"step (\d+)/\1 in epoch 1  loss ", launched.log(0))
-    assert launched.logs()[1:] == ["", "", ""]
 
 
 IMPORTS = """

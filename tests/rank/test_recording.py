@@ -52,10 +52,6 @@ def test_the_histogram_counts_the_steps_of_buckets_that_follow_each_other(
     assert record(steps_in(*buckets))["histogram"] == histogram
 
 
-def test_phases_are_summed_up_over_the_steps_of_a_window(record):
-    assert record([0.25, 0.75])["phases_s"] == {"data_wait": 0.5, "optimizer": 0.5}
-
-
 def test_a_full_disk_ends_recording_and_nothing_else(capfd):
     events = EventWriter(Path("/dev/full"))
     for _ in range(2):
