@@ -49,7 +49,7 @@ def run_both(zygote, row, place):
                 outputs=[told.fileno()] * 2,
                 argv=(command, *arguments),
                 cwd=folder,
-                environment=_environment(row) | {"PWD": str(folder)},
+                environment=_environment() | {"PWD": str(folder)},
             )
         started.append((child, folder, given))
     if row.signal:
@@ -82,24 +82,22 @@ def _exit_code(child, deadline_s):
 
 
 def _furnish(folder, row):
-    """Copy what the row needs; returns the names of all files."""
-    folder.mkdir(parents=True)
-    for name in row.files:
-        shutil.copy(PROGRAMS / name, folder / name)
+    """Copy the programs, and make what else the row needs; returns the names of all files."""
+    shutil.copytree(PROGRAMS, folder)
     if row.prepare:
         row.prepare(folder)
     return frozenset(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def _environment(row):
+def _environment():
     inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("PYTEST_", "COV_"))
     }
     path = f"{Path(sys.executable).parent}{os.pathsep}{inherited['PATH']}"
-    of_all = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PATH": path}
-    return inherited | of_all | row.environment
+    of_all = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "true"}
+    return inherited | of_all | {"PATH": path}
 
 
 _HOW = {"script": [], "module": ["-m"], "command": ["--no-python"]}
