@@ -60,7 +60,7 @@ def children(pid):
 def test_a_killed_agent_that_was_alone_leaves_nothing_but_a_lost_run(
     launch, write_script, up, state
 ):
-    launched = up(launch(write_script(LITTER + "time.sleep(100)"), gpus=2), 2)
+    launched = up(launch(write_script(PLAIN_LITTER + "time.sleep(100)"), gpus=2), 2)
     assert state(launched) == "running"
     os.kill(launched.agent_pid(0), signal.SIGKILL)
     launched.wait(lambda: state(launched) == "lost")

@@ -132,6 +132,10 @@ class Zygote:
         self._channel.close()
         self._process.wait(60)
 
+    @property
+    def pid(self):
+        return self._process.pid
+
     def call(self, name, *arguments, outputs, argv=("-c",), cwd=None, environment=None):
         """Call a function of zygote.py in a child; `outputs` are its stdout and stderr. None: the
         folder and the environment of the zygote."""
@@ -303,9 +307,10 @@ def zygote(torch_zygote):
 def lightning_zygote():
     """Has Lightning already, which takes seconds to import, and imported it with these variables
     set, as on a cluster; its agents and ranks have them too."""
-    trainings = ("sklearn.datasets", "hpcdist.training.loop")
+    trainings = ("sklearn.datasets", "hpcdist.training.loop", "hpcdist.training.lightning")
     modules = (*AGENTS, *filter(find_spec, _LIGHTNING), *trainings)
-    with Zygote(*modules, environment=OF_SCHEDULERS) as process:
+    # OpenBLAS starts a thread for each further CPU, and sees to it that forks are safe.
+    with Zygote(*modules, environment=OF_SCHEDULERS | {"OMP_NUM_THREADS": "1"}) as process:
         yield process
 
 
