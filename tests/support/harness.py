@@ -31,7 +31,6 @@ import socket
 import subprocess
 import sys
 import time
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -342,20 +341,14 @@ def running():
 
 
 @pytest.fixture
-def launch_from(tmp_path, script_job, running):
-    """Call it with a zygote; see `launch`."""
+def launch(zygote, tmp_path, script_job, running):
+    """Start a script with agents that have torch already; see `script_job` for the options."""
 
-    def start(zygote, script, *args, agents=None, change="", **options):
+    def start(script, *args, agents=None, change="", **options):
         loaded = LoadedJob(job=script_job(script, *args, **options), source=str(script))
         return running(*start_run(zygote, loaded, tmp_path / "runs", agents=agents, change=change))
 
-    return lambda zygote: partial(start, zygote)
-
-
-@pytest.fixture
-def launch(zygote, launch_from):
-    """Start a script with agents that have torch already; see `script_job` for the options."""
-    return launch_from(zygote)
+    return start
 
 
 @pytest.fixture
