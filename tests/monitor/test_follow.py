@@ -15,7 +15,7 @@ from hpcdist.monitor.follow import News, again_sentence, end_sentence, follow
 from hpcdist.monitor.logs import LogTail, Screen, whole_log
 from hpcdist.monitor.states import SETUP_MARK, EndWatch, run_states
 from hpcdist.runs.run import Run
-from hpcdist.runs.verdict import Beginning, Verdict
+from hpcdist.runs.verdict import Beginning, Hang, Verdict
 from hpcdist.schedulers.base import Condition
 
 DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
@@ -175,6 +175,16 @@ def test_the_nodes_of_each_life_are_said_once_and_its_wait_and_failing_setup(run
         "a line of the profile's setup failed: ml cuda (exit code 1)",
         "pending: it was requeued",
     ]
+
+
+def test_a_hang_is_said_once_and_so_is_its_end(run, monkeypatch):
+    monkeypatch.setattr("hpcdist.monitor.follow._LOOK_FOR_HANG_S", 0.0)
+    hang = Hang(attempt=run.claim_attempt(), message="rank 1 seems to hang", time_s=1.0)
+    news, said = News(run), []
+    for recovered_s in (None, None, 9.0, 9.0):
+        run.write_hang(msgspec.structs.replace(hang, recovered_s=recovered_s))
+        said += news.new(Condition(state="running"))
+    assert said == [hang.message, "a rank works again: the run does not hang"]
 
 
 # Runs on thousands of ranks.
