@@ -115,18 +115,6 @@ def test_what_ranks_started_ends_with_the_run(launch, write_script):
     assert (verdict.kind, verdict.restarts) == ("done", 1)
 
 
-def test_cancel_ends_ranks_that_ignore_signals(submit, write_script, up, state):
-    ignore = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    launched = submit(write_script(ignore + WAIT), nodes=2, gpus=2)
-    assert state(launched) in {"pending", "running"}
-    up(launched, 4)
-    assert state(launched) == "running"
-    load_scheduler("local").cancel([launched.run])
-    assert launched.run.read_verdict().state == "cancelled"
-    load_scheduler("local").cancel([launched.run])  # once more does no harm
-    assert launched.run.read_verdict().signal == "SIGTERM"
-
-
 def test_cancel_kills_a_run_whose_agent_hangs(submit, write_script, up):
     launched = up(submit(write_script(PLAIN_LITTER + "time.sleep(100)")), 1)
     os.kill(launched.agent_pid(0), signal.SIGSTOP)
