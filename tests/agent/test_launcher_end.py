@@ -68,6 +68,19 @@ def test_an_agent_that_could_not_be_started_for_its_own_reasons_is_not_tried_aga
 
 
 @pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(137, "or its tasks were killed by SIGKILL"), (5, "ended with exit code 5")],
+)
+def test_a_run_whose_agents_srun_left_alone_goes_on(run, code, words):
+    attempt = lives.Attempts(run, TRAINING, Scheduler()).claim()
+    assert conclude(run, Scheduler(), code) == 1
+    verdict = run.read_attempt_verdict(attempt)
+    assert verdict.message == f"srun, which had started the agents, {words}"
+    assert verdict.kind == "agent_lost"
+
+
+@pytest.mark.usefixtures("in_time")
 @pytest.mark.parametrize("happens", ["verdict", "requeue", "cancel", "end"])
 def test_what_others_concluded_is_left_to_them(run, happens):
     lives.Attempts(run, TRAINING, Scheduler()).claim()
