@@ -1,5 +1,6 @@
 """What follows the end of a job that could go on: another life, or the final verdict."""
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from full_disks import fill
 from msgspec.structs import replace
 
 from hpcdist.agent.outcome import lives
+from hpcdist.agent.outcome.lives import note_lost_attempt
 from hpcdist.base.errors import SchedulerError
 from hpcdist.job.spec import Launch, ScriptJob, TrainJob
 from hpcdist.runs.events import EventWriter
@@ -182,6 +184,9 @@ ENDS = {
         *(TRAINING, UNREACHED, {"difference": "it starts again without n2"}, False, 1),
         *(("launch", "failed", 1), "no route; it starts again without n2"),
     ),
+    "an agent that is cut off from a run that is not to go on": (
+        *(NEVER, LOST, {"decision": None}, True, 0, ("agent_lost", "failed", 1), ""),
+    ),
     "an agent that is cut off leaves the run to the others": (
         *(TRAINING, LOST, {"decision": None}, False, 0, ("agent_lost", "failed", 1)),
         "could not be requeued",
@@ -332,6 +337,35 @@ def test_an_attempt_that_was_overtaken_while_it_asked_says_nothing(run, verdict,
     assert run.read_verdict() is None
     assert run.read_attempt_verdict(0) is None
     assert scheduler.requeued == 0
+
+
+def announce(run, *hosts):
+    for node, host in enumerate(hosts):
+        run.agent_file(node).write_text(json.dumps({"node": node, "host": host}))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "words"),
+    [
+        (["n1"], "by the agent of node 0 (host n1) before"),
+        (["n1", "n2"], "by its agents before"),
+    ],
+)
+def test_the_next_life_tells_of_an_attempt_that_was_lost_with_its_node(run, hosts, words):
+    begin_attempt(run, TRAINING, life=0)
+    announce(run, *hosts)
+    note_lost_attempt(run, life=0)
+    assert run.read_attempt_verdict(0) is None
+    note_lost_attempt(run, life=1)
+    announce(run, *("m" for _ in hosts))
+    note_lost_attempt(run, life=1)  # by another agent
+    verdict = run.read_attempt_verdict(0)
+    assert verdict.kind == "agent_lost"
+    assert words in verdict.message
+    assert verdict.message.endswith("lost with a node")
+    assert live(run, TRAINING, 1, step=5)
+    note_lost_attempt(run, life=2)
+    assert run.read_attempt_verdict(1).kind == "preempted"  # it had told its end
 
 
 def test_a_job_in_which_no_agent_could_be_started_is_started_again_as_often_as_any(run):
