@@ -87,6 +87,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 about_runs = with_options(host_option, runs_option, json_option)
 """The options of a verb that is about runs, wherever they are."""
 run_argument = click.argument("run_name", metavar="RUN")
+rank_option = click.option(
+    "--rank", metavar="R", type=click.IntRange(min=0), default=0, help="The rank; 0 by default."
+)
 run_arguments = click.argument("run_names", metavar="[RUN]...", nargs=-1)
 
 
