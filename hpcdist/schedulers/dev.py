@@ -8,10 +8,10 @@ takes orders from a folder of that run's directory, which only its owner can wri
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -23,7 +23,7 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import NodePlan, Submission
-from hpcdist.runs.verdict import UnixTime, cancelled_verdict
+from hpcdist.runs.verdict import cancelled_verdict
 from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.base import Allocation, Condition, JobPlace, Plan, Scheduler, Target
 
@@ -34,26 +34,12 @@ _PATIENCE_S = 10.0
 _POLL_S = 0.1
 
 
-class DevState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state that a dev run shows while it takes runs: launch/dev.json."""
-
-    ends_s: UnixTime | None = None
-    """Unix time of its limit; None: it has none that is known."""
-    idle_s: float
-    """It ends after so many seconds without a run or a shell."""
-
-
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """A run that is to be started; the name of its file says when it was submitted."""
 
     run_path: str
     cwd: str
     environment: dict[str, str]
-
-
-def state_of(dev: Run) -> DevState | None:
-    """Return what a dev run shows; None where it takes no runs: not yet, or no more."""
-    return None if dev.verdict_file.exists() else files.read_as(dev.dev_file, DevState)
 
 
 class InDev(Scheduler):
@@ -64,29 +50,24 @@ class InDev(Scheduler):
     longest_poll_s = 1.0
 
     def plan(self, job: JobSpec, cluster: ClusterProfile) -> Plan:
-        raise SchedulerError(
-            "it is not said in whose nodes the run is to be",
-            hint="name one with hpcdist submit JOB --in dev, or leave out --scheduler",
-        )
+        raise SchedulerError("runs go into held nodes by hpcdist submit JOB --in dev alone")
 
     def allocation(self, job_id: str, environment: Mapping[str, str]) -> Allocation:
         """Return the allocation of the dev run with this path."""
         dev = Run(Path(job_id))
-        if (state := state_of(dev)) is None:
+        if not takes_runs(dev):
             raise UserError(
                 f"{dev.id} takes no runs: it does not run yet, or has ended",
                 hint=f"see hpcdist status {dev.id}; hpcdist dev gets an allocation",
             )
-        left_min = None if state.ends_s is None else max(0.0, (state.ends_s - time.time()) / 60)
-        num_nodes = len(dev.spec.plan.nodes) if dev.spec.plan else 1
-        return Allocation(job_id=job_id, num_nodes=num_nodes, left_min=left_min)
+        return Allocation(job_id=job_id, num_nodes=dev.spec.outline.resources.nodes)
 
     def plan_step(self, job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> Plan:
         dev = Run(Path(allocation.job_id))
         held, launch, _ = dev.read_launch()
-        there, asked = held.resources, job.resources
-        for key, most in (("nodes", len(launch.nodes)), ("gpus", there.gpus)):
-            if (wanted := getattr(asked, key)) > most:
+        for key in ("nodes", "gpus"):
+            wanted, most = getattr(job.resources, key), getattr(held.resources, key)
+            if wanted > most:
                 raise JobError(
                     f"resources.{key} is {wanted}, and {dev.id} has {most}",
                     hint=f"ask for less: --{key} {most}; or get more: hpcdist dev --{key} {wanted}",
@@ -94,13 +75,13 @@ class InDev(Scheduler):
         on_cpus = "cpu" in (job.launch.device, launch.device)
         launch = replace(
             launch,
-            nodes=[NodePlan(address=node.address) for node in launch.nodes[: asked.nodes]],
+            nodes=[NodePlan(address=one.address) for one in launch.nodes[: job.resources.nodes]],
             device="cpu" if on_cpus else launch.device,
             backend="gloo" if on_cpus else job.launch.backend,
             num_threads=None,
             environment={},
-            warning_signals=["SIGUSR2"],
-            limit_min=allocation.left_min,
+            warning_signals=["SIGUSR2"],  # by the dev run, as its own limit nears
+            limit_min=None,
         )
         return Plan(launch=launch, cluster=cluster, allocation=allocation.job_id)
 
@@ -122,27 +103,19 @@ class InDev(Scheduler):
         return {run.id: _condition(run) for run in runs}
 
     def cancel(
-        self,
-        runs: Sequence[Run],
-        *,
-        number: signal.Signals = signal.SIGTERM,
-        is_urgent: Callable[[], bool] = lambda: False,
+        self, runs: Sequence[Run], *, is_urgent: Callable[[], bool] = lambda: False, **_: Any
     ) -> None:
-        """Have the agents end the runs, which look about once a second; one that waits begins no
-        more."""
+        """Have the agents end the runs, which look about once a second, and kill what does not; a
+        run that waits begins no more."""
         for run in runs:
             run.ask_to_cancel()
         for run in runs:
-            grace_s = run.spec.outline.launch.grace_s
 
             def is_over(run: Run = run) -> bool | None:
                 return _condition(run).state != "running" or None
 
-            poll(
-                lambda: is_urgent() or is_over(),
-                interval_s=_POLL_S,
-                limit_s=grace_s + _PATIENCE_S,
-            )
+            limit_s = run.spec.outline.launch.grace_s + _PATIENCE_S
+            poll(lambda: is_urgent() or is_over(), interval_s=_POLL_S, limit_s=limit_s)
             run.kill_file.touch()  # for what is left of it
             poll(is_over, interval_s=_POLL_S, limit_s=_PATIENCE_S)
             run.write_verdict(cancelled_verdict())
@@ -163,28 +136,31 @@ class InDev(Scheduler):
 scheduler = InDev()
 
 
+def takes_runs(dev: Run) -> bool:
+    """Return whether a dev run takes runs; else it does not yet, or no more."""
+    return dev.dev_file.exists() and not dev.verdict_file.exists()
+
+
 def dev_of(run: Run) -> Run:
     """Return the dev run that a run was submitted into."""
     return Run(run.path.parent / (Path(run.read_job_id() or "").name or "nowhere"))
 
 
 def _condition(run: Run) -> Condition:
+    dev, waiting = dev_of(run), list[str]()
+    name, is_held = str(dev.read_scheduler()), takes_runs(dev)
+    if is_held and not dev.is_alive():  # no dev run is in another; a damaged one may say so
+        held = load_scheduler(name).conditions([dev]) if name != InDev.name else {}
+        is_held = any(one.state == "running" for one in held.values())
+    if is_held:
+        orders = sorted(path.stem for path in dev.orders_folder.glob("*.json"))
+        waiting = [order.partition("-")[2] for order in orders]
+    run.look_anew()
     if (verdict := run.read_verdict()) is not None:
         return Condition(state=verdict.state)
-    dev = dev_of(run)
-    if dev.verdict_file.exists():
-        return Condition(state="lost", reason=f"{dev.id} has ended")
-    name = dev.read_scheduler()
-    is_held = name and name != InDev.name  # no dev run is in another; a damaged one may say so
-    held = load_scheduler(str(name)).conditions([dev]).get(dev.id) if is_held else None
-    if held is None or held.state != "running":
-        return held or Condition(state="lost", reason=f"{dev.id} is gone")
-    orders = sorted(path.name for path in dev.orders_folder.glob("*.json"))
-    if not any(name.endswith(f"-{run.id}.json") for name in orders):
-        run.look_anew()
-        verdict = run.read_verdict()
-        return Condition(state=verdict.state if verdict else "lost")
+    if run.id not in waiting:
+        return Condition(state="lost", reason=f"{dev.id} has ended, or lost it")
     if run.has_started():
         return Condition(state="running")
-    waits = not orders[0].endswith(f"-{run.id}.json")
-    return Condition(state="pending", reason="a run in it has not ended" if waits else None)
+    reason = "a run in it has not ended" if waiting[0] != run.id else None
+    return Condition(state="pending", reason=reason)
