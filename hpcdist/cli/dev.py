@@ -57,11 +57,13 @@ def dev(*, options: JobOptions, idle: str, jupyter: bool, as_json: bool) -> int:
     torch is imported there already. Runs in it have records, a verdict and a summary as all runs
     have. It goes on without this command, until --idle, its time limit, or cancel.
     """
+    from hpcdist.job.check import parse_minutes
     from hpcdist.machine.command import python_command
     from hpcdist.monitor.follow import end_sentence
     from hpcdist.submission.submit import submit as hand_over
 
-    idle_min = _minutes(idle)
+    text = f"{idle}:00" if re.fullmatch(r"\d+:\d\d", idle) else idle
+    idle_min = parse_minutes(text, origin="--idle")
     python = options.choose_cluster()[1].profile.python or sys.executable
     arguments = python_command(f"{HOLDER}; main()", str(60 * idle_min))[1:]
     holding = replace(
@@ -111,14 +113,6 @@ def dev(*, options: JobOptions, idle: str, jupyter: bool, as_json: bool) -> int:
     if verdict is None and jupyter:
         _show_jupyter(run)
     return EXIT_DONE if verdict is None else EXIT_FAILED
-
-
-def _minutes(text: str) -> float:
-    from hpcdist.job.check import parse_minutes
-
-    if re.fullmatch(r"0|0:00", text):
-        return 0.0
-    return parse_minutes(f"{text}:00" if re.fullmatch(r"\d+:\d\d", text) else text, origin="--idle")
 
 
 def _wait(run: Run, interrupts: Interrupts) -> Verdict | None:

@@ -75,8 +75,7 @@ def submit(
     Ctrl-C ends a run that was started with --local, --here or --in; with --detach it goes on.
     A run on a cluster continues; `hpcdist cancel` ends it.
     """
-    from hpcdist.planning.foresight import Foresight
-    from hpcdist.planning.when import start_sentence
+    from hpcdist.planning.when import Foresight, start_sentence
     from hpcdist.schedulers.base import Start
     from hpcdist.submission.submit import begin, submitted_before
     from hpcdist.submission.submit import submit as hand_over

@@ -6,8 +6,13 @@ import msgspec
 import pytest
 
 from hpcdist.base.statistics import Interval, Measure
-from hpcdist.planning.earlier import at_its_place
-from hpcdist.planning.how_long import Duration, count_requeues, find_duration, suggest_limit_min
+from hpcdist.planning.earlier import (
+    Duration,
+    at_its_place,
+    count_requeues,
+    find_duration,
+    suggest_limit_min,
+)
 from hpcdist.runs.spec import Planned
 from hpcdist.summary.compare.cells import Size
 from hpcdist.summary.compare.planned import ratios, sentence
