@@ -4,13 +4,14 @@
 A dev run is an ordinary run (`hpcdist dev`): it waits, is entered, watched and cancelled as any.
 On each node its local rank 0 serves. It has torch imported, and forks the agent of a run, which has
 it then: like the forkserver, it is one thread and never touches CUDA. Orders are files in a folder
-that only the user can write (`schedulers/dev.py`); no port is opened.
+that only the user can write (`schedulers/held.py`); no port is opened.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
+import math
 import os
 import signal
 import sys
@@ -22,18 +23,24 @@ from pathlib import Path
 from typing import NoReturn
 
 import msgspec
+from msgspec.structs import replace
 
 from hpcdist import entry
 from hpcdist.base import files
 from hpcdist.base.ownership import NotOwnError, read_own
+from hpcdist.base.progress import poll
 from hpcdist.machine.command import python_command
 from hpcdist.machine.process import kill_descendants, send_signal
+from hpcdist.monitor.states import end_verdict
 from hpcdist.runs.run import Run
-from hpcdist.schedulers.dev import SCHEDULER_VARIABLE, Order
-from hpcdist.schedulers.tasks import AgentTask
+from hpcdist.schedulers import load_scheduler
+from hpcdist.schedulers.base import Condition
+from hpcdist.schedulers.held import Order
 from hpcdist.workloads import load_workload, own_code
 
 _POLL_S = 0.2
+_PATIENCE_S = 10.0
+"""Time that a run has to end after its ranks' grace."""
 _LOOK_S = 2.0
 """Time between two looks for shells."""
 _WARNING_S = 60.0
@@ -54,7 +61,7 @@ class Server:
     """The state of one node: the run that is under way, and since when there is none."""
 
     def __init__(self, dev: Run, *, idle_s: float) -> None:
-        _, plan, spec = dev.read_launch()
+        plan = dev.read_launch()[1]
         self._dev, self._idle_s = dev, idle_s
         self._node_rank = int(os.environ["NODE_RANK"])
         # The rank is bound to its share of the CPUs, and its parent to all that the job has.
@@ -67,7 +74,7 @@ class Server:
         gpus = {name: os.environ[name] for name in os.environ if name.endswith("_VISIBLE_DEVICES")}
         kept = {n: text for n, text in started.items() if plan.environment.get(n) != text}
         os.environ.clear()
-        os.environ.update(kept | gpus | {SCHEDULER_VARIABLE: str(spec.scheduler)})
+        os.environ.update(kept | gpus)
         self._agent: int | None = None
         """Pid of the agent that is under way."""
         self._is_warned = self._is_ending = False
@@ -139,6 +146,9 @@ class Server:
             _, plan, _ = run.read_launch()
             if self._node_rank < len(plan.nodes) and not run.verdict_file.exists():
                 self._run_agent(order, run)
+            if self._node_rank == 0:  # a command that has killed it says so in a moment
+                if poll(run.read_verdict, interval_s=_POLL_S, limit_s=1.0) is None:
+                    run.write_verdict(end_verdict(run, Condition(state="lost")))
         except (NotOwnError, OSError, KeyError, msgspec.DecodeError) as error:
             print(f"{path} is not carried out: {error}", flush=True)
         if self._node_rank == 0:
@@ -157,10 +167,12 @@ class Server:
         sys.stdout.flush()
         if (pid := os.fork()) == 0:
             _become_agent(order, run, self._node_rank, is_fresh=is_fresh)
-        self._agent = pid
+        self._agent, ends_s = pid, math.inf
         with suppress(ChildProcessError):  # killed, and reaped with the others
             while os.waitpid(pid, os.WNOHANG) == (0, 0):
-                if run.kill_file.exists():
+                if ends_s == math.inf and run.cancel_file.exists():
+                    ends_s = time.monotonic() + run.spec.outline.launch.grace_s + _PATIENCE_S
+                if time.monotonic() > ends_s:
                     kill_descendants()
                 time.sleep(_POLL_S / 8)
         self._agent = None
@@ -191,8 +203,13 @@ def _become_agent(order: Order, run: Run, node_rank: int, *, is_fresh: bool) -> 
 
 def be_agent(run_path: str) -> int:
     """Be this node's agent in a run of the allocation; return the run's exit code."""
-    run, node_rank, code = entry.be_agent(AgentTask(run_path=run_path, scheduler="dev"))
-    if node_rank == 0:
+    from hpcdist.agent.agent import run_agent
+
+    run = Run(Path(run_path))
+    place = load_scheduler(str(run.spec.scheduler)).place()
+    # The run may be on fewer nodes, and begins now.
+    code = run_agent(run.path, replace(place, num_nodes=None, age_s=0.0))
+    if place.node_rank == 0:
         entry.keep_figures(run)
     return code
 

@@ -51,6 +51,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     cluster: ClusterProfile = ClusterProfile()
     allocation: str | None = None
     """Id of the allocation in which the job runs at once, as a step; None: it is submitted."""
+    dev: str | None = None
+    """Path of the dev run in whose nodes it starts; None: it is in none."""
 
     @property
     def asks_for_gpus(self) -> bool:
@@ -64,6 +66,8 @@ class Allocation(Struct, frozen=True, kw_only=True):
     num_nodes: int
     left_min: float | None = None
     """Minutes until it ends; None: there is no limit, or the scheduler keeps to it."""
+    dev: str | None = None
+    """Path of the dev run that holds it; None: a shell does."""
 
 
 class Dependency(Struct, frozen=True, kw_only=True):
