@@ -109,6 +109,16 @@ def parse_ranks(
     return sorted(found)
 
 
+ranks_option = click.option(
+    "--rank",
+    "--ranks",
+    "ranks",
+    metavar="R[,R...]",
+    callback=parse_ranks,
+    help="Only these ranks, such as 3 or 0,8-11.",
+)
+
+
 class JobOptions(Struct, frozen=True, kw_only=True, dict=True):
     """The options that submit and render share, as they were typed: they name a job, change it and
     say where it goes. A field is an option of `_OPTIONS`, by its name there."""
