@@ -77,56 +77,53 @@ class Server:
         os.environ.update(kept | gpus)
         self._agent: int | None = None
         """Pid of the agent that is under way."""
-        self._is_warned = self._is_ending = False
+        self._is_ending = False
 
     def serve(self) -> None:
-        signal.signal(signal.SIGTERM, self._end)
-        signal.signal(signal.SIGUSR2, self._warn)
+        for number in (signal.SIGTERM, signal.SIGUSR2):
+            signal.signal(number, self._take)
         _import("torch", "torch.distributed")
         gc.freeze()  # what the collector does not visit stays in pages that the runs share
         if self._node_rank == 0:
             self._dev.dev_file.touch()
             print("ready: torch is imported", flush=True)
-        started, used_s, look_s = set[str](), time.monotonic(), 0.0
+        started, used_s, look_s, before_s = set[str](), time.monotonic(), 0.0, math.inf
         while not (self._is_ending or os.path.lexists(self._dev.dev_end_file)):
+            time.sleep(_POLL_S)
             orders = sorted(self._dev.orders_folder.glob("*.json"))[:1]
             for path in (one for one in orders if one.name not in started):
                 started.add(path.name)
                 self._carry_out(path)
-                used_s, self._is_warned = time.monotonic(), False
-            if self._node_rank == 0 and self._idle_s and time.monotonic() >= look_s:
-                look_s = time.monotonic() + _LOOK_S
-                if any(True for _ in self._shells()):
-                    used_s, self._is_warned = time.monotonic(), False
-                self._look_at_time(used_s + self._idle_s - time.monotonic())
-            time.sleep(_POLL_S)
+                used_s = time.monotonic()
+            if self._node_rank != 0 or not self._idle_s or time.monotonic() < look_s:
+                continue
+            look_s = time.monotonic() + _LOOK_S
+            if any(True for _ in self._shells()):
+                used_s = time.monotonic()
+            left_s = used_s + self._idle_s - time.monotonic()
+            if left_s <= 0:
+                idle = f"{self._idle_s / 60:g} minutes"
+                print(f"it ends: {idle} without a run or a shell", flush=True)
+                break
+            if left_s <= _WARNING_S < before_s:
+                print(f"it ends in {left_s:.0f} s unless a run or a shell begins", flush=True)
+            before_s = left_s
         self._dev.dev_file.unlink(missing_ok=True)
         self._dev.dev_end_file.touch()
 
-    def _warn(self, *_: object) -> None:
-        """The time limit is near: tell the run that is under way, and shells."""
+    def _take(self, number: int, _frame: object) -> None:
+        """Pass a signal on to the run that is under way. SIGTERM: end after it; SIGUSR2: the time
+        limit is near, tell shells, too."""
+        self._is_ending |= number == signal.SIGTERM
         if self._agent is not None:
-            send_signal(self._agent, signal.SIGUSR2)
+            send_signal(self._agent, signal.Signals(number))
+        if number == signal.SIGTERM:
+            return
         print("the time limit is near", flush=True)
         for place in self._shells():
             with suppress(OSError):
                 if (terminal := os.readlink(place / "fd/0")).startswith("/dev/pts/"):
                     Path(terminal).write_text("\r\nhpcdist dev: the time limit is near\r\n")
-
-    def _end(self, *_: object) -> None:
-        """End, and first the run that is under way."""
-        self._is_ending = True
-        if self._agent is not None:
-            send_signal(self._agent, signal.SIGTERM)
-
-    def _look_at_time(self, left_s: float) -> None:
-        """End where nobody has used it for long; say so before."""
-        if left_s <= 0:
-            print(f"it ends: {self._idle_s / 60:g} minutes without a run or a shell", flush=True)
-            self._is_ending = True
-        elif left_s <= _WARNING_S and not self._is_warned:
-            self._is_warned = True
-            print(f"it ends in {left_s:.0f} s unless a run or a shell begins", flush=True)
 
     def _shells(self) -> Iterator[Path]:
         """Yield the folders in /proc of what `hpcdist attach` started on this node, and below; all
