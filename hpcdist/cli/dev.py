@@ -18,7 +18,7 @@ from hpcdist.base.progress import poll
 from hpcdist.base.terminal_lines import last_lines
 from hpcdist.base.text import number_of
 from hpcdist.base.version import is_served
-from hpcdist.cli.follow import Interrupted, Interrupts
+from hpcdist.cli.follow import Interrupted, Interrupts, describe_end
 from hpcdist.cli.host import JobCommand
 from hpcdist.cli.options import DEV_OPTIONS, JobOptions, job_options, json_option
 from hpcdist.cli.printing import note, print_json, say
@@ -100,8 +100,7 @@ def dev(*, options: JobOptions, idle: str, jupyter: bool, as_json: bool) -> int:
             say(f"{run.id} continues; end it with: hpcdist cancel {name_to_type(run.path)}")
             return EXIT_INTERRUPTED
     if as_json:
-        told = {"run": run.id, "path": run.path, "job_id": run.read_job_id()}
-        print_json(told | {"is_ready": verdict is None, "verdict": verdict})
+        print_json(describe_end(run) | {"is_ready": verdict is None})
     elif verdict is not None:
         say(end_sentence(run, verdict))
     else:
@@ -121,7 +120,7 @@ def _wait(run: Run, interrupts: Interrupts) -> Verdict | None:
     from hpcdist.monitor.states import EndWatch
 
     end, news = EndWatch([run]), News(run)
-    while not run.dev_file.exists():
+    while not files.is_there(run.dev_file):
         interrupts.check()
         ended = end.look()
         for sentence in news.new(end.conditions[run.id]):

@@ -31,7 +31,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 def allocation_of(dev: Run) -> Allocation:
     """Return what a dev run holds."""
-    if not dev.dev_file.exists() or dev.verdict_file.exists():
+    if not files.is_there(dev.dev_file) or files.is_there(dev.verdict_file):
         raise UserError(
             f"{dev.id} takes no runs: it does not run yet, or has ended",
             hint=f"see hpcdist status {dev.id}; hpcdist dev gets an allocation",
