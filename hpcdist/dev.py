@@ -30,7 +30,7 @@ from hpcdist.base import files
 from hpcdist.base.ownership import NotOwnError, read_own
 from hpcdist.base.progress import poll
 from hpcdist.machine.command import python_command
-from hpcdist.machine.process import kill_descendants, send_signal
+from hpcdist.machine.process import send_signal
 from hpcdist.monitor.states import end_verdict
 from hpcdist.runs.run import Run
 from hpcdist.schedulers import load_scheduler
@@ -39,8 +39,6 @@ from hpcdist.schedulers.held import Order
 from hpcdist.workloads import load_workload, own_code
 
 _POLL_S = 0.2
-_PATIENCE_S = 10.0
-"""Time that a run has to end after its ranks' grace."""
 _LOOK_S = 2.0
 """Time between two looks for shells."""
 _WARNING_S = 60.0
@@ -166,14 +164,8 @@ class Server:
         sys.stdout.flush()
         if (pid := os.fork()) == 0:
             _become_agent(order, run, self._node_rank, is_fresh=is_fresh)
-        self._agent, ends_s = pid, math.inf
-        with suppress(ChildProcessError):  # killed, and reaped with the others
-            while os.waitpid(pid, os.WNOHANG) == (0, 0):
-                if ends_s == math.inf and run.cancel_file.exists():
-                    ends_s = time.monotonic() + run.spec.outline.launch.grace_s + _PATIENCE_S
-                if time.monotonic() > ends_s:
-                    kill_descendants()
-                time.sleep(_POLL_S / 8)
+        self._agent = pid
+        os.waitpid(pid, 0)
         self._agent = None
 
 

@@ -74,16 +74,12 @@ def plan(*, options: JobOptions, probe_s: float | None, as_json: bool) -> int:
     when.keep(values, planned, options.runs)
     limit_min = time_limit_min(job, cluster)
     warning_s = warning_before_s(job.launch, limit_min)
-    limits: dict[str, Any] = {
+    limits = {
         "limit_min": limit_min,
+        "enough_min": earlier.suggest_limit_min(duration, warning_s=warning_s),
+        "requeues": earlier.count_requeues(duration, limit_min=limit_min, warning_s=warning_s),
         "is_requeued": job.launch.requeue and planned.scheduler.can_requeue,
     }
-    if duration.time_s is not None:
-        limits["enough_min"] = earlier.suggest_limit_min(duration.time_s, warning_s=warning_s)
-        if limit_min is not None:
-            limits["requeues"] = earlier.count_requeues(
-                duration, limit_min=limit_min, warning_s=warning_s
-            )
     hours = (values.duration_s or 0) / 3600
     cost = {"gpu_hours": hours * size.gpus, "price": hours * nodes * (cluster.price_per_hour or 0)}
     if as_json:

@@ -200,18 +200,20 @@ def probe(planned: PlannedRun, runs: Path, probe_s: float, steps: int | None) ->
 # The time limit.
 
 
-def suggest_limit_min(time_s: Measure, *, warning_s: float) -> float:
+def suggest_limit_min(duration: Duration, *, warning_s: float) -> float | None:
     """Return a round time limit, in minutes, that is enough: the warning comes before its end."""
+    if (time_s := duration.time_s) is None:
+        return None
     longest_s = time_s.interval.high if time_s.interval else time_s.mean * _WITHOUT_INTERVAL
     minutes = (longest_s * _MARGIN + warning_s) / 60
     step = 30 if minutes >= 240 else 5 if minutes >= 10 else 1
     return step * math.ceil(minutes / step)
 
 
-def count_requeues(duration: Duration, *, limit_min: float, warning_s: float) -> int | None:
+def count_requeues(duration: Duration, *, limit_min: float | None, warning_s: float) -> int | None:
     """Return how often its time limit ends a job before it is done, which then goes on in another;
-    None where one life leaves no time to work, or the time is not known."""
-    each_s = limit_min * 60 - warning_s - duration.startup_s
+    None where one life leaves no time to work, or one of the times is not known."""
+    each_s = (limit_min or 0) * 60 - warning_s - duration.startup_s
     if duration.time_s is None or each_s <= 0:
         return None
     return max(0, math.ceil((duration.time_s.mean - duration.startup_s) / each_s) - 1)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -79,15 +80,13 @@ def ask_when(planned: PlannedRun, *, now_s: float) -> When:
     longest_min = longest_before(begin_s, now_s=now_s) if reached else None
     others = dict(_smaller(planned, [longest_min, limit_min and limit_min // 4]))
     times = _beside(*(partial(_ask_other, one) for one in others.values()))
-    starts = sorted(zip(times, others, strict=True))
-    is_before = any(
-        one < begin_s for one, name in starts if name == f"--time {as_limit(longest_min or 0)}"
-    )
+    starts = dict(sorted(zip(others, times, strict=True), key=itemgetter(1)))
+    shortened = f"--time {as_limit(longest_min or 0)}"
     return When(
         start=start,
         maintenance_s=min(reached, default=None),
-        longest_min=longest_min if is_before else None,
-        sooner={name: one for one, name in starts if one < (start.time_s or 0) - _WORTH_S},
+        longest_min=longest_min if starts.get(shortened, math.inf) < begin_s else None,
+        sooner={name: at for name, at in starts.items() if at < (start.time_s or 0) - _WORTH_S},
         notes=notes,
     )
 

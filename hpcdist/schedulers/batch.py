@@ -70,7 +70,7 @@ _POLL_S = 0.5
 _GONE_LIMIT_S = 180.0
 """Time that jobs have to end. Slurm's KillWait and UnkillableStepTimeout are 30 s and 60 s where
 a site sets nothing; LSF sends SIGINT, SIGTERM and SIGKILL 10 s after each other."""
-_STEP_END_S = 20.0
+_STEP_END_S = 10.0
 _PATTERNS = ':,^%\\\n"'
 """Signs in a path that one scheduler or the other takes for something else."""
 

@@ -136,7 +136,8 @@ def test_runs_at_another_place_say_nothing():
     ids=["a moment", "an hour", "a night"],
 )
 def test_a_suggested_limit_is_round_and_leaves_time_for_the_warning(time_s, limit_min):
-    assert suggest_limit_min(time_s, warning_s=120) == limit_min
+    duration = Duration(time_s=time_s, source="")
+    assert suggest_limit_min(duration, warning_s=120) == limit_min
 
 
 @pytest.mark.parametrize(
