@@ -165,7 +165,8 @@ def _plan_in(options: JobOptions, within: str | None) -> PlannedSubmission:
     else:
         dev = find_run(options.runs, within)
         check_own(dev.path, "submit --in")
-        scheduler, allocation = load_scheduler(str(dev.read_scheduler())), allocation_of(dev)
+        allocation = allocation_of(dev)
+        scheduler = load_scheduler(str(dev.read_scheduler()))
     if options.scheduler not in {None, "auto", scheduler.name}:
         raise click.UsageError(f"{option} is in a job of {scheduler.title}")
     run = plan_run(
