@@ -158,8 +158,8 @@ def _show_jupyter(run: Run) -> NoReturn:
                 f"jupyter-lab did not start: {said}",
                 hint="install it in the environment of the job: pip install jupyterlab",
             )
-        page = f"lab?token={found['token']}\n  Ctrl-C ends jupyter-lab, and not the dev run"
-        way = way_to(run, 0, found["port"])
+        way, page = way_to(run, 0, found["port"]), f"lab?token={found['token']}"
+        say("Ctrl-C ends jupyter-lab, and not the dev run; its page is at")
         listen(way, 0, lambda port: say(f"http://{LOCALHOST}:{port}/{page}"))
     finally:
         process.terminate()

@@ -57,12 +57,12 @@ class _Lines:
     def run(self, port: int | None = None) -> None:
         """Give connections what comes for them until nothing can come any more; a new number is a
         connection to `port`, where that is given."""
-        last = 0
+        known = set[int]()
         for line in self._reader:
             head, _, text = line.partition(b" ")
             number, data = int(head), base64.b64decode(text)
-            if port is not None and number > last:
-                last = number
+            if port is not None and number not in known:
+                known.add(number)
                 try:
                     self.begin(number, socket.create_connection((LOCALHOST, port)))
                 except OSError:
