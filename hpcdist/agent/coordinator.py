@@ -307,11 +307,7 @@ class Coordinator:
             return
         if self.attempt.decided is None and not self.attempt.is_explained(node):
             sentence = f"the agent of {facts.name} was lost: {reason}"
-            if self._notice is not None and self._notice.signal == "SIGINT":
-                # LSF's kill reaches the agents of other hosts too, in an order of its own.
-                self._end_attempt(failure.stopped(self._notice, f"stopped by SIGINT; {sentence}"))
-            else:
-                self._fail("agent_lost", sentence, node, host=facts.host)
+            self._fail("agent_lost", sentence, node, host=facts.host)
         self._check_gone()
 
     def _on_time(self) -> None:
@@ -411,6 +407,10 @@ class Coordinator:
         if self.stage is not Stage.ENDING or not self.members.keys() <= attempt.gone:
             return
         verdict = attempt.verdict(notice, self._now.unix_now)
+        if verdict.kind == "agent_lost" and notice is not None and notice.kind == "preempted":
+            # The kill of a job ends the agents of other hosts, too, some before node 0 hears of it.
+            sentence = f"stopped {notice.before_what}; {verdict.message}"
+            verdict = attempt.numbered(failure.stopped(notice, sentence), self._now.unix_now)
         may_restart = (
             verdict.state == "failed"
             and verdict.kind not in {"launch", "agent_lost", "time_limit"}
