@@ -476,7 +476,7 @@ def _step_condition(run: Run, submission: Submission) -> Condition:
 def _condition_in(run: Run, dev: Condition) -> Condition:
     """Return the condition of a run in the nodes of a dev run, whose server leaves a verdict."""
     if dev.state == "running" and not run.has_started():
-        return Condition(state="pending", reason="a run before it may not have ended")
+        return Condition(state="pending", reason="it begins once the runs before it have ended")
     if dev.state in ("pending", "running", "unknown"):
         return dev
     return Condition(state="lost", reason="what held its nodes has ended")
