@@ -74,7 +74,7 @@ def ask_when(planned: PlannedRun, *, now_s: float) -> When:
     except SchedulerError as error:
         return When(notes=[error.message])
     if too_long := why_too_long(partitions, cluster.partition, limit_min):
-        start = Start(never=too_long)
+        start = Start(says=f"it would not start: {too_long}")
     reached = [one for one in begins if now_s < one < now_s + (limit_min or math.inf) * 60]
     begin_s = min(reached, default=math.inf)
     longest_min = longest_before(begin_s, now_s=now_s) if reached else None
@@ -218,11 +218,8 @@ def show_moment(time_s: float, now_s: float) -> str:
 
 def start_sentence(start: Start, now_s: float) -> str:
     """Return when a job would start, in a sentence; empty where nothing is known."""
-    if start.never:
-        return f"it would not start: {start.never}"
-    if start.time_s is not None:
-        moment = show_moment(start.time_s, now_s)
-        wait = f", in {show_length(start.time_s - now_s)}, at the latest"
-        return f"{moment}{'' if moment == 'at once' else wait}, as things stand"
-    free = {None: "", True: "what it asks for is free now", False: "not enough is free now"}
-    return free[start.is_free]
+    if start.time_s is None:
+        return start.says
+    moment = show_moment(start.time_s, now_s)
+    wait = f", in {show_length(start.time_s - now_s)}, at the latest"
+    return f"{moment}{'' if moment == 'at once' else wait}, as things stand"

@@ -168,10 +168,8 @@ class Start(Struct, frozen=True, kw_only=True):
     time_s: float | None = None
     """Unix time, at the latest as things stand: running jobs may end before their limits. None: the
     scheduler does not say."""
-    is_free: bool | None = None
-    """What it asks for is free now, though jobs that wait may get it; None: not known."""
-    never: str = ""
-    """Why it would not start at all."""
+    says: str = ""
+    """The scheduler's answer in its place: what is free, or why it would not start at all."""
 
 
 class Rendezvous(Struct, frozen=True, kw_only=True):

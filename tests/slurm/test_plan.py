@@ -58,9 +58,11 @@ def test_a_plan_names_smaller_requests_that_start_sooner_and_what_never_would(us
     assert re.search(rf"^start +{IN_HALF_AN_HOUR}$", said, re.MULTILINE)
     assert re.search(r"^ +--nodes 2 +at once$", said, re.MULTILINE)
     # The other partition has two nodes, and takes an hour.
-    assert "Slurm says: " in plan(user, *JOB, "--cluster", "other")["start"]["start"]["never"]
+    assert "Slurm says: " in plan(user, *JOB, "--cluster", "other")["start"]["start"]["says"]
     long = plan(user, "train.py", *CPU, "--cluster", "other", "--time", "2:00:00")
-    assert long["start"]["start"]["never"] == "other allows --time 1:00:00 at most"
+    assert (
+        long["start"]["start"]["says"] == "it would not start: other allows --time 1:00:00 at most"
+    )
     # A submission says as much where Slurm answers in time, and its spec.json keeps it.
     note = re.compile(f"note: start: {IN_HALF_AN_HOUR}")
     submissions = (user("submit", *JOB, "--time", "0:40:00") for _ in range(3))

@@ -245,7 +245,7 @@ class Slurm(Batch):
             return Start(time_s=unix_time(found[1]))
         if (refused := _WOULD_NOT.search(said)) is None:
             raise failure_of(done)
-        return Start(never=f"Slurm says: {refused[1].strip()}")
+        return Start(says=f"it would not start: Slurm says: {refused[1].strip()}")
 
     def outlook(self, cluster: ClusterProfile) -> tuple[list[float], list[str]]:
         standard = ("env", "SLURM_TIME_FORMAT=standard", "scontrol", "--oneliner")
