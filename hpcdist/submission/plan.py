@@ -29,6 +29,7 @@ from hpcdist.runs.run import Run, Sweep
 from hpcdist.runs.spec import Planned
 from hpcdist.schedulers import detect_scheduler, load_scheduler
 from hpcdist.schedulers.base import Allocation, Dependency, Directive, Plan, Scheduler, Target
+from hpcdist.schedulers.held import plan_in
 from hpcdist.submission.leave_out import leave_out_nodes
 from hpcdist.submission.points import Point
 from hpcdist.submission.workspace import (
@@ -87,7 +88,7 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
         in it, with what it is for and the keys that it comes from."""
         from hpcdist.job.keys import job_keys, keys_below
 
-        profile, target = self.cluster.profile, self.target(Run(runs / PLACEHOLDER_ID))
+        profile, target = self.cluster.asked, self.target(Run(runs / PLACEHOLDER_ID))
         meanings = {key.path: key.meaning for key in [*keys_below(type(profile)), *job_keys()]}
         known = [
             *(Directive(line, keys=["setup"]) for line in "\n".join(profile.setup).split("\n")),
@@ -112,7 +113,7 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
 
     def now(self) -> PlannedRun:
         """Return the plan for this machine as it is now: which GPUs are idle changes."""
-        if not self.scheduler.runs_here:
+        if not self.scheduler.runs_here or self.plan.dev is not None:
             return self
         with _located(self.loaded):
             return replace(self, plan=self.scheduler.plan(self.loaded.job, self.plan.cluster))
@@ -225,10 +226,12 @@ def plan_run(
     with _located(loaded):
         load_workload(loaded.job).check()
         loaded = settle_container(loaded, cluster, chosen)
-        if allocation is not None:
-            plan = chosen.plan_step(loaded.job, cluster.profile, allocation)
+        if allocation is not None and allocation.dev is not None:
+            plan = plan_in(Run(Path(allocation.dev)), loaded.job, cluster.asked)
+        elif allocation is not None:
+            plan = chosen.plan_step(loaded.job, cluster.asked, allocation)
         else:
-            plan = chosen.plan(loaded.job, cluster.profile)
+            plan = chosen.plan(loaded.job, cluster.asked)
     return PlannedRun(
         loaded=loaded,
         scheduler=chosen,

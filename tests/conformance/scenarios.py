@@ -468,7 +468,10 @@ def test_runs_start_at_once_in_nodes_that_are_held(user):
         user.wait_for_line(run, "waits", rank=rank)
     assert third.stdout.split() == [run.id]
     assert user.status(run)["state"] == "running"
-    assert {job_id(one) for one in user.runs()} == {*jobs, dev.id}
+    assert {job_id(one) for one in user.runs()} == jobs
+    assert user("cancel", run.id).returncode == 0
+    assert run.read_verdict().state == "cancelled"
+    assert user.status(dev)["state"] == "running"
     assert user("cancel", "dev").returncode == 0
     assert [one.read_verdict().state for one in user.runs()] == [
         *("cancelled", "done", "done", "cancelled")
@@ -494,3 +497,6 @@ def test_a_node_that_was_lost_in_two_runs_is_left_out(site, user):
     listed = user("cluster", "nodes", "--forget", lost)
     assert listed.stdout.count(lost) == 3
     assert "left out" not in user("render", script, *CPU, *TWO).stderr
+    assert user("resume", again.id).returncode == 0  # it is a submission of its own
+    assert lost not in again.script_file.read_text()
+    assert user("cancel", again.id).returncode == 0
