@@ -105,7 +105,9 @@ def summary(
             f"{' and '.join(on_stdout)} contradict each other: only one of them can be on stdout"
         )
     result = read(run_names, asks_accounting=True)
-    _write(result, wanted | ({"json": "-"} if as_json else {}), plot)
+    wanted |= {"json": "-"} if as_json else {}
+    if wanted or plot is not None:
+        _write(result, wanted, plot)
     if not on_stdout:
         print_summary(result)
     return EXIT_DONE

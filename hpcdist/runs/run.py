@@ -304,9 +304,9 @@ def all_runs(runs: Path) -> list[Run]:
     found = []
     for name in names:
         # No run's name begins with a dot, see `slug`.
-        if name.startswith(".") or not os.path.isdir(runs / name):
+        if name.startswith(".") or not os.path.isdir(place := os.path.join(runs, name)):
             continue
-        run = Run(runs / name)
+        run = Run(Path(place))
         spec = run.spec
         if is_run(run.path, spec):
             run.recorded_id = spec.id  # its file is read just once

@@ -440,7 +440,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     """Groups of variants of a job."""
     places: list[Group] = []
     """Groups of runs at different clusters."""
-    series: dict[str, msgspec.Raw] = {}
+    series: dict[str, bytes] = {}
     """Encoded curves of runs, by their directories: see `figures.learning.decode_learning`."""
     skipped: list[str]
 

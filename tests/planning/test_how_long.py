@@ -40,8 +40,8 @@ def run(number=0, *, gpus=1, held_s=120.0, steps=100, state="done", step_s=1.0, 
         figures=figures,
         conditions=JOB | {"device": "cpu", "code": "c"} | conditions,
         missing=None,
-        bests={},
-        series=msgspec.Raw(b"\x80"),
+        bests=b"\x80",
+        series=b"\x80",
     )
 
 

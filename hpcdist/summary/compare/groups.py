@@ -86,16 +86,18 @@ def compare_runs(
         stands = {id(run): Beside(not_compared_because=why_left_out(run)) for run in runs}
         for line in lines:
             sizes.append(group := _group(line))
-            stands |= {id(run): _stand(run, group, line.baseline, None) for run in line.runs}
+            stands |= _stand(line.runs, group, line.baseline, [None] * len(line.runs))
         differs_in = _differing(runs, lines, settings)
         for key, own in stands.items():
             beside[key] = msgspec.structs.replace(own, differs_in=differs_in[key])
     for runs in comparisons.values():
         group, baseline, as_repeats = _compare_variants(runs)
         variants.append(group)
-        for run, as_repeat in zip(runs, as_repeats, strict=True):
-            reason = why_left_out(run) or why_unfit(as_repeat)
-            beside[id(run)] = _stand(run, group, [] if reason else baseline, reason)
+        reasons = [
+            why_left_out(run) or why_unfit(as_repeat)
+            for run, as_repeat in zip(runs, as_repeats, strict=True)
+        ]
+        beside |= _stand(runs, group, baseline, reasons)
     return [beside[id(run)] for run in measured], sizes, variants
 
 
@@ -112,21 +114,31 @@ def why_left_out(run: MeasuredRun) -> str | None:
 
 
 def _stand(
-    run: MeasuredRun, group: Group, baseline: Sequence[MeasuredRun], reason: str | None
-) -> Beside:
-    """Return how a run of a group stands against the mean of its baseline."""
-    cell = next(cell for cell in group.cells if run.figures.run in cell.runs)
-    if not baseline:
-        reason = run.set_aside or reason or "there is no finished run like it of another size"
-        return Beside(cell=cell, not_compared_because=reason)
-    speedup = run.figures.rate / mean([each.figures.rate for each in baseline])
-    return Beside(
-        cell=cell,
-        speedup=speedup,
-        efficiency=None if cell.is_without_its_gpus else speedup / cell.ideal,
-        compared_with=[each.figures.run for each in baseline],
-        not_compared_because=reason,
-    )
+    runs: Sequence[MeasuredRun],
+    group: Group,
+    baseline: Sequence[MeasuredRun],
+    reasons: Sequence[str | None],
+) -> dict[int, Beside]:
+    """Return how runs of a group stand against the mean of its baseline, by their identity, but
+    those with a reason not to."""
+    cells = {run: cell for cell in group.cells for run in cell.runs}
+    rate = mean([each.figures.rate for each in baseline]) if baseline else None
+    ids = [each.figures.run for each in baseline]
+    stands = {}
+    for run, reason in zip(runs, reasons, strict=True):
+        cell = cells[run.figures.run]
+        if reason or rate is None:
+            why = run.set_aside or reason or "there is no finished run like it of another size"
+            stands[id(run)] = Beside(cell=cell, not_compared_because=why)
+            continue
+        speedup = run.figures.rate / rate
+        stands[id(run)] = Beside(
+            cell=cell,
+            speedup=speedup,
+            efficiency=None if cell.is_without_its_gpus else speedup / cell.ideal,
+            compared_with=ids,
+        )
+    return stands
 
 
 class _Line(NamedTuple):

@@ -58,8 +58,7 @@ def measure_rank(record: EventFile, *, has_progress: bool = False) -> RankFigure
     windows = sorted(record.all(Window), key=attrgetter("step"))  # damaged files have any order
     steady = [window for window in windows if not window.profiled]
     measured = timing.drop_warm_up(steady)
-    totals = StepTotals()
-    totals.add(measured)
+    totals = StepTotals(measured)
     first, last = (windows[0], windows[-1]) if windows else (None, None)
     stepping_s = None
     if first is not None and first.time_s is not None:

@@ -16,7 +16,7 @@ from hpcdist.runs.events import PHASES, ClockSet, End, Evaluation, Memory, Note,
 from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import State
 from hpcdist.summary.figures import timing
-from hpcdist.summary.figures.learning import Best, learning_of, list_bests, list_learned
+from hpcdist.summary.figures.learning import learning_of, list_bests, list_learned
 from hpcdist.summary.figures.peers import find_together
 from hpcdist.summary.figures.rank import RankFigures, largest
 from hpcdist.summary.figures.shares import COMMUNICATION_PHASE, held_up_by, parts_of_run
@@ -65,9 +65,9 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
     """Why its speed says nothing beside that of others, though it is known."""
     set_aside: str | None = None
     """Why it is not compared, though it could be; set where runs are put beside each other."""
-    bests: dict[Quantity, list[Best]]
-    """Each result that was better than all before it, from the first step on."""
-    series: msgspec.Raw
+    bests: bytes
+    """Its `Bests` as msgpack, which only goals decode."""
+    series: bytes
     """Its `Learning` as msgpack, which only pictures decode."""
     cpus_per_rank: float | None = None
     """Below 1 where ranks share CPUs."""
@@ -210,6 +210,7 @@ def measure_run(
         planned=record.spec.planned,
     )
     learned = list_learned(attempts)
+    bests = {quantity: list_bests(learned, quantity) for quantity in get_args(Quantity)}
     num_stepped = len({own.rank for own in ranks if own.spans})
     missing = "it recorded no steps"
     if num_stepped:
@@ -219,8 +220,8 @@ def measure_run(
         conditions=flatten(record.job) | msgspec.structs.asdict(ran_with),
         missing=None if complete else missing,
         unfit=why_apart,
-        bests={quantity: list_bests(learned, quantity) for quantity in get_args(Quantity)},
-        series=msgspec.Raw(msgspec.msgpack.encode(learning_of(learned))),
+        bests=msgspec.msgpack.encode(bests),
+        series=msgspec.msgpack.encode(learning_of(learned)),
         cpus_per_rank=num_cpus / len({own.rank for own in ranks}) if num_cpus else None,
     )
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from msgspec import Raw
-
 from hpcdist.base.table import Table
 from hpcdist.base.text import format_ranges, shown
 from hpcdist.bench.cells import to_tables
@@ -59,7 +57,7 @@ class Section(NamedTuple):
     values: Sequence[Value] = ()
     """The values of settings that the runs differ in, best first."""
     remarks: Sequence[str] = ()
-    series: Mapping[str, Raw] = {}
+    series: Mapping[str, bytes] = {}
     """Encoded curves of runs, by their directories."""
 
     @property
