@@ -50,6 +50,7 @@ NOT_COMPARED = (
 )
 """Keys, and sections, of a job that may differ between runs that are compared."""
 
+NO_OTHER_SIZE = "there is no finished run like it of another size"
 _BATCH_KEYS = ("train.batch_size", "train.accumulate")
 _SAME_BATCH = 0.1
 """The last step of an epoch may be smaller: measured batches that differ by less are equal."""
@@ -128,7 +129,7 @@ def _stand(
     for run, reason in zip(runs, reasons, strict=True):
         cell = cells[run.figures.run]
         if reason or rate is None:
-            why = run.set_aside or reason or "there is no finished run like it of another size"
+            why = run.set_aside or reason or NO_OTHER_SIZE
             stands[id(run)] = Beside(cell=cell, not_compared_because=why)
             continue
         speedup = run.figures.rate / rate

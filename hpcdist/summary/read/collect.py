@@ -16,8 +16,9 @@ from msgspec import Meta, Struct
 
 from hpcdist.base import files
 from hpcdist.base.errors import RunNotFoundError
+from hpcdist.cluster.schedulers import DEV
 from hpcdist.runs.remote import host_of_run
-from hpcdist.runs.run import Run, all_runs, find_runs
+from hpcdist.runs.run import Run, all_runs, find_runs, holds_nodes
 from hpcdist.runs.spec import RunSpec, Submission
 from hpcdist.runs.verdict import Beginning, Verdict
 from hpcdist.summary.read.event_file import Fault
@@ -28,9 +29,9 @@ PositiveCount = Annotated[int, Meta(ge=1, le=10**15)]
 
 def search_named(runs: Path, names: Sequence[str]) -> list[Run]:
     """Return the runs that names of runs, sweeps and folders of runs stand for, each once; without
-    names, all runs in `runs`. Raises RunNotFoundError."""
+    names, all runs in `runs` but dev runs, which only hold nodes. Raises RunNotFoundError."""
     if not names:
-        return all_runs(runs)
+        return [run for run in all_runs(runs) if not holds_nodes(run)]
     found: dict[Path, Run] = {}
     for name in names:
         try:
@@ -111,7 +112,11 @@ def read_run(run: Run) -> RunRecord | Fault:
         files.list_names(run.events_folder)
     except OSError as error:
         faults.append(Fault(path=run.events_folder.name, text=f"no events, {error.strerror}"))
-    submission = _read_small(run.submission_file, Submission, faults)
+    submission = _read_small(run.submission_file, Submission, faults) or Submission()
+    scheduler = submission.scheduler
+    if scheduler == DEV:  # that of the run that holds the nodes
+        holder = Run(run.path.parent / Path(submission.job_id or run.id).name)
+        scheduler = (holder.read_submission() or Submission()).scheduler
     verdict = _read_small(run.verdict_file, Verdict, faults)
     on_attempts = {number: run.read_attempt_verdict(number) for number in attempts}
     if verdict is not None:
@@ -121,7 +126,7 @@ def read_run(run: Run) -> RunRecord | Fault:
         spec=spec,
         facts=facts,
         job=job_as_submitted(spec),
-        scheduler=None if submission is None else submission.scheduler,
+        scheduler=scheduler,
         cluster=spec.cluster.name or host_of_run(run),
         verdict=verdict,
         begins={number: run.read_beginning(number) for number in attempts},

@@ -145,8 +145,10 @@ def _with_tables(section: Section) -> Section:
 def _remarks(rows: Sequence[Row]) -> list[str]:
     """Number the remarks; one that holds for several runs stands once."""
     numbers: dict[str, list[int]] = {}
+    has_sizes = any(row.run.compared_with for row in rows)
     for row in rows:
-        for remark in dict.fromkeys(map(shown, remarks(row.run, is_alone=len(rows) == 1))):
+        texts = remarks(row.run, is_alone=len(rows) == 1, has_sizes=has_sizes)
+        for remark in dict.fromkeys(map(shown, texts)):
             numbers.setdefault(remark, []).append(row.number)
     return [f"#{format_ranges(runs)}: {remark}" for remark, runs in numbers.items()]
 
