@@ -116,7 +116,7 @@ def summary(
 def _write(result: Summary, wanted: Mapping[str, str], plot: str | None) -> None:
     """Write each form of the summary into its file, and the pictures into their folder."""
     from hpcdist.summary import to_json
-    from hpcdist.summary.report import csv, page, report, text
+    from hpcdist.summary.report import page, report, text
     from hpcdist.summary.writing import draw_pictures, write_output
 
     make_report = functools.cache(lambda: report.make_report(result))
@@ -126,7 +126,7 @@ def _write(result: Summary, wanted: Mapping[str, str], plot: str | None) -> None
         note(f"{number_of(number, 'picture')}, as PNG: {plot}" if number else nothing)
     texts = {
         "json": lambda: files.to_json(to_json(result)),
-        "csv": lambda: csv.to_csv(result),
+        "csv": lambda: text.to_csv(result),
         "markdown": lambda: text.to_markdown(make_report()),
         "html": lambda: page.to_html(make_report()),
     }

@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 from hpcdist.base.statistics import CONFIDENCE, Interval, Measure, mean, measure, quantile
 from hpcdist.base.text import number_of
-from hpcdist.summary.compare.cells import Size, measured_rate, size
+from hpcdist.summary.compare.cells import measured_rate
 from hpcdist.summary.compare.forecast import make_forecast
 from hpcdist.summary.compare.groups import NOT_COMPARED
 from hpcdist.summary.figures.run import MeasuredRun
-from hpcdist.summary.values import RanWith, RunFigures
+from hpcdist.summary.values import RanWith, RunFigures, Size
 
 _PLACE = ("script", "module", "program", "data.root", *RanWith.__struct_fields__)
 _LENGTH = ("train.epochs", "train.max_steps", "checkpoint")
@@ -61,7 +61,7 @@ def find_duration(
     """Return the time of a job with these conditions, by dotted key, and of this size, from those
     of the runs that are like it; `steps`: None for as many as they did."""
     alike = [run.figures for run in runs if is_like(run, asked)]
-    same = [run for run in alike if size(run) == wanted]
+    same = [run for run in alike if run.size == wanted]
     used = same or [run for run in alike if run.rate and run.steps]
     if not used or (steps is None and not same):
         return Duration(source="no run of this job with these settings is done")
@@ -82,7 +82,7 @@ def find_duration(
             return Duration(source=f"no run has this size, and {forecast.refused_because}")
         source = f"by the law of the forecast, from {number_of(len(used), 'run')} of other sizes"
         # At the speed of the smallest size, with what the runs did between their steps.
-        smallest = measured_rate([run for run in used if size(run) == min(map(size, used))])
+        smallest = measured_rate([run for run in used if run.size == min(own.size for own in used)])
         per_gpu = mean((run.samples_per_step or 0.0) / run.num_gpus for run in used)
         between = mean(_working_s(run) / (_samples(run) / run.rate) for run in used)
         base_s = (steps or 0) * per_gpu * wanted.gpus / smallest.mean * between

@@ -102,14 +102,12 @@ def _with_conditions(found: Measurement, conditions: dict[str, Any]) -> Measurem
     return msgspec.structs.replace(found, run=own)
 
 
-class _Kept(Struct, frozen=True, kw_only=True):
-    """Content of a file."""
+class _Kept(Measurement, frozen=True, kw_only=True):
+    """Content of a file: a measurement without its conditions."""
 
     digest: bytes
     """Digest of the fingerprint."""
     conditions: bytes
-    content: Measurement
-    """Without its conditions."""
 
 
 _decoder = msgspec.msgpack.Decoder(_Kept)
@@ -122,8 +120,8 @@ def write_kept(run: Run, digest: bytes, measurement: Measurement) -> None:
     with suppress(OverflowError, UnicodeError, OSError):
         own = measurement.run.conditions if measurement.run else {}
         conditions = msgspec.msgpack.encode(own)
-        content = _with_conditions(measurement, {})
-        kept = _Kept(digest=digest, conditions=conditions, content=content)
+        bare = _with_conditions(measurement, {})
+        kept = _Kept(digest=digest, conditions=conditions, run=bare.run, faults=bare.faults)
         data = msgspec.msgpack.encode(kept)
         files.write_whole(run.figures_file, hashlib.sha256(data).digest() + data)
 
@@ -137,7 +135,7 @@ def read_kept(run: Run) -> Measurement | None:
         if hashlib.sha256(content).digest() != data[:_SEAL_BYTES]:
             return None
         kept = _decoder.decode(content)
-        found = _with_conditions(kept.content, _decode_conditions(kept.conditions))
+        found = _with_conditions(kept, _decode_conditions(kept.conditions))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
     return found if kept.digest == take_fingerprint(run) else None

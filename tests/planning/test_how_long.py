@@ -9,10 +9,9 @@ from hpcdist.base.statistics import Interval, Measure
 from hpcdist.planning.earlier import at_its_place
 from hpcdist.planning.how_long import Duration, count_requeues, find_duration, suggest_limit_min
 from hpcdist.runs.spec import Planned
-from hpcdist.summary.compare.cells import Size
 from hpcdist.summary.compare.planned import ratios, sentence
 from hpcdist.summary.figures.run import MeasuredRun
-from hpcdist.summary.values import Cost, RanWith, RunFigures, StepTime
+from hpcdist.summary.values import Cost, RanWith, RunFigures, Size, StepTime
 
 JOB = {"name": "ddp", "train.lr": 0.1, "train.batch_size": 32, "train.epochs": 10}
 STARTUP_S = 20.0

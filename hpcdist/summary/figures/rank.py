@@ -17,8 +17,6 @@ from hpcdist.summary.figures import timing
 from hpcdist.summary.figures.timing import Spans, StepTotals
 from hpcdist.summary.read.event_file import EventFile
 
-_DIGEST_BYTES = 6
-
 
 class RankFigures(Struct, frozen=True, kw_only=True):
     """One rank in one attempt, small enough to keep for all ranks of a run."""
@@ -109,7 +107,7 @@ def measure_rank(record: EventFile, *, has_progress: bool = False) -> RankFigure
 def digest_of(value: Any) -> str:
     """Return a short digest of plain values."""
     text = json.dumps(value, sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 NumberT = TypeVar("NumberT", int, float)

@@ -68,7 +68,7 @@ _BLOCK = 16
 
 class StepTotals:
     """Step times of any number of windows, summed up: column by column, as it takes much of the
-    time of a summary; grows by `merge`."""
+    time of a summary."""
 
     def __init__(self, windows: Sequence[Window] = ()) -> None:
         times = [window.step_time_s for window in windows]
@@ -94,17 +94,6 @@ class StepTotals:
                 if count:
                     self.histogram[bucket] = before(bucket, 0) + count
 
-    def merge(self, other: StepTotals) -> None:
-        self.steps += other.steps
-        self.sum_s += other.sum_s
-        self.sumsq_s2 += other.sumsq_s2
-        self.min_s = min(self.min_s, other.min_s)
-        self.max_s = max(self.max_s, other.max_s)
-        for phase, sum_s in other.phases_s.items():
-            self.phases_s[phase] = self.phases_s.get(phase, 0.0) + sum_s
-        for bucket, count in other.histogram.items():
-            self.histogram[bucket] = self.histogram.get(bucket, 0) + count
-
 
 def merged(parts: Iterable[StepTotals]) -> StepTotals:
     """Return the totals of several, which stay as they are."""
@@ -113,7 +102,15 @@ def merged(parts: Iterable[StepTotals]) -> StepTotals:
         return first
     totals = StepTotals()
     for part in parts:
-        totals.merge(part)
+        totals.steps += part.steps
+        totals.sum_s += part.sum_s
+        totals.sumsq_s2 += part.sumsq_s2
+        totals.min_s = min(totals.min_s, part.min_s)
+        totals.max_s = max(totals.max_s, part.max_s)
+        for phase, sum_s in part.phases_s.items():
+            totals.phases_s[phase] = totals.phases_s.get(phase, 0.0) + sum_s
+        for bucket, count in part.histogram.items():
+            totals.histogram[bucket] = totals.histogram.get(bucket, 0) + count
     return totals
 
 

@@ -130,7 +130,12 @@ def _with_tables(section: Section) -> Section:
             *speed_tables(compared, rows),
             run_table(rows),
         ],
-        Topic.MEASURED: list(_benchmarks(rows)),
+        Topic.MEASURED: [
+            table
+            for row in rows
+            if row.run.benchmark
+            for table in to_tables(row.run.benchmark, row.number)
+        ],
         Topic.TIME: list(share_tables(compared, rows)),
         Topic.LEARNING: list(step_tables(rows)),
         Topic.RESOURCES: [
@@ -151,9 +156,3 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
         for remark in dict.fromkeys(map(shown, texts)):
             numbers.setdefault(remark, []).append(row.number)
     return [f"#{format_ranges(runs)}: {remark}" for remark, runs in numbers.items()]
-
-
-def _benchmarks(rows: Sequence[Row]) -> Iterator[Table[Any]]:
-    for row in rows:
-        if row.run.benchmark is not None:
-            yield from to_tables(row.run.benchmark, row.number)

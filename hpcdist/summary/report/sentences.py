@@ -34,7 +34,6 @@ NAMES = {
     part.RESTARTS: "restarts",
     part.UNDIVIDED: "in no phase that was recorded",
 }
-_MIXED = "its loop does not separate the two"
 _KEPT = (part.COMPUTING, part.UNDIVIDED)
 """Not lost where there is no ideal to lose against."""
 _ONCE = "What was run once does not show how much runs differ: use --repeat 3."
@@ -310,7 +309,7 @@ def cell_conclusions(cell: Cell) -> list[str]:
             to_win = {name: percents[name] for name in part.SHARES if name not in _KEPT}
             verb = "is not computing"
             if cell.computing_has_communication:
-                verb = f"is neither computing nor communication ({_MIXED})"
+                verb = "is neither computing nor communication (its loop does not separate them)"
             losses = _divided(cell, cell.lost, to_win, verb)
         texts.insert(0, f"{size_text(cell)}: of its time {losses}")
     return texts
