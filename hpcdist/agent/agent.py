@@ -101,7 +101,7 @@ def _take_part(node: OwnNode, attempts: lives.Attempts) -> Verdict | None:
     except UNFIT as error:
         verdict = failed("launch", f"{node.name}: {error}")
         if isinstance(error, LostGpuError):
-            nodes.note("gpu", place.host, run.id)
+            nodes.note("gpu", place.host, run.id, str(error))
     except Exception as error:  # noqa: BLE001 - a run must not end without a verdict
         full = full_disk(error, [run.path])
         verdict = failed("agent_lost", f"the agent of {node.name} failed: {full or repr(error)}")
@@ -138,7 +138,7 @@ def _conclude(
     if verdict is not None:
         verdict = after_launcher(verdict, notes)
         verdict = lives.conclude(attempts, verdict)
-        if attempts.requeuer is not None and attempts.requeuer.leaves_out_nodes:
+        if attempts.requeuer is not None:
             nodes.note_verdict(attempts.run.id, verdict)
     if node.place.node_rank == 0:
         tell_end(attempts.run, node.job.name, node.notify)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from hpcdist.agent import messages
+from hpcdist.agent import messages, preflight
 from hpcdist.agent.messages import ToAgent, ToLeader
 from hpcdist.agent.node import CannotLaunchError, NodeFacts, OwnNode, RankMeeting, agree
 from hpcdist.agent.outcome import failure, words
@@ -209,6 +209,9 @@ class Coordinator:
         """By node; of those whose agents have joined, and are not lost."""
         self._meeting = RankMeeting()
         """The meeting of the ranks, once all nodes agree."""
+        self._checked: dict[int, preflight.Figures] = {}
+        """By node, what the preflight has measured."""
+        self._is_fit = not job.launch.preflight
         self._notice: failure.Notice | None = None
         """The job will be ended soon."""
         self._cancelled: Verdict | None = None
@@ -240,9 +243,8 @@ class Coordinator:
             case messages.Join():
                 self._on_join(node, message.facts)
             case messages.StoreOpened() if self.stage is Stage.STARTING:
-                self.stage = Stage.RUNNING
-                meeting = replace(self._meeting, master_port=message.port)
-                self._broadcast(messages.Start(meeting=meeting))
+                self._meeting = replace(self._meeting, master_port=message.port)
+                self._start()
             case messages.Failed() if self.attempt.decided is None:
                 is_early = self.stage in {Stage.JOINING, Stage.STARTING}
                 name = self.members[node].name if node in self.members else f"node {node}"
@@ -270,6 +272,10 @@ class Coordinator:
                 self._carry_out(attempt.hang_watch.on_quiet(node, message.quiet_s, **now))
             case messages.Stacks() if self.stage is Stage.RUNNING:
                 self._carry_out(attempt.hang_watch.on_reports(node, message.reports, **now))
+            case messages.Checked() if self.stage is Stage.STARTING:
+                self._checked.setdefault(node, message.figures)
+                if self._checked.keys() >= self.members.keys():
+                    self._end_preflight()
             case messages.Reached():
                 attempt.reached[node] = message.boundary
                 if attempt.reached.keys() >= self.members.keys():
@@ -302,16 +308,25 @@ class Coordinator:
         elif failed is not None:
             self._finish(failed)
 
+    def _start(self) -> None:
+        """Start the ranks; or, once in a life, the preflight before them."""
+        self.stage, self._checked = Stage.RUNNING if self._is_fit else Stage.STARTING, {}
+        self.deadline = None if self._is_fit else self._now.now + preflight.LIMIT_S
+        self._broadcast(messages.Start(meeting=self._meeting, is_preflight=not self._is_fit))
+
+    def _end_preflight(self) -> None:
+        if (verdict := preflight.judge(self._checked, self.members)) is not None:
+            self._end_attempt(verdict)
+        else:
+            self._is_fit = True
+            self._start()
+
     def _on_lost(self, node: int, reason: str) -> None:
         if self.stage is Stage.FINISHED or (facts := self.members.pop(node, None)) is None:
             return
         if self.attempt.decided is None and not self.attempt.is_explained(node):
             sentence = f"the agent of {facts.name} was lost: {reason}"
-            if self._notice is not None and self._notice.signal == "SIGINT":
-                # LSF's kill reaches the agents of other hosts too, in an order of its own.
-                self._end_attempt(failure.stopped(self._notice, f"stopped by SIGINT; {sentence}"))
-            else:
-                self._fail("agent_lost", sentence, node, host=facts.host)
+            self._fail("agent_lost", sentence, node, host=facts.host)
         self._check_gone()
 
     def _on_time(self) -> None:
@@ -332,6 +347,8 @@ class Coordinator:
             sentence = f"the agents of {listed(missing, 'node')} did not join within "
             sentence += f"{self.node.job.launch.join_timeout_s:g} s"
             self._fail("launch", sentence, missing[0])
+        elif self.stage is Stage.STARTING:
+            self._end_preflight()
         elif self.stage in {Stage.RUNNING, Stage.SETTLING}:
             self._end_attempt(None)
         elif self.stage is Stage.ENDING:
@@ -411,6 +428,10 @@ class Coordinator:
         if self.stage is not Stage.ENDING or not self.members.keys() <= attempt.gone:
             return
         verdict = attempt.verdict(notice, self._now.unix_now)
+        if verdict.kind == "agent_lost" and notice is not None and notice.kind == "preempted":
+            # The kill of a job ends the agents of other hosts, too, some before node 0 hears of it.
+            sentence = f"stopped {notice.before_what}; {verdict.message}"
+            verdict = attempt.numbered(failure.stopped(notice, sentence), self._now.unix_now)
         may_restart = (
             verdict.state == "failed"
             and verdict.kind not in {"launch", "agent_lost", "time_limit"}

@@ -176,6 +176,10 @@ class Launch(Section, frozen=True, kw_only=True):
     at most a quarter of the limit."""
     requeue: bool = True
     """Have the scheduler start the job again when it was stopped before its end or lost a node."""
+    preflight: bool = False
+    """Check the nodes for five seconds before the ranks start, by matrix products and all-reduces.
+    A node that fails, or is clearly slower than the others, is left out: Slurm starts the job again
+    without it, and elsewhere the run ends."""
 
 
 class Record(Section, frozen=True, kw_only=True):

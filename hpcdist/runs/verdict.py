@@ -137,6 +137,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """A fault that did not fail the run."""
     try_elsewhere: bool = False
     """A host is to blame on which nothing could be started: the next start may do without it."""
+    left_out: dict[str, str] = {}
+    """Host that failed the preflight -> how: the next start leaves it out."""
     resumed: bool = False
     """`hpcdist resume` started the next attempt."""
 

@@ -209,6 +209,8 @@ def conclude(attempts: Attempts, verdict: Verdict, *, leaves_final: bool = False
     one life, one acts.
     """
     run, requeuer = attempts.run, attempts.requeuer
+    for host, why in verdict.left_out.items() if requeuer is not None else ():
+        nodes.note("preflight", host, run.id, why)
     if requeuer is None or not (leaves_final or _may_go_on(verdict)):
         run.write_verdict(verdict)
         return verdict
