@@ -8,7 +8,6 @@ import pytest
 from summary_text import only_section, printed
 
 from hpcdist.base import files
-from hpcdist.runs.spec import Submission
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
 from hpcdist.summary.compare.against import compare_with
@@ -181,15 +180,6 @@ def test_comparisons_with_a_baseline_and_of_variants_say_what_differs(add):
     assert (first.num_measured, second.speedup.mean) == (1, pytest.approx(3.0))
     assert "f ran on H100, and ddp on A100." in " ".join(only_section(summary).conclusions)
     assert "code is" in summary.runs[1].not_compared_because
-
-
-def test_a_run_in_a_dev_run_is_a_repeat_of_those_that_were_submitted_themselves(add):
-    runs = [add(100.0), add(102.0), add(104.0)]
-    runs[1].write_submission(Submission(scheduler="dev", job_id=runs[0].id))
-    runs[2].write_submission(Submission(scheduler="dev", job_id="deleted"))
-    found = summarize(runs, {}).runs
-    assert [run.scheduler for run in found] == ["local", "local", None]
-    assert found[0].cell.num_measured == 3
 
 
 # What the summary says of them.

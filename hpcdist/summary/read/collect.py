@@ -16,7 +16,6 @@ from msgspec import Meta, Struct
 
 from hpcdist.base import files
 from hpcdist.base.errors import RunNotFoundError
-from hpcdist.cluster.schedulers import DEV
 from hpcdist.runs.remote import host_of_run
 from hpcdist.runs.run import Run, all_runs, find_runs, holds_nodes
 from hpcdist.runs.spec import RunSpec, Submission
@@ -112,11 +111,7 @@ def read_run(run: Run) -> RunRecord | Fault:
         files.list_names(run.events_folder)
     except OSError as error:
         faults.append(Fault(path=run.events_folder.name, text=f"no events, {error.strerror}"))
-    submission = _read_small(run.submission_file, Submission, faults) or Submission()
-    scheduler = submission.scheduler
-    if scheduler == DEV:  # that of the run that holds the nodes
-        holder = Run(run.path.parent / Path(submission.job_id or run.id).name)
-        scheduler = (holder.read_submission() or Submission()).scheduler
+    submission = _read_small(run.submission_file, Submission, faults)
     verdict = _read_small(run.verdict_file, Verdict, faults)
     on_attempts = {number: run.read_attempt_verdict(number) for number in attempts}
     if verdict is not None:
@@ -126,7 +121,7 @@ def read_run(run: Run) -> RunRecord | Fault:
         spec=spec,
         facts=facts,
         job=job_as_submitted(spec),
-        scheduler=scheduler,
+        scheduler=None if submission is None else submission.scheduler,
         cluster=spec.cluster.name or host_of_run(run),
         verdict=verdict,
         begins={number: run.read_beginning(number) for number in attempts},
