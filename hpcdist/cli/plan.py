@@ -49,9 +49,9 @@ def plan(*, options: JobOptions, probe_s: float | None, as_json: bool) -> int:
     from hpcdist.planning import earlier, when
     from hpcdist.runs.spec import Planned
     from hpcdist.schedulers.request import time_limit_min
-    from hpcdist.summary.compare.cells import Size
     from hpcdist.summary.compare.planned import sentence
     from hpcdist.summary.figures.run import flatten
+    from hpcdist.summary.values import Size
 
     planned, now_s = plan_all(options).plans[0], time.time()
     job, cluster = planned.loaded.job, planned.plan.cluster

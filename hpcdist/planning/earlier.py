@@ -40,13 +40,12 @@ from hpcdist.schedulers.request import mem_gb_per_node
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission, plan_run
 from hpcdist.submission.submit import submit
 from hpcdist.summary import measuring
-from hpcdist.summary.compare.cells import Size, size
 from hpcdist.summary.compare.forecast import make_forecast
 from hpcdist.summary.compare.groups import NOT_COMPARED
 from hpcdist.summary.compare.planned import peak_bytes
 from hpcdist.summary.figures.run import MeasuredRun, place_run
 from hpcdist.summary.read.event_file import read_events
-from hpcdist.summary.values import RanWith, RunFigures
+from hpcdist.summary.values import RanWith, RunFigures, Size
 
 _MOST_RUNS = 200
 _PLACE = ("script", "module", "program", "data.root", *RanWith.__struct_fields__)
@@ -129,7 +128,7 @@ def find_duration(
     """Return the time of a job with these conditions, by dotted key, and of this size, from those
     of the runs that are like it; `steps`: None for as many as they did."""
     alike = [run.figures for run in runs if is_like(run, asked)]
-    same = [run for run in alike if size(run) == wanted]
+    same = [run for run in alike if run.size == wanted]
     used = same or [run for run in alike if steps and run.rate and run.steps]
     if not used:
         return Duration(source="no run of this job with these settings is done")
@@ -147,8 +146,8 @@ def find_duration(
         if not forecast.sizes:
             return Duration(source=f"no run has this size, and {forecast.refused_because}")
         source = f"by the law of the forecast, from {number_of(len(used), 'run')} of other sizes"
-        speedup, smallest = forecast.sizes[0].speedup, min(map(size, used))
-        alone_s = mean(_working_s(run, steps) for run in used if size(run) == smallest)
+        speedup, smallest = forecast.sizes[0].speedup, min(run.size for run in used)
+        alone_s = mean(_working_s(run, steps) for run in used if run.size == smallest)
         scaled_s = alone_s * wanted.gpus / smallest.gpus
         ends = speedup.interval or Interval(low=speedup.mean, high=speedup.mean)
         low_s, mean_s, high_s = (

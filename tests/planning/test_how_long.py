@@ -14,10 +14,9 @@ from hpcdist.planning.earlier import (
     suggest_limit_min,
 )
 from hpcdist.runs.spec import Planned
-from hpcdist.summary.compare.cells import Size
 from hpcdist.summary.compare.planned import ratios, sentence
 from hpcdist.summary.figures.run import MeasuredRun
-from hpcdist.summary.values import Cost, RanWith, RunFigures, StepTime
+from hpcdist.summary.values import Cost, RanWith, RunFigures, Size, StepTime
 
 JOB = {"name": "ddp", "train.lr": 0.1, "train.batch_size": 32, "train.epochs": 10}
 STARTUP_S = 20.0
@@ -45,8 +44,8 @@ def run(number=0, *, gpus=1, held_s=120.0, steps=100, state="done", step_s=1.0, 
         figures=figures,
         conditions=JOB | {"device": "cpu", "code": "c"} | conditions,
         missing=None,
-        bests={},
-        series=msgspec.Raw(b"\x80"),
+        bests=b"\x80",
+        series=b"\x80",
     )
 
 
