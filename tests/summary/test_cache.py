@@ -64,7 +64,7 @@ def poison(run):
     """Have the kept figures tell another job's name, so that it shows when they are used."""
     content = run.figures_file.read_bytes()[hashlib.sha256().digest_size :]
     value = msgspec.msgpack.decode(content)
-    value["content"]["run"]["figures"]["job"] = "kept"
+    value["run"]["figures"]["job"] = "kept"
     run.figures_file.write_bytes(sealed(value))
     return value
 
@@ -145,7 +145,7 @@ def test_damaged_or_foreign_figures_are_ignored_and_written_anew(cached, damage)
         "torn": whole[: len(whole) // 2],
         "empty": b"",
         "other version": sealed(value | {"digest": b"0"}),
-        "other form": sealed(value | {"content": {"run": 1}}),
+        "other form": sealed(value | {"run": 1}),
     }
     cached.figures_file.write_bytes(contents[damage])
     assert job_of(cached) == "ddp"
