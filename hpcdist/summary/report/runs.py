@@ -142,7 +142,7 @@ def memory_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
         "parameters": "model_states.parameter_bytes",
         "gradients": "model_states.gradient_bytes",
         "optimizer": "model_states.optimizer_bytes",
-        "peak of\nprocess": "peak_rss_bytes",
+        "peak\nmem.": "peak_rss_bytes",
         "peak on\nGPU": "peak_cuda_bytes",
     }
     if held := [row for row in rows if row.run.model_states]:
