@@ -90,7 +90,7 @@ def run_directory(folder):
     """A file of a run, beside another run of which nothing may be lost."""
     from hpcdist.cli.runs import describe_run, size
     from hpcdist.summary import summarize, to_json
-    from hpcdist.summary.report import csv, report, text
+    from hpcdist.summary.report import report, text
 
     runs = folder / "runs"
     run, other = _make_run(runs, "damaged"), _make_run(runs, "intact")
@@ -109,7 +109,7 @@ def run_directory(folder):
             assert figures["intact"].samples_per_s == rate
             files.to_json(to_json(result))
             text.to_markdown(report.make_report(result))
-            csv.to_csv(result)
+            text.to_csv(result)
         finally:
             path.write_bytes(original)
         return not described["damage"] and not result.skipped
