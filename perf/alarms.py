@@ -92,6 +92,7 @@ CASES: dict[str, Alarms] = {
     "4 variants, 3 repeats": variants(4, 3),
     "4 variants, 5 repeats": variants(4, 5),
     "4 variants, 3 repeats, of which the first spreads by 6 %": variants(4, 3, 0.06),
+    "4 variants, 5 repeats, of which the first spreads by 6 %": variants(4, 5, 0.06),
     "2 single runs": single_runs(0.0),
     "2 single runs, windows correlated by 0.9": single_runs(0.9),
     "8 ranks": ranks(8),

@@ -36,6 +36,8 @@ VERBS = [
     ["plan", "nope", "--local"],
     ["plan", "check", "--local"],
     ["cluster", "show"],
+    ["data", "--help"],
+    ["data", "check", "digits"],
     ["cluster", "copy", "dtu"],
     ["explain", "ddp", "--scheduler", "slurm"],
     ["explain", "train.lr"],

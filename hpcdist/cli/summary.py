@@ -105,7 +105,9 @@ def summary(
             f"{' and '.join(on_stdout)} contradict each other: only one of them can be on stdout"
         )
     result = read(run_names, asks_accounting=True)
-    _write(result, wanted | ({"json": "-"} if as_json else {}), plot)
+    wanted |= {"json": "-"} if as_json else {}
+    if wanted or plot is not None:
+        _write(result, wanted, plot)
     if not on_stdout:
         print_summary(result)
     return EXIT_DONE
@@ -114,7 +116,7 @@ def summary(
 def _write(result: Summary, wanted: Mapping[str, str], plot: str | None) -> None:
     """Write each form of the summary into its file, and the pictures into their folder."""
     from hpcdist.summary import to_json
-    from hpcdist.summary.report import csv, page, report, text
+    from hpcdist.summary.report import page, report, text
     from hpcdist.summary.writing import draw_pictures, write_output
 
     make_report = functools.cache(lambda: report.make_report(result))
@@ -124,7 +126,7 @@ def _write(result: Summary, wanted: Mapping[str, str], plot: str | None) -> None
         note(f"{number_of(number, 'picture')}, as PNG: {plot}" if number else nothing)
     texts = {
         "json": lambda: files.to_json(to_json(result)),
-        "csv": lambda: csv.to_csv(result),
+        "csv": lambda: text.to_csv(result),
         "markdown": lambda: text.to_markdown(make_report()),
         "html": lambda: page.to_html(make_report()),
     }

@@ -20,9 +20,6 @@ from hpcdist.data.order import Share
 from hpcdist.job.spec import Data
 from hpcdist.machine.process import die_with_parent, shield_worker
 
-_WORKER_LOST = "DataLoader worker"
-"""The beginning of torch's message."""
-
 _Request = tuple[list[int], int]
 """The samples of a batch, and the epoch."""
 
@@ -124,10 +121,15 @@ class LoadedBatches(BatchSource):
                 if isinstance(batch, HpcdistError):
                     raise batch
                 yield batch
-        except RuntimeError as error:
-            if not str(error).startswith(_WORKER_LOST):
+        except (RuntimeError, EOFError, ConnectionError) as error:
+            text = str(error) or "it hung up"
+            is_lost = text.startswith("DataLoader worker")  # torch's message
+            if self._loader.num_workers and not isinstance(error, RuntimeError):
+                # A worker that is being killed hangs up before torch sees that it is dead.
+                is_lost = not text.startswith("Caught")  # by torch, in the worker
+            if not is_lost:
                 raise
-            raise HpcdistError(f"a worker that loads data was lost: {error}") from error
+            raise HpcdistError(f"a worker that loads data was lost: {text}") from error
 
     def bring(self, batch: Samples) -> Samples:
         """Return a batch as the model takes it: float32 and normalised, on the device. On the CPU

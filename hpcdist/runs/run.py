@@ -304,9 +304,9 @@ def all_runs(runs: Path) -> list[Run]:
     found = []
     for name in names:
         # No run's name begins with a dot, see `slug`.
-        if name.startswith(".") or not os.path.isdir(runs / name):
+        if name.startswith(".") or not os.path.isdir(place := os.path.join(runs, name)):
             continue
-        run = Run(runs / name)
+        run = Run(Path(place))
         spec = run.spec
         if is_run(run.path, spec):
             run.recorded_id = spec.id  # its file is read just once
@@ -332,7 +332,7 @@ def find_run(runs: Path, name: str) -> Run:
         return Run(path.absolute())  # its whole id: of thousands of runs none other is read
     existing = all_runs(runs)
     if name in ("last", "dev"):
-        named = existing if name == "last" else [run for run in existing if _holds_nodes(run)]
+        named = existing if name == "last" else [run for run in existing if holds_nodes(run)]
         own = (run for run in reversed(named) if is_own(run.path))  # others may put theirs there
         matches = list(itertools.islice(own, 1))
     else:
@@ -354,7 +354,7 @@ def find_run(runs: Path, name: str) -> Run:
     raise RunNotFoundError(message, hint=hint)
 
 
-def _holds_nodes(run: Run) -> bool:
+def holds_nodes(run: Run) -> bool:
     """Return whether a run is what `hpcdist dev` started."""
     is_named = run.id.startswith("dev-")
     return is_named and any(HOLDER in str(one) for one in run.spec.job.get("args", ()))

@@ -35,7 +35,6 @@ from hpcdist.summary.figures.usage import Usage
 from hpcdist.summary.read.collect import read_run
 from hpcdist.summary.read.event_file import Fault, read_events
 
-_MOST_BYTES = 256_000_000
 _SEAL_BYTES = hashlib.sha256().digest_size
 
 
@@ -103,14 +102,12 @@ def _with_conditions(found: Measurement, conditions: dict[str, Any]) -> Measurem
     return msgspec.structs.replace(found, run=own)
 
 
-class _Kept(Struct, frozen=True, kw_only=True):
-    """Content of a file."""
+class _Kept(Measurement, frozen=True, kw_only=True):
+    """Content of a file: a measurement without its conditions."""
 
     digest: bytes
     """Digest of the fingerprint."""
-    conditions: msgspec.Raw
-    content: Measurement
-    """Without its conditions."""
+    conditions: bytes
 
 
 _decoder = msgspec.msgpack.Decoder(_Kept)
@@ -122,9 +119,9 @@ def write_kept(run: Run, digest: bytes, measurement: Measurement) -> None:
     Python can hold: names that are no text, numbers beyond 64 bits."""
     with suppress(OverflowError, UnicodeError, OSError):
         own = measurement.run.conditions if measurement.run else {}
-        conditions = msgspec.Raw(msgspec.msgpack.encode(own))
-        content = _with_conditions(measurement, {})
-        kept = _Kept(digest=digest, conditions=conditions, content=content)
+        conditions = msgspec.msgpack.encode(own)
+        bare = _with_conditions(measurement, {})
+        kept = _Kept(digest=digest, conditions=conditions, run=bare.run, faults=bare.faults)
         data = msgspec.msgpack.encode(kept)
         files.write_whole(run.figures_file, hashlib.sha256(data).digest() + data)
 
@@ -133,12 +130,12 @@ def read_kept(run: Run) -> Measurement | None:
     """Return what was kept; None where it is not of the run as it is now."""
     try:
         with files.open_private(run.figures_file) as file:
-            data = file.read(_MOST_BYTES)
+            data = file.read()
         content = data[_SEAL_BYTES:]
         if hashlib.sha256(content).digest() != data[:_SEAL_BYTES]:
             return None
         kept = _decoder.decode(content)
-        found = _with_conditions(kept.content, _decode_conditions(bytes(kept.conditions)))
+        found = _with_conditions(kept, _decode_conditions(kept.conditions))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
     return found if kept.digest == take_fingerprint(run) else None

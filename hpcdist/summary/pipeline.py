@@ -97,11 +97,10 @@ def _set_disturbed_aside(
 ) -> list[MeasuredRun]:
     """Return runs, those that something else disturbed as such that are not compared, where others
     of their kind were undisturbed: on a machine that is never idle, what there is is compared."""
-    kinds = []
-    for run, key in zip(measured, settings, strict=True):
-        own = run.figures
-        named = (own.job, own.comparison, own.variant, own.nodes, own.gpus_per_node)
-        kinds.append((*named, key, own.ran_with))
+    each = zip((run.figures for run in measured), settings, strict=True)
+    kinds = [
+        (own.job, own.comparison, own.variant, own.size, key, own.ran_with) for own, key in each
+    ]
     known = list(zip(kinds, measured, strict=True))
     done = [(kind, run) for kind, run in known if run.figures.state == "done"]
     calm = {kind for kind, run in done if run.figures.disturbed is None}

@@ -5,7 +5,7 @@ What is not known is None (null). Units stand in the names; times are seconds.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -201,6 +201,14 @@ class RanWith(Struct, frozen=True, kw_only=True):
     """What tells the container's image from others."""
 
 
+class Size(NamedTuple):
+    """The order of runs: by these fields, one after the other."""
+
+    gpus: int
+    """In all: with data_parallel, one rank drives several."""
+    nodes: int
+
+
 class RunFigures(Struct, frozen=True, kw_only=True):
     """The figures of one run by itself."""
 
@@ -295,6 +303,10 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     def num_gpus(self) -> int:
         """GPUs in all; without GPUs, what stands for them."""
         return self.nodes * self.gpus_per_node
+
+    @property
+    def size(self) -> Size:
+        return Size(self.num_gpus, self.nodes)
 
     @property
     def num_hosts(self) -> int | None:
@@ -440,7 +452,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     """Groups of variants of a job."""
     places: list[Group] = []
     """Groups of runs at different clusters."""
-    series: dict[str, msgspec.Raw] = {}
+    series: dict[str, bytes] = {}
     """Encoded curves of runs, by their directories: see `figures.learning.decode_learning`."""
     skipped: list[str]
 

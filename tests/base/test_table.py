@@ -110,13 +110,6 @@ def test_cells_sort_by_their_values():
     assert [cell.sort for cell in Column("", lambda value: value).cells(values)] == keys
 
 
-def test_a_unit_stands_below_a_header_of_one_line_and_behind_one_of_two():
-    assert Column("step", str, unit="ms").title == "step\n(ms)"
-    assert Column("queue\nwait", str, unit="s").title == "queue\nwait (s)"
-    assert Column("queue\nwait", str, unit="s").name == "queue wait (s)"
-    assert Column("GPU-\nhours", str).name == "GPU-hours"
-
-
 def test_markdown_has_caption_headers_and_cells_in_which_nothing_is_markup():
     shown = Table("<b>", COLUMNS[:2], [Run(1, "a|b", "done", 1, 1, None)], "one\ntwo")
     whole = "\\<b\\>\n\n| \\# | run |\n| ---: | --- |\n| 1 | a\\|b |\n\none\n\ntwo"

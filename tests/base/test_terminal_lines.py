@@ -1,10 +1,8 @@
 """What programs print, progress bars above all, as the lines that a terminal would show."""
 
-import io
 import re
 
 import pytest
-from tqdm import tqdm
 
 from hpcdist.base.terminal_lines import TerminalLines, last_lines
 
@@ -86,18 +84,6 @@ def test_no_sequence_but_colours_is_left_however_it_is_split(sequence):
         assert not ACTING.search("".join([*lines, *drawn])), (size, lines)
         assert "last" in lines[-1]
         assert lines[0].startswith("before ")
-
-
-def test_nested_bars_leave_the_line_of_the_outer_one():
-    log = io.StringIO()
-    with tqdm(total=3, desc="outer", file=log, mininterval=0) as outer:
-        for _ in range(3):
-            with tqdm(total=50, desc="inner", leave=False, file=log, mininterval=0) as inner:
-                for _ in range(50):
-                    inner.update()
-            outer.update()
-    (line,) = lines_of(log.getvalue())
-    assert line.startswith("outer: 100%")
 
 
 def test_colours_stay_with_their_letters_and_end_with_the_line():

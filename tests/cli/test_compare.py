@@ -5,9 +5,6 @@ import re
 
 import pytest
 
-from hpcdist import submit
-from hpcdist.base.errors import JobError
-
 LOOP = """
 import sys, time
 from hpcdist import record
@@ -79,12 +76,6 @@ def test_a_comparison_is_listed_and_rendered_as_its_runs(folder):
     assert folder.runs == []
 
 
-def test_from_python_a_comparison_is_no_single_job(folder, monkeypatch):
-    monkeypatch.chdir(folder.folder)
-    with pytest.raises(JobError, match="slow\\.yaml compares several jobs, and is not one itself"):
-        submit("slow", scheduler="local")
-
-
 def test_flags_hold_for_all_variants_but_those_with_a_size_of_their_own(folder):
     done = folder("render", "slow", "--scheduler", "slurm", "--repeat", "1", "--gpus", "3")
     assert done.returncode == 0, done.stderr
@@ -115,11 +106,3 @@ def test_a_mistake_in_a_comparison_is_named_and_nothing_is_run(folder, text, opt
     assert done.returncode == 2
     assert message in done.stderr
     assert folder.runs == []
-
-
-def test_one_rank_for_all_gpus_has_the_cpus_of_all(hpcdist):
-    axes = "strategy=ddp,data_parallel gpus=2"
-    done = hpcdist("render", "ddp", "--scheduler", "slurm", "--sweep", axes)
-    assert done.returncode == 0, done.stderr
-    threads = re.findall(r"OMP_NUM_THREADS=.*", done.stdout)
-    assert len(threads) == len({*threads}) == 2

@@ -66,18 +66,6 @@ def test_a_line_with_mistakes_is_answered_without_an_error(offered, tmp_path, li
     offered(line)
 
 
-def shell_environment(tmp_path):
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    program = folder / "hpcdist"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m hpcdist "$@"\n')
-    program.chmod(0o755)
-    home = tmp_path / "home"
-    home.mkdir()
-    path = f"{folder}:{os.environ['PATH']}"
-    return {"PATH": path, "HOME": str(home), "TERM": "dumb", "PS1": "$ ", "XDG_DATA_HOME": ""}
-
-
 class InShell:
     """Starts a shell in the place of the command."""
 
@@ -88,37 +76,27 @@ class InShell:
         return subprocess.Popen(list(arguments), **self._settings, **options)
 
 
-def test_bash_completes_with_the_script_at_the_end_of_its_rc_file(tmp_path):
-    environment = shell_environment(tmp_path)
-    command = [sys.executable, "-m", "hpcdist", "completion", "bash"]
-    with (tmp_path / "home/.bashrc").open("a") as rc:
-        rc.write("PS1='$ '\n")
-        rc.flush()
-        subprocess.run(command, env=os.environ | environment, check=True, stdout=rc, timeout=60)
-    bash = Terminal(InShell(tmp_path, environment), "bash", "-i", rows=40)
-    bash.wait_for("$ ")
-    bash.type(b"hpcdist submit dd\t--set train.opt\t--wait")
-    bash.wait_for("--wait")
-    assert "submit ddp --set train.optimizer=adamw --wait" in bash.shown.replace("\a", "")
-    bash.type(b"\x15exit\n")
-    bash.finish()
-
-
 @pytest.mark.parametrize(
     ("quote", "name"),
     [('"', "b$(touch hacked).py"), ("'", "b'$(touch hacked)'.py"), ("", "b$(touch hacked).py")],
     ids=["double", "single", "none"],
 )
-def test_no_name_of_a_file_is_executed_by_bash(tmp_path, quote, name):
-    environment = shell_environment(tmp_path)
+def test_bash_completes_and_executes_no_name_of_a_file(tmp_path, quote, name):
+    program = tmp_path / "bin" / "hpcdist"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m hpcdist "$@"\n')
+    program.chmod(0o755)
     folder = tmp_path / "unpacked"
     folder.mkdir()
     (folder / name).write_text("")
+    path = f"{program.parent}:{os.environ['PATH']}"
+    environment = {"PATH": path, "HOME": str(tmp_path), "TERM": "dumb"}
     bash = Terminal(InShell(folder, environment), "bash", "--norc", "-i", rows=40)
     bash.type(b"source <(hpcdist completion bash); echo rea''dy\n")
     bash.wait_for("ready\r\n")
-    bash.type(f"hpcdist submit --no-such-option {quote}b\t\n{quote}\n".encode())
+    bash.type(f"hpcdist submit dd\t--no-such-option {quote}b\t\n{quote}\n".encode())
     bash.wait_for("o such option")
     bash.process.kill()
     bash.finish()
+    assert "submit ddp " in bash.shown.replace("\a", "")
     assert not (folder / "hacked").exists()

@@ -21,20 +21,6 @@ ROOT = Path(__file__).parents[2]
 FILES = ROOT / "course"
 _PHOTOGRAPHS = ("--make", "lfw", "--people", 8, "--images", 32)
 _LIMIT_S = 150
-_BEGINS = {
-    1: "",
-    2: "-batches_to_check 2 -passes 2",
-    3: "-batches_to_check 1 -passes 1 -num_workers 1",
-    4: "",
-    5: "--batch-sizes 8 --repeats 2",
-    6: "",
-    8: "--repeat 1 -- --epochs 1",
-    11: "-- --steps 1",
-    12: "--epochs 1",
-    13: "",
-    14: "",
-}
-"""Exercises whose script with TODOs is started, with arguments that make it short."""
 
 
 _spec = importlib.util.spec_from_file_location("generate_course", ROOT / "docs/generate_course.py")
@@ -47,6 +33,8 @@ def test_each_exercise_has_a_script_to_fill_in_and_one_that_is_solved():
     for names in used:
         texts = {name: (FILES / name).read_text() for name in names}
         to_fill_in = [name for name, text in texts.items() if "TODO" in text]
+        for name in names:
+            assert not name.endswith(".py") or compile(texts[name], name, "exec")
         assert len(to_fill_in) == 1
         assert to_fill_in[0].replace(".py", "_solved.py") in names
     assert {name for names in used for name in names} == {
@@ -75,11 +63,6 @@ def test_an_exercise_is_started_and_no_file_is_overwritten(hpcdist):
     for wrong in ("0", "15", "no"):
         refused = hpcdist("course", wrong)
         assert (refused.returncode, refused.stdout) == (2, "")
-    (open_to_all := hpcdist.folder / "open").mkdir()
-    open_to_all.chmod(0o777)
-    hpcdist.folder = open_to_all
-    assert hpcdist("course", 1).returncode == 2
-    assert not [*open_to_all.iterdir()]
 
 
 @pytest.fixture(scope="module")
@@ -136,11 +119,6 @@ def commands(page):
                 yield shlex.split(f"{command} {block.quick or ''}"), lines
 
 
-def test_pages_show_tables():
-    shown = [columns(lines) for page in generator.pages() for _, lines in commands(page)]
-    assert len(list(filter(None, shown))) >= 6
-
-
 @pytest.mark.parametrize("page", generator.pages(), ids=lambda page: page.stem)
 def test_the_commands_of_a_page_run_and_print_the_columns_that_are_shown(
     tmp_path, type_words, page
@@ -150,8 +128,5 @@ def test_the_commands_of_a_page_run_and_print_the_columns_that_are_shown(
         type_words(tmp_path, ["hpcdist", "data", "faces", *_PHOTOGRAPHS])
     type_words(tmp_path, ["hpcdist", "course", str(number)])
     folder = tmp_path / f"course-{page.stem}"
-    if number in _BEGINS:
-        _, begin = re.findall(r"^    (.+)", page.read_text(), re.MULTILINE)[:2]
-        type_words(folder, shlex.split(f"{begin} {_BEGINS[number]}"))
     for words, lines in commands(page):
         assert columns(lines) <= columns(type_words(folder, words).splitlines()), words

@@ -49,12 +49,6 @@ def test_a_page_shows_commands_that_are_there(page):
             pytest.fail(f"hpcdist {shlex.join(args)}: {error.format_message()}")
 
 
-def test_the_readme_shows_the_two_commands_that_set_up_and_no_more_than_five_of_hpcdist():
-    text = (ROOT / "README.md").read_text()
-    assert re.findall(r"^    make (\w+)", text, re.MULTILINE) == ["demo", "test"]
-    assert len(list(commands(ROOT / "README.md"))) == 5
-
-
 def all_commands(command, context):
     yield command, context
     for name in command.list_commands(context) if isinstance(command, click.Group) else ():

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from held_model import HELD_MODEL
 
 CPU = ("--set", "launch.device=cpu", "--gpus", "2", "--local", "--for", "30")
 CAREFUL = """\
@@ -40,7 +41,9 @@ def only(*names):
 
 
 def test_a_trainer_goes_on_from_its_checkpoint_whatever_happens_to_it(hpcdist):
-    done = hpcdist("drill", "ddp", *CPU, *only("kill-rank", "full-disk", "damage"), "--json")
+    hpcdist.write("held.py", HELD_MODEL)
+    job = ("ddp", "--set", "model.name=held:HeldModel", *CPU)
+    done = hpcdist("drill", *job, *only("kill-rank", "full-disk", "damage"), "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert [one["name"] for one in found["disturbances"]] == ["kill-rank", "full-disk", "damage"]

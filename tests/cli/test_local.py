@@ -22,16 +22,6 @@ if os.environ["RANK"] == sys.argv[1]:
 time.sleep(600)
 """
 
-WAITS = """
-import time
-print("waiting", flush=True)
-time.sleep(600)
-"""
-
-
-def last_line(text):
-    return text.splitlines()[-1]
-
 
 def test_a_script_runs_on_two_simulated_nodes_and_is_read_again_later(hpcdist):
     hpcdist.write("hello it's.py", HELLO)
@@ -83,25 +73,6 @@ def test_a_failure_ends_the_command_with_1_and_its_traceback_comes_last(hpcdist)
     assert "ValueError: no such luck second line; " in verdict
     status = hpcdist("status", answer["run"])
     assert "verdict    rank 1 " in status.stdout
-
-
-def test_a_run_in_the_background_is_followed_and_cancelled_from_another_process(hpcdist):
-    hpcdist.write("waits.py", WAITS)
-    submitted = hpcdist("submit", "waits.py", "--scheduler", "local")
-    assert submitted.returncode == 0
-    run = submitted.stdout.strip()
-    assert [path.name for path in hpcdist.runs] == [run]
-    assert f"hpcdist cancel {run}" in submitted.stderr
-
-    with hpcdist.start("logs", run, "--follow", stdout=-1, stderr=-1, text=True) as follower:
-        assert follower.stdout.readline() == "waiting\n"
-        assert json.loads(hpcdist("status", "--json").stdout)[0]["state"] == "running"
-        cancelled = hpcdist("cancel", run[:-1], "--json")
-        _, told = follower.communicate()
-    (answer,) = json.loads(cancelled.stdout)
-    assert answer == {"run": run, "state_before": "running", "state": "cancelled"}
-    assert f"run {run} cancelled" in last_line(told)
-    assert follower.returncode == 0
 
 
 def test_the_runs_folder_and_a_script_have_any_name(hpcdist):

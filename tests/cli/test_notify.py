@@ -98,15 +98,6 @@ def test_a_run_that_seems_to_hang_is_told_of_and_its_end_too(hpcdist):
     assert lines[2:4] == [f"hpcdist stacks {run.path}", "is hangs"]
 
 
-def test_the_process_around_an_image_tells(hpcdist, image):  # noqa: F811
-    hpcdist.write("script.py", "pass")
-    told = hpcdist.folder / "told"
-    options = ("--local", "--notify", f"command:touch {told}")
-    done = hpcdist("submit", "script.py", *options, *container(image))
-    assert done.returncode == 0, done.stdout + done.stderr
-    wait_for(told.exists)
-
-
 def test_a_channel_that_never_answers_holds_a_job_for_a_limited_time(tmp_path, monkeypatch):
     monkeypatch.setattr(notify, "LIMIT_S", 0.5)
     run = Run(tmp_path / "ddp-1")
@@ -170,19 +161,9 @@ def test_what_is_no_channel_is_refused_without_what_may_be_secret(channel, probl
 
 def test_profiles_name_channels_and_what_could_tell_nothing_is_refused(hpcdist):
     hpcdist.write("script.py", "pass")
-    profile = "clusters: {c: {scheduler: %s, notify: ['mail:ada@host.org']}}"
-    lines = {
-        "slurm": ["#SBATCH --mail-type=END,FAIL", "#SBATCH --mail-user=ada@host.org"],
-        "pbs": ["#PBS -m ae", "#PBS -M ada@host.org"],
-        "lsf": ["#BSUB -N", '#BSUB -u "ada@host.org"'],
-    }
-    for scheduler, expected in lines.items():
-        hpcdist.write("hpcdist.yaml", profile % scheduler)
-        rendered = hpcdist("render", "script.py")
-        assert rendered.returncode == 0, rendered.stderr
-        assert set(expected) <= set(rendered.stdout.splitlines())
-        silent = hpcdist("render", "script.py", "--notify", "none")
-        assert not set(expected) & set(silent.stdout.splitlines())
+    hpcdist.write("hpcdist.yaml", "clusters: {c: {scheduler: lsf, notify: ['mail:ada@host.org']}}")
+    assert '#BSUB -u "ada@host.org"' in hpcdist("render", "script.py").stdout
+    assert "ada@" not in hpcdist("render", "script.py", "--notify", "none").stdout
     refused = hpcdist("submit", "script.py", "--local", "--notify", "apprise:env:NO_SUCH_URL")
     assert refused.returncode == 2
     assert "NO_SUCH_URL is not set" in refused.stderr

@@ -4,9 +4,12 @@ other commands that hpcdist prints work as they are, where the user stands."""
 import json
 import re
 
+import msgspec
 import pytest
 
+from hpcdist.cli.runs import describe_run
 from hpcdist.runs.run import Run
+from hpcdist.schedulers.base import Condition
 
 CPU = ("--set", "launch.device=cpu", "--gpus", "1")
 SAVES = """\
@@ -82,3 +85,25 @@ def test_printed_commands_work_as_they_are_where_the_user_stands(hpcdist, option
         done = hpcdist(*words)
         assert done.returncode == 0, (words, done.stderr)
         assert is_usual == ("/" not in words[-1])  # the shortest name that does
+
+
+def test_a_run_says_that_it_is_to_go_on_for_as_long_as_it_may(hpcdist):
+    """As it looks between two of its lives, and when none has come."""
+    hpcdist.write("nothing.py", "")
+    assert hpcdist("submit", "nothing.py", "--local", "--no-requeue").returncode == 0
+    run = Run(hpcdist.runs[0])
+    assert run.read_spec().outline.launch.requeue is False
+    verdict = msgspec.structs.replace(
+        run.read_verdict(), kind="preempted", state="preempted", message="stopped at step 7"
+    )
+    run.write_attempt_verdict(verdict)
+    assert "so far" not in hpcdist("status").stdout  # its verdict is final
+    run.verdict_file.unlink()
+    sentence = (
+        "attempt 0 ended early: stopped at step 7; starting again when the scheduler "
+        "restarts the job"
+    )
+    assert describe_run(run, Condition(state="pending"))["last_attempt"] == sentence
+    assert "verdict    stopped at step 7" in hpcdist("status").stdout  # its process is gone
+    [described] = json.loads(hpcdist("status", "--json").stdout)
+    assert (described["state"], described["last_attempt"]) == ("lost", None)

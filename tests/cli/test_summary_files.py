@@ -82,6 +82,7 @@ def test_a_dash_is_stdout_in_the_place_of_the_tables(user, option, begins):
         (["--csv", "missing/a.csv"], "missing/a.csv: the CSV cannot be written: No such file"),
         (["--html", "runs"], "runs: the page cannot be written: Is a directory"),
         (["--plot", "notes"], "notes: pictures cannot be written: File exists"),
+        (["--goal", "speed=3"], "must be accuracy=SHARE (such as 97%), loss=NUMBER or train_loss"),
     ],
 )
 def test_what_cannot_be_written_is_said_in_one_line(user, options, message):
@@ -98,30 +99,3 @@ def test_a_folder_without_figures_has_no_pictures_and_says_so(user):
     done = user("summary", "--plot", "pictures")
     assert done.returncode == 0, done.stderr
     assert "there is nothing to draw yet" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("given", "goal", "target", "is_reached"),
-    [
-        ("accuracy=0.97", "accuracy", 0.97, True),
-        ("accuracy=99%", "accuracy", 0.99, False),
-        ("accuracy=97", "accuracy", 0.97, True),
-        ("loss=0.5", "loss", 0.5, True),
-    ],
-)
-def test_a_goal_is_a_loss_or_an_accuracy(user, given, goal, target, is_reached):
-    events = user.folder / "runs" / "ddp-1" / "events" / "rank-00000.jsonl"
-    test = {"event": "evaluate", "time_s": 104.0, "step": 30, "accuracy": 0.98, "loss": 0.4}
-    with events.open("a") as file:
-        file.write(json.dumps(test) + "\n")
-    (run,) = json.loads(user("summary", "--json", "--goal", given).stdout)
-    assert next(iter(run.items())) == ("schema", 1)
-    found = run["time_to_accuracy"]
-    assert (found["goal"], found["target"], found["is_reached"]) == (goal, target, is_reached)
-
-
-@pytest.mark.parametrize("given", ["loss", "loss=low", "loss=nan", "speed=3", "accuracy=3000"])
-def test_what_is_no_goal_is_an_error_that_says_what_is(user, given):
-    done = user("summary", "--goal", given)
-    assert done.returncode == 2
-    assert "must be accuracy=SHARE (such as 97%), loss=NUMBER or train_loss=NUMBER" in done.stderr

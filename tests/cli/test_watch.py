@@ -76,33 +76,6 @@ def test_an_interrupted_view_leaves_the_terminal_clean_and_the_run_alone(endless
     assert '"running"' in endless("status", "last", "--json").stdout
 
 
-def test_the_view_follows_the_size_of_the_window(endless):
-    terminal = Terminal(endless, "watch", "last")
-    terminal.resize(rows=10, columns=100)
-    terminal.wait_for("PROGRESS")
-    seen = len(terminal.shown)
-    terminal.resize(rows=10, columns=29)
-    (run,) = (endless.folder / "runs").glob("endless-*")
-    terminal.wait_for(f"\r\n{run.name[-4:]} ", after=seen)  # its name takes several lines
-    terminal.press_ctrl_c()
-    assert terminal.finish() == 130
-    assert_clean(terminal)
-
-
-def test_without_names_runs_that_are_submitted_meanwhile_appear(hpcdist):
-    done = hpcdist("watch")
-    assert (done.returncode, "note: there are no runs in" in done.stderr) == (0, True)
-    terminal = Terminal(hpcdist, "watch")
-    terminal.wait_for("no runs")
-    hpcdist.write("short.py", "print('on')\n")
-    run_id = hpcdist("submit", "short.py", "--scheduler", "local").stdout.strip()
-    terminal.wait_for(run_id)
-    terminal.wait_for("1 done")
-    terminal.press_ctrl_c()
-    assert terminal.finish() == 130
-    assert_clean(terminal)
-
-
 def test_a_pipe_gets_one_plain_frame(endless):
     done = endless("watch")
     assert done.returncode == 0, done.stderr

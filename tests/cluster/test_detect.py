@@ -58,11 +58,6 @@ def test_sinfo_tells_the_partitions_that_are_up_and_the_least_of_their_nodes():
     assert mixed.gpu_types == ("a100", "v100")
 
 
-def test_nodes_of_a_partition_that_stand_apart_in_sinfo_are_one_partition():
-    text = "a|1|4|1|(null)|infinite|up\nb|1|4|1|(null)|infinite|up\na|2|8|1|(null)|infinite|up\n"
-    assert [(p.name, p.num_nodes) for p in slurm_module.parse_sinfo(text)] == [("a", 3), ("b", 1)]
-
-
 @pytest.mark.parametrize(
     ("gres", "gpus"),
     [
@@ -76,12 +71,6 @@ def test_nodes_of_a_partition_that_stand_apart_in_sinfo_are_one_partition():
 )
 def test_gpus_are_counted_by_type(gres, gpus):
     assert slurm_module.parse_gpus(gres) == gpus
-
-
-def test_a_type_is_not_asked_for_where_some_gpus_have_none():
-    text = "gpu|1|8|1|gpu:2|infinite|up\ngpu|1|8|1|gpu:a100:2|infinite|up\n"
-    (gpu,) = slurm_module.parse_sinfo(text)
-    assert gpu.gpu_types == ()
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,22 @@
 
 import grp
 import os
+import re
+from pathlib import Path
 
 import pytest
 from another_user import NOBODY, needs_root
 
 from hpcdist.base.errors import ProfileError
-from hpcdist.cluster.load import NO_PROFILE, choose_cluster, load_profile, with_channels
+from hpcdist.cluster.load import (
+    NO_PROFILE,
+    all_profiles,
+    choose_cluster,
+    load_profile,
+    shipped_file,
+    shipped_files,
+    with_channels,
+)
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.load import Flag
 
@@ -79,12 +89,6 @@ def test_the_nearest_file_above_counts_up_to_the_root_of_the_repository(profiles
     assert load_profile().name is None
     (inner.parent / "hpcdist.yaml").write_text(of_one("{partition: inner}"))
     assert load_profile().profile.partition == "inner"
-
-
-def test_a_file_in_the_home_is_shown_with_a_tilde(profiles, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    profiles.user(of_one("{partition: gpu}"))
-    assert load_profile().origins["partition"] == "~/configuration/hpcdist/hpcdist.yaml"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
@@ -180,16 +184,8 @@ def test_the_path_of_python_is_relative_to_the_file(
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        (
-            of_one("{partitoin: gpu}"),
-            "cluster jura: partitoin is not a known key",
-            "mean partition?",
-        ),
-        (
-            of_one("{colour: red}"),
-            "cluster jura: colour is not a known key",
-            "a cluster takes: scheduler",
-        ),
+        (of_one("{partitoin: gpu}"), "cluster jura: partitoin is not a known key", "partition?"),
+        (of_one("{colour: red}"), "jura: colour is not a known key", "a cluster takes: scheduler"),
         (of_one("{cpus_per_gpu: 0}"), "cluster jura: cpus_per_gpu is 0, must be 1 or more", ""),
         (of_one("{scheduler: slrum}"), 'scheduler is "slrum", must be auto', "did you mean slurm?"),
         (of_one("{account: 0123}"), "account is 123, must be one word", "in quotes"),
@@ -198,17 +194,11 @@ def test_the_path_of_python_is_relative_to_the_file(
         (of_one("{setup: [1]}"), "setup is [1], must be a list, each value bash", ""),
         (of_one("gpu"), 'clusters.jura is "gpu", must be a section with keys or null', ""),
         ("clusters: [jura]\n", 'clusters is ["jura"], must be a section with keys', ""),
-        (
-            "cluster: {}\n",
-            "cluster is not a known key",
-            "clusters? the file takes: clusters, default",
-        ),
+        ("cluster: {}\n", "cluster is not a known key", "the file takes: clusters, default"),
         ("default: 3\n", "default is 3, must be text", "in quotes"),
         ("default: jrua\n" + of_one("{}"), "default: there is no cluster called 'jrua'", "jura?"),
         (of_one("{python: .}"), "which is a folder", "./bin/python"),
-        ("- a\n", "the file holds a list, must be keys with values", "default and clusters"),
         ("a: [\n", "not valid YAML: line 2", "indentation"),
-        ("clusters: {a: {}, a: {}}\n", "the key 'a' appears twice", ""),
     ],
 )
 def test_a_mistake_is_told_with_the_file_the_key_and_the_value(profiles, text, message, hint):
@@ -230,24 +220,12 @@ def test_a_mistake_is_told_with_the_file_the_key_and_the_value(profiles, text, m
         ("{environment: {A-B: x}}", 'has "A-B", which is not the name of a variable', "letters"),
         ("{environment: {2A: x}}", 'has "2A", which is not the name', ""),
         ("{environment: {HF_TOKEN: hf_abc}}", "gives HF_TOKEN a value that looks secret", "export"),
-        (
-            "{setup: ['export HF_TOKEN=hf_abc']}",
-            "setup gives HF_TOKEN a value that looks",
-            "export",
-        ),
+        ("{setup: ['export HF_TOKEN=hf_abc']}", "setup gives HF_TOKEN a value", "export"),
         ("{setup: ['wandb login --key=ghp_0123456789']}", "setup holds a value that looks", ""),
         ("{directives: ['--comment=ghp_0123456789']}", "directives holds a value that", ""),
         ("{account: ghp_0123456789}", "account holds a value that looks secret", "private file"),
-        (
-            '{setup: ["a\\rb"]}',
-            "must be a list, each value bash without control characters",
-            "leave setup out",
-        ),
-        (
-            "{directives: [exclusive]}",
-            'directives is ["exclusive"], must be a list, each value options',
-            "leave directives out",
-        ),
+        ('{setup: ["a\\rb"]}', "each value bash without control characters", "leave setup out"),
+        ("{directives: [exclusive]}", 'directives is ["exclusive"], must be a list', "leave"),
         ("{directives: ['#SBATCH --x']}", "each value options of the scheduler", ""),
         ("{directives: ['--export=ALL,X_TOKEN=abc']}", "directives gives X_TOKEN", "export"),
         ("{lsf: {gpu: 'num={gpu}'}}", 'lsf.gpu is "num={gpu}", must be one line', ""),
@@ -291,12 +269,6 @@ def test_what_cannot_stand_in_a_script_is_refused_with_what_to_do(profiles, text
 def test_what_can_stand_in_a_script_is_taken(profiles, text):
     profiles.project(of_one(text))
     assert load_profile().profile != ClusterProfile()
-
-
-def test_a_broken_profile_does_not_spoil_another(profiles):
-    profiles.project("default: good\nclusters: {good: {qos: x}, bad: {qso: x}}\n")
-    assert load_profile().profile.qos == "x"
-    assert "qso is not a known key" in error_of("bad").message
 
 
 def test_an_unknown_name_lists_the_known_ones_nearest_first_and_the_files(profiles, monkeypatch):
@@ -349,3 +321,26 @@ def test_this_machine_goes_by_no_profile_and_takes_no_option_about_a_cluster(pro
     assert choose_cluster("local", None, {}) == ("local", NO_PROFILE)
     with pytest.raises(ProfileError, match="--qos high is for a cluster"):
         choose_cluster("local", None, {"qos": Flag(name="--qos", value="high")})
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "cluster-profiles.md").read_text()
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize("text", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_an_example_of_the_page_is_a_profile(profiles, text):
+    profiles.project(text)
+    _, found = all_profiles()
+    assert found
+    for each in found:
+        load_profile(each)
+
+
+@pytest.mark.parametrize("name", shipped_files())
+def test_a_file_that_ships_is_of_profiles_and_says_which_is_the_default(profiles, name):
+    profiles.project(shipped_file(name))
+    default, found = all_profiles()
+    assert default in found
+    for each in found:
+        load_profile(each)

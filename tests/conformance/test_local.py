@@ -13,8 +13,7 @@ NO_QUEUE = "this machine has no queue: a run starts at once, and is no job that 
 CANNOT = {
     "test_a_run_that_waits_says_why_and_can_be_cancelled": NO_QUEUE,
     "test_a_run_whose_job_is_killed_past_hpcdist_is_cancelled": "its agents are its job: see above",
-    "test_a_run_goes_on_after_its_limit_and_its_summary_tells_of_both_lives": NO_QUEUE,
-    "test_the_accounting_of_a_job_is_in_its_summary": "this machine keeps no books",
+    "test_a_run_goes_on_after_its_limit_and_its_summary_has_both_lives_and_accounting": NO_QUEUE,
     "test_a_sweep_is_an_array_per_shape_and_its_worst_end_counts": (
         "the command runs one point after the other: tests/cli/test_sweeps.py"
     ),

@@ -1,10 +1,11 @@
 import os
 import signal
-from multiprocessing import connection, get_context
+from multiprocessing import connection, get_context, resource_sharer
 
 import pytest
 import torch
 
+from hpcdist.base.errors import HpcdistError
 from hpcdist.data import FastImages
 from hpcdist.data.arrays import Samples
 from hpcdist.data.batches import make_batches
@@ -67,3 +68,25 @@ def test_a_worker_ends_with_its_rank_also_when_that_ends_before_it_starts(rank_e
     if rank_ends == "before":
         with pytest.raises(EOFError):  # it never got as far as its work
             reading.recv()
+
+
+class HangingUp:
+    """Samples whose worker hangs up when the rank asks it for a batch that it has announced, as one
+    does that is being killed and is not dead yet."""
+
+    def batch(self, indices, _epoch):
+        resource_sharer._ResourceSharer._serve = _hang_up
+        return Samples(images=torch.zeros(len(indices), 3, 2, 2), labels=torch.zeros(len(indices)))
+
+
+def _hang_up(sharer):
+    while True:
+        sharer._listener.accept().close()
+
+
+def test_a_worker_that_hangs_up_is_said_to_be_lost():
+    data = Data(workers=1, multiprocessing_context="fork")
+    batches = make_batches(HangingUp(), torch.device("cpu"), data)
+    with pytest.raises(HpcdistError, match="a worker that loads data was lost: "):
+        list(batches.epoch(torch.arange(6), SHARES, 0))
+    batches.close()

@@ -80,73 +80,56 @@ IMAGE = UsedContainer(image="/images/torch.sif", runtime="apptainer", identity="
 NO_TORCH = "node 1 (host n1): no rank can be started in /images/torch.sif: it has no torch"
 
 
+OFFERED = "node 0 offers 127.0.1.1, which others cannot reach"
+RAISED = Verdict(kind="exception", message="rank 1 failed")
+OTHER_VERSION = VERSIONS | {"hpcdist": "0.0.9"}
+SLURMS = "Slurm says JobState=FAILED of job 7"
+IN_LOGS = {"logs": {0: ["x"], 1: ["x"]}}
+
+
 def noted(said, *log):
     return {"logs": {0: ["x"], 1: list(log)}, "notes": [Note(node=1, host="n1", said=said)]}
 
 
-@pytest.mark.parametrize(
-    ("changed", "name", "words", "not_reached"),
-    [
-        (
-            NOTHING | {"verdict": launch_failed(OUT_OF_REACH), "nodes": [node(0), UNREACHED]},
-            "port",
-            OUT_OF_REACH,
-            "collective",
-        ),
-        (
-            NOTHING
-            | {
-                "verdict": launch_failed("node 0 offers 127.0.1.1, which others cannot reach"),
-                "nodes": [node(0, offers=["127.0.1.1"]), UNREACHED],
-            },
-            "interface",
-            "node 0 offers 127.0.1.1",
-            "port",
-        ),
-        (
-            {
-                "verdict": Verdict(kind="exception", message="rank 1 failed first"),
-                "collectives": [],
-            },
-            "collective",
-            "rank 1 failed first",
-            None,
-        ),
-        (
-            {"places": [place(0), place(1, versions=VERSIONS | {"hpcdist": "0.0.9"})]},
-            "interpreter",
-            "n1 has hpcdist 0.0.9, this machine 0.1.0",
-            None,
-        ),
-        ({"places": [place(0), place(1, token="check-0")]}, "shared folder", "check-0", None),
-        (
-            LOST | {"logs": {0: []}, "scheduler_says": "Slurm says JobState=FAILED of job 7"},
+def unreached(message, first):
+    return NOTHING | {"verdict": launch_failed(message), "nodes": [first, UNREACHED]}
+
+
+CASES = {
+    "port": (unreached(OUT_OF_REACH, node(0)), "port", OUT_OF_REACH, "collective"),
+    "interface": (
+        *(unreached(OFFERED, node(0, offers=["127.0.1.1"])), "interface", OFFERED, "port"),
+    ),
+    "collective": ({"verdict": RAISED, "collectives": []}, "collective", "rank 1 failed", None),
+    "version": (
+        {"places": [place(0), place(1, versions=OTHER_VERSION)]},
+        *("interpreter", "n1 has hpcdist 0.0.9, this machine 0.1.0", None),
+    ),
+    "another folder": (
+        {"places": [place(0), place(1, token="check-0")]},
+        *("shared folder", "check-0", None),
+    ),
+    "unseen folder": (
+        LOST | {"logs": {0: []}, "scheduler_says": SLURMS},
+        *(
             "shared folder",
-            "node 1 wrote is here: node 1 (host n1): no agent; Slurm says JobState=FAILED",
+            "node 1 wrote is here: node 1 (host n1): no agent; Slurm",
             "interpreter",
         ),
-        # A log that another node opened does not show that a node sees the folder.
-        (LOST | noted(UNREAD, UNREAD), "shared folder", "/home/ann/runs/7_host.sh", "interpreter"),
-        (LOST | {"logs": {0: ["x"], 1: []}}, "shared folder", "no agent", "interpreter"),
-        (LOST | noted(NO_LAUNCHER), "launcher", "node 1 (host n1): blaunch", "shared folder"),
-        (LOST | noted(NO_PYTHON, "sh: python: not found"), "interpreter", "not found", "port"),
-        (
-            NOTHING
-            | {
-                "container": IMAGE,
-                "verdict": launch_failed(NO_TORCH),
-                "logs": {0: ["x"], 1: ["x"]},
-            },
-            "container",
-            NO_TORCH,
-            None,
-        ),
-    ],
-    ids=[
-        *("port", "interface", "collective", "version", "another folder", "unseen folder"),
-        *("unread script", "empty log", "launcher", "interpreter", "image"),
-    ],
-)
+    ),
+    # A log that another node opened does not show that a node sees the folder.
+    "unread script": (LOST | noted(UNREAD, UNREAD), "shared folder", "7_host.sh", "interpreter"),
+    "empty log": (LOST | noted(""), "shared folder", "no agent", "interpreter"),
+    "launcher": (LOST | noted(NO_LAUNCHER), "launcher", "(host n1): blaunch", "shared folder"),
+    "interpreter": (LOST | noted(NO_PYTHON, NO_PYTHON), "interpreter", "not found", "port"),
+    "image": (
+        NOTHING | {"container": IMAGE, "verdict": launch_failed(NO_TORCH)} | IN_LOGS,
+        *("container", NO_TORCH, None),
+    ),
+}
+
+
+@pytest.mark.parametrize(("changed", "name", "words", "not_reached"), CASES.values(), ids=CASES)
 def test_the_first_that_is_not_proven_is_to_blame_and_gets_the_reason(
     changed, name, words, not_reached
 ):

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import operator
 import os
 import pickle
 import subprocess
@@ -14,7 +13,6 @@ import pytest
 import hpcdist
 from hpcdist.base.errors import HpcdistError, JobError, UserError
 from hpcdist.job import function as call
-from hpcdist.job.function import function_name
 from hpcdist.runs.run import Run, write_outcome
 
 MODULE = """
@@ -43,15 +41,6 @@ def leave(code):
 def unsendable():
     return Unsendable()
 """
-SPAWNING = """
-import multiprocessing, sys, torch
-import beside
-
-def spawn():
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        of_worker = pool.apply_async(beside.packages).get(50)
-    return sorted(vars(sys.modules["__main__"])), of_worker
-"""
 BESIDE = """
 class OwnError(Exception):
     def __init__(self, why, code):
@@ -60,10 +49,6 @@ class OwnError(Exception):
 
 def add(a, b):
     return a + b
-
-def packages():
-    import sys
-    return sorted({name.partition(".")[0] for name in sys.modules} & {"hpcdist", "submitit"})
 """
 
 
@@ -72,14 +57,13 @@ def module(tmp_path, monkeypatch):
     """A module of the user's beside another, as if python had been started in its folder."""
     (tmp_path / "their_work.py").write_text(MODULE)
     (tmp_path / "beside.py").write_text(BESIDE)
-    (tmp_path / "spawning.py").write_text(SPAWNING)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HPCDIST_RUNS", raising=False)
     import their_work
 
     yield their_work
-    for name in ("their_work", "beside", "spawning"):
+    for name in ("their_work", "beside"):
         sys.modules.pop(name, None)
 
 
@@ -105,17 +89,6 @@ def test_a_function_is_called_in_every_rank_and_its_results_come_back(module):
     assert len(pickles) == 2
     for path in (*pickles, texts.path, texts.path / "results"):
         assert path.stat().st_mode & 0o077 == 0
-
-
-def test_a_functions_main_module_is_empty_and_its_spawned_workers_run_none(module):
-    import spawning
-
-    run = hpcdist.submit(spawning.spawn, scheduler="local")
-    names, of_worker = run.result(timeout_s=60)
-    assert of_worker == []
-    assert {name.strip("_") for name in names} <= {
-        *("annotations", "builtins", "doc", "loader", "name", "package", "spec")
-    }
 
 
 def test_an_exception_of_a_rank_is_raised_with_its_place_and_traceback(module):
@@ -230,15 +203,6 @@ def test_what_is_no_function_is_told_apart(module, write_script):
     assert run.wait(60).state == "done"
 
 
-def test_no_job_file_describes_a_function(tmp_path):
-    file = tmp_path / "f.yaml"
-    file.write_text("workload: function\nfunction: os:getpid\n")
-    with pytest.raises(
-        JobError, match="must be one of train, lightning, script, module, program, check"
-    ):
-        hpcdist.submit(file, scheduler="local")
-
-
 def test_a_call_that_others_may_write_is_not_loaded(tmp_path):
     path = tmp_path / "function.pkl"
     path.write_bytes(pickle.dumps((print, (), {})))
@@ -251,9 +215,3 @@ def test_a_call_that_others_may_write_is_not_loaded(tmp_path):
     link.symlink_to(path)
     with pytest.raises(OSError, match="link"):
         call.load_call(link)
-
-
-def test_functions_of_any_kind_have_a_name():
-    assert function_name(operator.itemgetter(1)) == "operator:itemgetter"
-    assert function_name(functools.partial(functools.partial(len))) == "builtins:len"
-    assert function_name(int) == "builtins:int"

@@ -8,9 +8,3 @@ from cluster_user import User
 def user(lsf_like, tmp_path):
     """Of a site that leaves so much time after a signal that a test fails if the next is needed."""
     return User(lsf_like(kill_interval_s=60.0, limit_grace_s=60.0), tmp_path)
-
-
-@pytest.fixture
-def hasty_user(lsf_like, tmp_path):
-    """Of a site on which what does not end at once is killed."""
-    return User(lsf_like(kill_interval_s=0.4, limit_grace_s=0.4), tmp_path)

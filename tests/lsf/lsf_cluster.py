@@ -1,6 +1,6 @@
 """A simulated LSF site as tests see it; its commands are those of lsf_site.py.
 
-`lsf_like(engine=STRICT, kill_interval_s=0.2)` is a site with other settings (SiteConfig).
+`lsf_like(kill_interval_s=0.2)` is a site with other settings (SiteConfig).
 """
 
 import contextlib
@@ -20,20 +20,17 @@ import pytest
 from machine import LIMIT_S, Machine
 from queue_store import Store, signal_all, write_programs
 
-IBM, STRICT = "ibm", "strict"
 _PROGRAM = Path(__file__).with_name("lsf_site.py")
 _COMMANDS = ("bsub", "bjobs", "bkill", "brequeue", "bstop", "bqueues", "bhosts", "bparams")
 _NOT_PASSED_ON = re.compile(
     "(SLURM|SBATCH|SRUN|SQUEUE|SACCT|SINFO|SALLOC|LSB|LSF|LS)_|HPCDIST_RUNS$|LSFUSER$"
 )
-_SLURM = re.compile("s(batch|run|queue|cancel|control|info|acct|acctmgr|alloc|prio|stat|view)$")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SiteConfig:
     """All that differs between sites."""
 
-    engine: str = IBM
     hosts: tuple[str, ...] = ("hostA", "hostB", "hostC", "hostD")
     """Names that resolve where the jobs are to talk to each other: such as 127.0.1.1."""
     kill_interval_s: float = 1.0
@@ -49,31 +46,13 @@ class SiteConfig:
     """Whether ssh leads to the hosts, in a fresh login and past LSF."""
 
 
-def path_without_slurm(folder):
-    """This PATH; folders that have Slurm's programs are replaced by links to their other ones."""
-    found = []
-    for source in filter(os.path.isdir, os.environ.get("PATH", os.defpath).split(os.pathsep)):
-        names = os.listdir(source)
-        if not any(map(_SLURM.match, names)):
-            found.append(source)
-            continue
-        links = folder / os.path.realpath(source).replace("/", "-")
-        found.append(str(links))
-        if not links.exists():
-            links.mkdir(parents=True)
-            for name in names:
-                if not _SLURM.match(name):
-                    (links / name).symlink_to(Path(source, name))
-    return os.pathsep.join(found)
-
-
 class Site(Machine):
     """A site without jobs; its folder and processes are gone after `close`."""
 
-    def __init__(self, config, programs, command_server):
+    def __init__(self, config, command_server):
         self.folder = Path(tempfile.mkdtemp(prefix="hpcdist-lsf-", dir="/tmp"))
-        own_programs = Path(sys.executable).parent
-        self._path = os.pathsep.join(map(str, (self.folder / "bin", own_programs, programs)))
+        own = (self.folder / "bin", Path(sys.executable).parent)
+        self._path = os.pathsep.join([*map(str, own), os.environ.get("PATH", os.defpath)])
         names = ("HOME", "LANG", "TMPDIR", "OMP_WAIT_POLICY")
         kept = {name: os.environ[name] for name in names if name in os.environ}
         login = kept | {"PATH": self._path, "SHELL": "/bin/sh", "LOGNAME": "user1", "USER": "user1"}
@@ -82,6 +61,9 @@ class Site(Machine):
         launchers = ("blaunch", "ssh") if config.ssh else ("blaunch",)
         names = (*_COMMANDS, *launchers)
         write_programs(self.folder / "bin", _PROGRAM, names, "LSF_SITE", self.folder)
+        sbatch = self.folder / "bin" / "sbatch"  # a Slurm that may be installed is not this site's
+        sbatch.write_text("#!/bin/sh\nexit 1\n")
+        sbatch.chmod(0o755)
         self._store = Store(self.folder)
         super().__init__(command_server)
 
@@ -166,48 +148,24 @@ class Site(Machine):
 
     @contextlib.contextmanager
     def switched(self, name, value):
-        """While open: refuse_COMMAND with a text, and others as below."""
-        self._switch(name, value)
+        """While open: a fault of lsf_site.py, such as cut_off_bjobs, by which the command ends with
+        255 and an answer in which there is nothing, as where it cannot reach the network."""
+        with self._store() as known:
+            known["switches"][name] = value
         try:
             yield
         finally:
-            self._switch(name, None)
-
-    def _switch(self, name, value):
-        with self._store() as known:
-            known["switches"][name] = value
-
-    def silent(self):
-        """While open, no command gets an answer; afterwards those that still wait do."""
-        return self.switched("silent", True)
+            with self._store() as known:
+                del known["switches"][name]
 
     def refusing(self, command, text):
         """While open, a command ends with 255 and says this."""
         return self.switched(f"refuse_{command}", text)
 
-    def cut_off(self, command):
-        """While open, a command ends with 255 and an answer in which there is nothing, as where it
-        cannot reach the network."""
-        return self.switched(f"cut_off_{command}", True)
-
-    def refusing_requeues(self):
-        """While open, brequeue is not allowed."""
-        return self.switched("brequeue_refused", True)
-
     def resending(self, times):
         """While open, bsub asks so often again, as while the master hangs, and each of its requests
         makes a job; it tells the last one's id."""
         return self.switched("resend_bsub", times)
-
-    def forget(self, job_id):
-        """The commands no longer know the job."""
-        with self._store() as known:
-            known["forgot"].append(str(job_id))
-
-    def remember(self, job_id):
-        """The commands know it again."""
-        with self._store() as known:
-            known["forgot"].remove(str(job_id))
 
     def lose_host(self, host):
         """As by a power cut: LSF calls the host ok for a while, and a job that began there RUN,
@@ -225,23 +183,18 @@ class Site(Machine):
         """As by an administrator."""
         self._order("requeue_as", str(job_id), reason)
 
-    def preempt(self, job_id):
-        """Ends it for another job; it is pending again."""
-        self.requeue(job_id, "TERM_PREEMPT")
-
     def _order(self, *words):
         command = [sys.executable, "-I", "-S", str(_PROGRAM), *words]
         subprocess.run(command, env={"LSF_SITE": str(self.folder)}, check=True, timeout=LIMIT_S)
 
 
 @pytest.fixture
-def lsf_like(tmp_path_factory, command_process):
+def lsf_like(command_process):
     """Call it with what a site is to have; a job that is left in it is an error."""
-    programs = path_without_slurm(tmp_path_factory.getbasetemp() / "programs")
     made = []
 
     def make(**settings):
-        made.append(Site(SiteConfig(**settings), programs, command_process))
+        made.append(Site(SiteConfig(**settings), command_process))
         return made[-1]
 
     yield make

@@ -1,5 +1,5 @@
 """LSF's face of the stand-in in support/queue_store.py. It holds to the documentation of IBM
-Spectrum LSF 10.1, and can be an older engine that knows less of it.
+Spectrum LSF 10.1.
 
 Its state is in the folder LSF_SITE; lsf_cluster.py is what tests see of it, and has its settings.
 """
@@ -22,7 +22,6 @@ SITE = Path(os.environ["LSF_SITE"])
 CONFIG = json.loads((SITE / "config.json").read_text())
 QUEUES = {"normal": None, "gpuv100": 1440, "short": 60, "closed": None}
 """Name -> the longest run limit in minutes; the last one takes no jobs."""
-STRICT = CONFIG["engine"] == "strict"
 REASONS = {
     "TERM_OWNER": "job killed by owner",
     "TERM_RUNLIMIT": "job killed after reaching LSF run time limit",
@@ -33,11 +32,8 @@ REASONS = {
     "TERM_ZOMBIE": "job exited while LSF is not available",
     "TERM_EXTERNAL_SIGNAL": "job killed by a signal external to LSF",
 }
-FLAGS = set("hxrNBIKHV")
-WITH_VALUE = set("abcefgijmnopqstuwCDEFGJLMPRSTUWXk")
-if not STRICT:
-    FLAGS |= {"rn", "ti", "ul", "Is", "Ne"}
-    WITH_VALUE |= {"oo", "eo", "gpu", "We", "nnodes", "app", "sla", "cwd", "env", "Q", "sp"}
+FLAGS = {*"hxrNBIKHV", "rn", "ti", "Is"}
+WITH_VALUE = {*"abcefgijmnopqstuwCDEFGJLMPRSTUWXk", "oo", "eo", "gpu", "app", "cwd", "env"}
 
 
 def refuse(text):
@@ -78,7 +74,7 @@ class Lsf(Scheduler):
             **host_variables(*places[0][::2]),
             **{name: str(value) for name, value in mark_of(job).items()},
         }
-        if job["attempts"] > 1 and not STRICT:
+        if job["attempts"] > 1:
             environment["LSB_RESTART"] = "Y"
         script = SITE / f"{job['id']}.job"
         shell = [] if script.read_bytes().startswith(b"#!") else ["/bin/sh"]
@@ -206,8 +202,7 @@ def bsub(words, known):
     """A job's script comes on standard input; bsub reads its #BSUB lines."""
     values, _ = read_options(words)
     if "V" in values:
-        version = "LSF-compatible batch system 3.3" if STRICT else "IBM Spectrum LSF 10.1.0.13"
-        print(version, file=sys.stderr)
+        print("IBM Spectrum LSF 10.1.0.13", file=sys.stderr)
         return
     script = sys.stdin.buffer.read().decode(errors="surrogateescape")
     for line in re.findall(r"^\s*#\s*BSUB\b(.*)$", script, re.MULTILINE):
@@ -256,16 +251,14 @@ def fields(job):
     now, has_ended, has_failed = time.time(), job["state"] in ENDED, job["state"] == "EXIT"
     end, reason = short_time(job["end_s"] if has_ended else job["limit_s"]), job["term_reason"]
     hosts = [f"{slots}*{host}" if slots > 1 else host for host, slots, _ in job["places"]]
-    old = {
+    begun_s = (job["end_s"] or now) - job["start_s"] if job["start_s"] else 0
+    return {
         "jobid": job["id"],
         "stat": job["state"],
         "job_name": job["name"],
         "exec_host": ":".join(hosts),
         "start_time": short_time(job["start_s"]),
         "finish_time": end and (end if has_ended else f"{end} L"),
-    }
-    begun_s = (job["end_s"] or now) - job["start_s"] if job["start_s"] else 0
-    new = {
         "run_time": f"{begun_s:.0f} second(s)",
         "exit_code": job["exit_code"] if has_failed else None,
         "exit_reason": f"{reason}: {REASONS[reason]}" if has_failed and reason else None,
@@ -273,7 +266,6 @@ def fields(job):
         "pend_time": round((job["start_s"] or now) - job["submit_s"]),
         "max_mem": "256 Mbytes" if job["start_s"] else None,
     }
-    return old if STRICT else old | new
 
 
 def bjobs(words, known):
@@ -296,7 +288,7 @@ def bjobs(words, known):
         print(f"Job <{word}> is not found", file=sys.stderr)
     if not ids and not jobs:
         print("No unfinished job found", file=sys.stderr)
-    sys.exit((254 if STRICT else 255) if missing or not (ids or jobs) else 0)
+    sys.exit(255 if missing or not (ids or jobs) else 0)
 
 
 def bparams(_words, _known):
@@ -316,14 +308,8 @@ def bqueues(_words, _known):
 
 
 def bhosts(words, known):
-    if "-gpu" in words and STRICT:
-        refuse("bhosts: illegal option -- gpu\nUsage: bhosts [-w | -l] [host_name ...]")
     if "-gpu" in words:
-        print("HOST_NAME            ID                MODEL     MUSED      MRSV  NJOBS    RUN")
-        for host in CONFIG["hosts"]:
-            for gpu in range(site.gpus):
-                print(f"{'' if gpu else host:18} {gpu:4}   TeslaV100_SXM2_32GB   0M   0M   0   0")
-        return
+        refuse("bhosts: no host has GPUs")
     print("HOST_NAME          STATUS          JL/U    MAX  NJOBS    RUN  SSUSP  USUSP    RSV")
     print(f"{'login1':18} {'ok':14} {'-':>5} {0:6} {0:6} {0:6} {0:6} {0:6} {0:6}")
     for host in CONFIG["hosts"]:
@@ -437,11 +423,10 @@ def blaunch(words):
     gpus = {name: gpus for name, _, gpus in jobs[0]["places"]}
     if host not in gpus:
         refuse(f"blaunch: {host}: Host is not in the job's list of allocated hosts")
-    environment = CONFIG["login_environment"] if STRICT else os.environ
-    environment = environment | host_variables(host, gpus[host]) | {"LSF_PM_TASKID": "1"}
+    environment = os.environ | host_variables(host, gpus[host]) | {"LSF_PM_TASKID": "1"}
     environment |= {name: str(value) for name, value in mark_of(jobs[0]).items()}
     shell = ["/bin/sh", "-c", " ".join(command)]
-    return run_there(host, shell, environment | {"LSF_SITE_TASK": "1"}, is_login=STRICT)
+    return run_there(host, shell, environment | {"LSF_SITE_TASK": "1"}, is_login=False)
 
 
 def ssh(words):
@@ -520,12 +505,6 @@ def call(name, words):
     """Answer a command, with the faults that the test wants."""
     with site.store() as known:
         switches = known["switches"]
-    if switches.get("silent"):
-        print("LSF is down. Please wait ...", file=sys.stderr, flush=True)
-    while switches.get("silent"):
-        time.sleep(0.1)
-        with site.store() as known:
-            switches = known["switches"]
     if said := switches.get(f"refuse_{name}"):
         refuse(said)
     if BY_NAME[name] in LAUNCHERS:

@@ -6,13 +6,17 @@ import msgspec
 import pytest
 
 from hpcdist.base.statistics import Interval, Measure
-from hpcdist.planning.earlier import at_its_place
-from hpcdist.planning.how_long import Duration, count_requeues, find_duration, suggest_limit_min
+from hpcdist.planning.earlier import (
+    Duration,
+    at_its_place,
+    count_requeues,
+    find_duration,
+    suggest_limit_min,
+)
 from hpcdist.runs.spec import Planned
-from hpcdist.summary.compare.cells import Size
 from hpcdist.summary.compare.planned import ratios, sentence
 from hpcdist.summary.figures.run import MeasuredRun
-from hpcdist.summary.values import Cost, RanWith, RunFigures, StepTime
+from hpcdist.summary.values import Cost, RanWith, RunFigures, Size, StepTime
 
 JOB = {"name": "ddp", "train.lr": 0.1, "train.batch_size": 32, "train.epochs": 10}
 STARTUP_S = 20.0
@@ -40,8 +44,8 @@ def run(number=0, *, gpus=1, held_s=120.0, steps=100, state="done", step_s=1.0, 
         figures=figures,
         conditions=JOB | {"device": "cpu", "code": "c"} | conditions,
         missing=None,
-        bests={},
-        series=msgspec.Raw(b"\x80"),
+        bests=b"\x80",
+        series=b"\x80",
     )
 
 
@@ -131,7 +135,8 @@ def test_runs_at_another_place_say_nothing():
     ids=["a moment", "an hour", "a night"],
 )
 def test_a_suggested_limit_is_round_and_leaves_time_for_the_warning(time_s, limit_min):
-    assert suggest_limit_min(time_s, warning_s=120) == limit_min
+    duration = Duration(time_s=time_s, source="")
+    assert suggest_limit_min(duration, warning_s=120) == limit_min
 
 
 @pytest.mark.parametrize(

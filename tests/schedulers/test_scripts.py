@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from script_jobs import job, target
 
-from hpcdist.base.errors import RunDirectoryError
+from hpcdist.base.errors import ProfileError, RunDirectoryError
 from hpcdist.cluster.profile import ClusterProfile, LsfOptions
 from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.base import Dependency
@@ -122,11 +122,11 @@ def test_the_whole_script_is_the_one_that_is_written_down(name):
     assert script(name, "site") == (ASKED / f"{name}.sh").read_text()
 
 
-@each
-def test_the_script_is_clean(name, case, tmp_path, missing):
+@pytest.mark.parametrize("name", CASES)
+def test_the_script_is_clean(name, tmp_path, missing):
     if SHELLCHECK is None:
         missing("shellcheck is not installed")
-    (tmp_path / "script.sh").write_text(script(name, case))
+    (tmp_path / "script.sh").write_text(script(name, "site"))
     # What is sourced is not there to be read, and a trap calls what seems unreachable.
     words = [SHELLCHECK, "--exclude=SC1090,SC1091,SC2317", tmp_path / "script.sh"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -142,3 +142,18 @@ def test_a_folder_that_a_scheduler_would_take_for_a_pattern_is_refused(name):
         elsewhere = msgspec.structs.replace(where, folder=Path(f"/scratch/a{sign}b/RUN"))
         with pytest.raises(RunDirectoryError, match="pattern"):
             scheduler.render(spec, elsewhere, plan)
+
+
+@pytest.mark.parametrize(
+    ("name", "directive"),
+    [
+        *(("slurm", "--nodes=3"), ("lsf", "-q gpu"), ("pbs", "-l walltime=1:00")),
+        *(("pbs", "-lselect=4"), ("pbs", "-Nname")),
+    ],
+)
+def test_an_option_that_hpcdist_sets_itself_is_refused(name, directive):
+    scheduler = load_scheduler(name)
+    cluster = ClusterProfile(scheduler=name, partition="normal", directives=[directive])
+    spec = job(nodes=2, time_limit_min=60)
+    with pytest.raises(ProfileError, match=f'directives has "{directive}", which hpcdist sets'):
+        scheduler.render(spec, target(), scheduler.plan(spec, cluster))

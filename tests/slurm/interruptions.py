@@ -72,3 +72,11 @@ def lose_node(user, run, node):
     user.cluster.wait_for(lambda: run.read_attempt_verdict(attempt))
     user.cluster.give_up_node(name)
     return name
+
+
+def lose_first_node(user, run):
+    return lose_node(user, run, 0)
+
+
+def lose_second_node(user, run):
+    return lose_node(user, run, 1)

@@ -4,13 +4,7 @@ import json
 import os
 import signal
 
-import pytest
 from cluster_user import CPU, User
-
-
-@pytest.fixture
-def user(slurm, tmp_path):
-    return User(slurm, tmp_path)
 
 
 def examine(user, *options, profile=None):
@@ -26,15 +20,6 @@ def failures(found):
     return [name for name, finding in found.items() if finding["state"] == "FAIL"]
 
 
-def test_lines_for_people_say_what_to_do(user):
-    done = user("doctor", "--partition", "nosuch")
-    assert done.returncode == 1
-    lines = done.stdout.splitlines()
-    (line,) = [line for line in lines if line.startswith("FAIL")]
-    assert "invalid partition specified: nosuch" in line
-    assert lines[lines.index(line) + 1].strip().startswith("-> nothing was submitted")
-
-
 def test_gpus_that_were_asked_for_and_a_setup_line_that_fails_are_shown_though_the_job_goes_on(
     user,
 ):
@@ -46,15 +31,6 @@ def test_gpus_that_were_asked_for_and_a_setup_line_that_fails_are_shown_though_t
     assert "exit code 127: hpcdist-no-such-command one" in found["setup lines"]["detail"]
     assert found["collective"]["state"] == "pass"
     assert "the job's run is kept" in said
-
-
-def test_an_interpreter_that_is_not_there_is_named(user):
-    code, found, _ = examine(user, *CPU, profile={"python": "/nosuch/python"})
-    assert code == 1
-    assert failures(found) == ["interpreter"]
-    assert "/nosuch/python: No such file" in found["interpreter"]["detail"]
-    assert found["shared folder"]["state"] == "pass"
-    assert found["collective"]["state"] == "skip"
 
 
 def test_a_controller_that_is_down_is_said_and_nothing_else_is_tried(user):

@@ -8,13 +8,14 @@ import signal
 import subprocess
 
 import pytest
-from cluster_user import CPU, TWO, User, events
+from cluster_user import CPU, TWO, events
 from held_model import HELD_MODEL
 from interruptions import (
     kill_agent,
     kill_script,
     kill_srun,
-    lose_node,
+    lose_first_node,
+    lose_second_node,
     preempt,
     requeue,
     terminate_all,
@@ -47,14 +48,6 @@ def kill_rank(_user, run):
     os.kill(find_pid(run, 1), signal.SIGKILL)
 
 
-def lose_first_node(user, run):
-    return lose_node(user, run, 0)
-
-
-def lose_second_node(user, run):
-    return lose_node(user, run, 1)
-
-
 def largest_part(run):
     """The largest file of the newest checkpoint."""
     newest = list_checkpoints(run.checkpoints_folder)[0]
@@ -79,11 +72,6 @@ KINDS = (
     *(kill_rank, kill_agent, lose_first_node, lose_second_node, preempt, requeue, warn),
     *(fill_disk, damage_checkpoint, kill_script, kill_srun, terminate_all),
 )
-
-
-@pytest.fixture
-def user(slurm, tmp_path):
-    return User(slurm, tmp_path)
 
 
 @pytest.fixture(scope="module")

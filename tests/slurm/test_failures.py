@@ -19,27 +19,12 @@ FOUR = ("--nodes", 2, "--gpus", 2)
 
 
 @pytest.fixture
-def user(slurm, tmp_path):
-    return User(slurm, tmp_path)
-
-
-@pytest.fixture
 def working(user):
     """A run whose four ranks are at work."""
     run = user.submit(user.write("work.py", WORK), *FOUR, "--no-requeue")
     for rank in range(4):
         user.wait_for_line(run, "working", rank=rank)
     return run
-
-
-def test_a_verdict_tells_of_a_setup_line_that_had_failed_before(user):
-    user.write("hpcdist.yaml", "clusters: {c: {setup: [ml cuda/99]}}")
-    run = user.submit(user.write("raise.py", "raise ValueError('it cannot go on')\n"))
-    verdict = user.verdict(run)
-    assert (verdict.kind, verdict.first.report.exception) == ("exception", "ValueError")
-    setup = "; before that, a line of the profile's setup had failed (exit code 127: ml cuda/99)"
-    assert verdict.message.endswith(setup)
-    assert user.cluster.wait_for_end(job_id(run)) == "FAILED"
 
 
 def test_a_job_that_ends_before_its_ranks_shows_its_own_log(user):

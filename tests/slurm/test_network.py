@@ -39,7 +39,6 @@ def all_reduce(user):
 def test_every_node_is_reached_by_its_own_interface_also_where_its_name_is_loopback(
     slurm_netns, tmp_path
 ):
-    """Where names are right, too: see the test of what a run says of its nodes."""
     with slurm_netns.own_names_are_loopback():
         run, shown = all_reduce(User(slurm_netns, tmp_path))
     hosts = slurm_netns.run("cat", "/etc/hosts").stdout
@@ -89,16 +88,3 @@ def test_a_node_that_is_only_cut_off_can_spoil_nothing(slurm_netns, tmp_path):
     (row,) = json.loads(user("summary", run.id, "--json").stdout)
     assert (row["state"], row["world_size"], len(row["attempts"])) == ("done", 2, 2)
     assert all("counted from 0\n" in log(run, rank) for rank in range(2))
-
-
-def test_a_run_says_its_nodes_and_the_way_to_the_first(slurm_netns, write_script, tmp_path):
-    command = ("hpcdist", "submit", write_script("pass"), "--nodes", "2", "--wait")
-    done = slurm_netns.run(*command, cwd=tmp_path, timeout=150)
-    expected = (
-        "started on node 0: n1 (10.77.0.1, eth0); node 1: n2 (10.77.0.2, eth0); "
-        "MASTER_ADDR 10.77.0.1 (interface eth0)"
-    )
-    assert expected in done.stderr
-    shown = slurm_netns.run("hpcdist", "status", "last", cwd=tmp_path).stdout
-    assert "node 1: n2 (10.77.0.2, eth0)" in shown
-    assert "rendezvous MASTER_ADDR 10.77.0.1 (interface eth0)" in shown

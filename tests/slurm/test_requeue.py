@@ -7,15 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cluster_user import CPU, TWO, User, agent_pid, events, job_id, log
+from cluster_user import CPU, TWO, agent_pid, events, job_id, log
 from counting import COUNT, await_counting, count, end_counting
-from interruptions import hosts, kill_agent, lose_node, preempt, warn
-
-
-@pytest.fixture
-def user(slurm, tmp_path):
-    return User(slurm, tmp_path)
-
+from interruptions import hosts, kill_agent, lose_first_node, lose_second_node, preempt, warn
 
 SAVES_EVERY_STEP = """\
 import os, sys, time
@@ -76,14 +70,6 @@ def test_a_run_that_is_interrupted_again_and_again_and_loses_its_nodes_goes_on(u
     (row,) = json.loads(user("summary", run.id, "--json").stdout)
     assert len(row["attempts"]) == len(begun[0]) == len(interrupt) + 1
     assert row["lost_time_s"] > 0
-
-
-def lose_second_node(user, run):
-    return lose_node(user, run, 1)
-
-
-def lose_first_node(user, run):
-    return lose_node(user, run, 0)
 
 
 def wait_for_progress(user, run):
@@ -237,40 +223,3 @@ def test_cancel_ends_a_job_that_slurm_requeued_after_the_run_had_ended(user):
     )
     assert user.cluster.wait_for_end(job_id(run)) == "CANCELLED"
     assert run.read_verdict().state == "done"
-
-
-KNOWS_SIGTERM = """\
-import os, signal, sys, time
-from pathlib import Path
-
-saved = Path(os.environ["HPCDIST_RUN_DIR"], "saved-" + os.environ["RANK"])
-if saved.exists():
-    print("went on", flush=True)
-    sys.exit()
-
-def save(number, frame):
-    saved.touch()
-    if os.environ["RANK"] == "1":
-        raise RuntimeError("terminated")
-    sys.exit()
-
-signal.signal(signal.SIGTERM, save)
-print("up", flush=True)
-while True:
-    time.sleep(0.01)
-"""
-
-
-def test_a_script_that_handles_sigterm_gets_it_at_a_preemption_as_from_torchrun(user):
-    """However it ends then, it has stopped: Slurm starts the job again."""
-    script = user.write("knows_sigterm.py", KNOWS_SIGTERM)
-    run = user.submit(script, *CPU, *TWO, "--partition", "low")
-    for rank in range(2):
-        user.wait_for_line(run, "up", rank=rank)
-    preempt(user, run)
-    user.done(run)
-    assert log(run, 0) == "up\nwent on\n"
-    assert log(run, 1).count("RuntimeError: terminated") == 1
-    assert log(run, 1).endswith("went on\n")
-    assert (first := run.read_attempt_verdict(0)).state == "preempted"
-    assert first.message.endswith("ended by SIGTERM")

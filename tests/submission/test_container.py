@@ -116,24 +116,20 @@ def test_each_runtime_is_given_the_folders_devices_and_directory_in_its_own_word
             has=node.__contains__,
         )
 
-    assert words("apptainer") == [
-        *("apptainer", "exec", "--nv", "--bind=/runs:/runs", "--bind=/data:/d:ro", "--pwd=/here"),
-        *("--more", str(image), "python3", "x"),
-    ]
-    assert words("charliecloud") == [
-        *("ch-run", "--set-env", "--bind=/runs:/runs", "--bind=/data:/d", "--cd=/here", "--more"),
-        *(str(image), "--", "python3", "x"),
-    ]
+    mounts = "--bind=/runs:/runs --bind=/data:/d"
+    apptainer = f"apptainer exec --nv {mounts}:ro --pwd=/here --more {image} python3 x"
+    assert words("apptainer") == apptainer.split()
+    charliecloud = f"ch-run --set-env {mounts} --cd=/here --more {image} -- python3 x"
+    assert words("charliecloud") == charliecloud.split()
     step = {"SLURMD_NODENAME": "n3", "SLURM_CPUS_PER_TASK": "8"}
-    assert words("pyxis", "docker://nvcr.io/nvidia/pytorch:25.01-py3", **step) == [
-        *("srun", "--overlap", "--mem=0", "--nodes=1", "--ntasks=1", "--nodelist=n3"),
-        *("--ntasks-per-node=1", "--cpu-bind=none", "--unbuffered", "--input=none"),
-        "--cpus-per-task=8",
-        "--container-image=nvcr.io#nvidia/pytorch:25.01-py3",
-        "--container-mounts=/runs:/runs,/data:/d:ro",
-        *("--container-workdir=/here", "--no-container-entrypoint", "--no-container-remap-root"),
-        *("--more", "python3", "x"),
-    ]
+    pyxis = (
+        "srun --overlap --mem=0 --nodes=1 --ntasks=1 --nodelist=n3 --ntasks-per-node=1 "
+        "--cpu-bind=none --unbuffered --input=none --cpus-per-task=8 "
+        "--container-image=nvcr.io#nvidia/pytorch:25.01-py3 "
+        "--container-mounts=/runs:/runs,/data:/d:ro --container-workdir=/here "
+        "--no-container-entrypoint --no-container-remap-root --more python3 x"
+    )
+    assert words("pyxis", "docker://nvcr.io/nvidia/pytorch:25.01-py3", **step) == pyxis.split()
     podman = words("podman", "docker://a/b", TOKEN="secret")
     assert {"--volume=/runs:/runs", "--volume=/data:/d:ro"} <= {*podman}
     assert {"--device=nvidia.com/gpu=all", "--device=/dev/infiniband"} <= {*podman}

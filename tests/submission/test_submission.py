@@ -1,7 +1,9 @@
 """Submitting: what is written, and what an error leaves behind."""
 
+import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +18,9 @@ from hpcdist.base.ownership import NotOwnError
 from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile
 from hpcdist.job.load import Flag, LoadedJob, load_job
-from hpcdist.job.spec import job_to_dict
 from hpcdist.runs.run import Run
 from hpcdist.runs.snapshot import plan_snapshot
+from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers import load_scheduler, local
 from hpcdist.submission import plan
 from hpcdist.submission import submit as submission
@@ -30,15 +32,13 @@ from hpcdist.submission.plan import (
     planned_scripts,
 )
 from hpcdist.submission.points import Point, make_axes, make_points
+from hpcdist.submission.resume import _reopened, look_at
+from hpcdist.submission.submit import submit
 
 
 @pytest.fixture
 def loaded(script_job, write_script):
     return LoadedJob(job=script_job(write_script("pass")), source="script.py")
-
-
-def submit(loaded, runs):
-    return submit_run(loaded, runs)
 
 
 def files_with(folder, *words):
@@ -168,16 +168,6 @@ def test_a_run_whose_private_values_are_lost_does_not_start_with_stars(loaded, t
         run.read_launch()
 
 
-def test_a_job_without_secrets_stands_in_the_spec_as_it_is(tmp_path):
-    for name in ("ddp", "fsdp", "allreduce", "dataload", "inference"):
-        run = Run.create(tmp_path, name)
-        planned = plan_run(load_job(name), scheduler="local")
-        submission.write_spec(run, planned)
-        job = json.loads(json.dumps(job_to_dict(planned.loaded.job)))
-        assert run.read_spec().job == job
-        assert not run.private_file.exists()
-
-
 def test_a_run_is_for_its_owner_only(submit, write_script, tmp_path):
     before = os.umask(0)
     try:
@@ -264,16 +254,9 @@ def test_without_git_the_spec_is_written(loaded, tmp_path, monkeypatch):
 def test_a_full_disk_leaves_nothing_behind_and_nothing_running(loaded, small_disk, kilobytes):
     disk = small_disk(kilobytes)
     with pytest.raises(RunDirectoryError, match="No space left on device") as caught:
-        submit(loaded, disk / "runs")
+        submit_run(loaded, disk / "runs")
     assert caught.value.exit_code == 2
     assert list((disk / "runs").glob("*")) == []
-
-
-def test_a_run_directory_that_cannot_be_finished_is_removed(tmp_path, small_disk):
-    runs = small_disk(64, inodes=5) / "runs"
-    with pytest.raises(RunDirectoryError, match="No space left on device"):
-        Run.create(runs, "x")
-    assert os.listdir(runs) == []
 
 
 def test_a_scheduler_that_refuses_leaves_nothing_behind(loaded, tmp_path, monkeypatch):
@@ -283,5 +266,61 @@ def test_a_scheduler_that_refuses_leaves_nothing_behind(loaded, tmp_path, monkey
 
     monkeypatch.setattr(plan, "load_scheduler", lambda _: Refusing())
     with pytest.raises(SchedulerError):
-        submit(loaded, tmp_path / "runs")
+        submit_run(loaded, tmp_path / "runs")
     assert os.listdir(tmp_path / "runs") == []
+
+
+COMMANDS = {
+    "slurm": ("sbatch", "cat > {sent}; echo Submitted batch job 7"),
+    "lsf": ("bsub", "cat > {sent}; echo 'Job <7> is submitted to queue <normal>.'"),
+    "pbs": ("qsub", 'while [ "$1" != hpcdist ]; do shift; done; cp "$2/script.sh" {sent}; echo 7'),
+}
+
+
+@pytest.mark.parametrize("name", ["local", *COMMANDS])
+def test_render_prints_what_the_scheduler_gets(name, tmp_path, monkeypatch, write_script):
+    sent = tmp_path / "sent"
+    if name == "local":
+
+        def start(argv, log, environment):
+            sent.write_text(argv[-2])
+
+        monkeypatch.setattr(local, "start_in_background", start)
+    else:
+        command, text = COMMANDS[name]
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / command).write_text(f"#!/bin/bash\n{text.format(sent=sent)}\n")
+        (tmp_path / "bin" / command).chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    planned = PlannedSubmission(plans=[plan_run(load_job(write_script("")), scheduler=name)])
+    ((rendered, _),) = planned_scripts(planned, tmp_path / "runs")
+    (run,) = submit(planned, runs=tmp_path / "runs").runs
+    assert sent.read_bytes() == re.sub(r"\bRUN\b", run.id, rendered).encode()
+
+
+@pytest.mark.parametrize("content", ["", '{"job": ', "[]"])
+def test_resume_says_of_a_damaged_spec_what_status_says(tmp_path, content):
+    run = Run(tmp_path / "runs" / "train-1")
+    run.path.mkdir(parents=True)
+    run.spec_file.write_text(content)
+    failed = Verdict(kind="launch", state="failed", message="no start", exit_code_of_run=1)
+    run.write_verdict(failed)
+
+    with pytest.raises(RunDirectoryError) as refused:
+        look_at(run)
+
+    assert str(refused.value) == f"{run.path}: {run.describe_damage()}"
+
+
+def test_resume_says_why_a_run_cannot_be_reopened(tmp_path, monkeypatch):
+    run = Run(tmp_path / "train-1")
+    run.launch_folder.mkdir(parents=True)
+    failed = Verdict(kind="launch", state="failed", message="no start", exit_code_of_run=1)
+
+    def refuse(self, target):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    said = "cannot be renamed to launch.before: Read-only file system"
+    with pytest.raises(RunDirectoryError, match=said), _reopened(run, failed):
+        pytest.fail("it was reopened")

@@ -64,7 +64,7 @@ def poison(run):
     """Have the kept figures tell another job's name, so that it shows when they are used."""
     content = run.figures_file.read_bytes()[hashlib.sha256().digest_size :]
     value = msgspec.msgpack.decode(content)
-    value["content"]["run"]["figures"]["job"] = "kept"
+    value["run"]["figures"]["job"] = "kept"
     run.figures_file.write_bytes(sealed(value))
     return value
 
@@ -131,7 +131,7 @@ def test_damaged_or_foreign_figures_are_ignored_and_written_anew(cached):
     whole, value = cached.figures_file.read_bytes(), poison(cached)
     draw = random.Random(1)
     damaged = [b"", whole[: len(whole) // 2], sealed(value | {"digest": b"0"})]
-    damaged.append(sealed(value | {"content": {"run": 1}}))
+    damaged.append(sealed(value | {"run": 1}))
     for place in draw.sample(range(len(whole)), 60):
         flipped = bytearray(whole)
         flipped[place] ^= 1 << draw.randrange(8)

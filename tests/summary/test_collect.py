@@ -12,7 +12,7 @@ import pytest
 
 from hpcdist.base import files
 from hpcdist.base.errors import RunNotFoundError
-from hpcdist.runs.run import Run
+from hpcdist.runs.run import HOLDER, Run
 from hpcdist.summary import summarize
 from hpcdist.summary.read.collect import search_named
 from hpcdist.summary.read.event_file import EVENT_TYPES, OTHER_KINDS
@@ -187,3 +187,12 @@ def test_runs_are_found_in_their_folder_by_name_or_in_a_folder_that_is_named(
     with pytest.raises(RunNotFoundError, match="there is no run in") as caught:
         search_named(runs, [str(tmp_path / "one")])
     assert "spec.json" in caught.value.hint
+
+
+def test_a_dev_run_is_summarized_only_where_it_is_named(make_run):
+    run, dev = make_run("one"), make_run("dev-20260101-120000-abcd", job="dev")
+    spec = files.read_json(dev.spec_file)
+    spec["job"]["args"] = ["-c", f"{HOLDER}; main()"]
+    files.write_json(dev.spec_file, spec)
+    assert [each.id for each in search_named(run.path.parent, [])] == ["one"]
+    assert [each.id for each in search_named(run.path.parent, [dev.id])] == [dev.id]

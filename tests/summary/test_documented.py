@@ -9,7 +9,7 @@ from hpcdist.base.statistics import Interval
 from hpcdist.bench.cells import CellTable, Findings, TimedCell
 from hpcdist.runs.spec import Accounting
 from hpcdist.summary import summarize
-from hpcdist.summary.report.csv import to_csv
+from hpcdist.summary.report.text import to_csv
 from hpcdist.summary.values import (
     SCHEMA,
     AttemptSummary,

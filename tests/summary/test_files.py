@@ -12,9 +12,8 @@ from rank_ends import rank_end
 
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize, to_json
-from hpcdist.summary.report.csv import to_csv
 from hpcdist.summary.report.report import make_report
-from hpcdist.summary.report.text import to_markdown
+from hpcdist.summary.report.text import to_csv, to_markdown
 from hpcdist.summary.writing import write_output
 
 FAILED = Verdict(

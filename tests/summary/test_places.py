@@ -5,7 +5,7 @@ from summary_text import only_section
 
 from hpcdist.base import files
 from hpcdist.summary import summarize
-from hpcdist.summary.report.csv import to_csv
+from hpcdist.summary.report.text import to_csv
 
 STEPS = 20
 

@@ -13,8 +13,8 @@ import ssl
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from urllib.parse import parse_qs, unquote, urlsplit
 
 SUBSCRIPTION = "12345678-1234-1234-1234-123456789abc"
@@ -73,23 +73,6 @@ DATASTORE = {
 }
 
 
-@dataclass(kw_only=True)
-class Fault:
-    """Requests that are answered otherwise."""
-
-    method: str
-    pattern: str
-    status: int
-    """0 breaks the connection off."""
-    code: str = ""
-    message: str = ""
-    headers: dict = field(default_factory=dict)
-    times: int = 1
-    after: bool = False
-    """Whether they are carried out before."""
-    delay_s: float = 0.0
-
-
 class Azure:
     """A workspace with a compute, a datastore, jobs and blobs; tests change it."""
 
@@ -103,8 +86,12 @@ class Azure:
         """container/name -> (bytes, metadata)"""
         self.faults = []
 
-    def fail(self, method, pattern, status, **options):
-        self.faults.append(Fault(method=method, pattern=pattern, status=status, **options))
+    def fail(self, method, pattern, status, *, times=1, after=False, delay_s=0.0, **answer):
+        """Answer so many requests otherwise: with this status (0 breaks the connection off), and
+        with `code`, `message` and `headers`; `after`: once they have been carried out."""
+        answer = {"code": "", "message": "", "headers": {}} | answer
+        fault = {"method": method, "pattern": pattern, "status": status, "delay_s": delay_s}
+        self.faults.append(SimpleNamespace(times=times, after=after, **fault, **answer))
 
     def fault(self, method, place):
         with self.lock:

@@ -1,14 +1,9 @@
 """Inputs of each kind that hpcdist reads, and the readers of each."""
 
-from __future__ import annotations
-
 import functools
 import io
 import os
 import socket
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import msgspec
 from fuzzing import Sample
@@ -44,7 +39,7 @@ _MEMORY = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
 # A run directory.
 
 
-def _make_run(runs: Path, name: str) -> Run:
+def _make_run(runs, name):
     run = Run(runs / name)
     for folder in (run.events_folder, run.logs_folder, run.attempts_folder / "00000"):
         folder.mkdir(parents=True)
@@ -71,11 +66,11 @@ def _make_run(runs: Path, name: str) -> Run:
     return run
 
 
-def _lines(events: list[dict[str, Any]]) -> bytes:
+def _lines(events):
     return b"".join(msgspec.json.encode(event) + b"\n" for event in events)
 
 
-def _events(rank: int) -> list[dict[str, Any]]:
+def _events(rank):
     place = {"rank": rank, "node": 0, "host": "a", "world_size": 2, "local_world_size": 2}
     start = {"event": "start", "time_s": 0.0, **place, "num_nodes": 1}
     window = {"event": "steps", "epoch": 0, "steps": 10, "samples": 100, "wall_s": 1.0, "loss": 1.0}
@@ -91,17 +86,17 @@ def _events(rank: int) -> list[dict[str, Any]]:
     ]
 
 
-def run_directory(folder: Path) -> list[Sample]:
+def run_directory(folder):
     """A file of a run, beside another run of which nothing may be lost."""
     from hpcdist.cli.runs import describe_run, size
     from hpcdist.summary import summarize, to_json
-    from hpcdist.summary.report import csv, report, text
+    from hpcdist.summary.report import report, text
 
     runs = folder / "runs"
     run, other = _make_run(runs, "damaged"), _make_run(runs, "intact")
     rate = summarize([other], {}).runs[0].samples_per_s
 
-    def read(content: bytes, *, path: Path, original: bytes) -> bool:
+    def read(content, *, path, original):
         path.write_bytes(content)
         try:
             assert "intact" in [each.id for each in all_runs(runs)]
@@ -114,7 +109,7 @@ def run_directory(folder: Path) -> list[Sample]:
             assert figures["intact"].samples_per_s == rate
             files.to_json(to_json(result))
             text.to_markdown(report.make_report(result))
-            csv.to_csv(result)
+            text.to_csv(result)
         finally:
             path.write_bytes(original)
         return not described["damage"] and not result.skipped
@@ -158,12 +153,12 @@ clusters:
 """
 
 
-def job_file(folder: Path) -> list[Sample]:
+def job_file(folder):
     from hpcdist.job.load import load_job
 
     path = folder / "job.yaml"
 
-    def read(content: bytes) -> bool:
+    def read(content):
         path.write_bytes(content)
         load_job(str(path))
         return True
@@ -171,10 +166,10 @@ def job_file(folder: Path) -> list[Sample]:
     return [Sample(_JOB, read, (JobError,))]
 
 
-def profile(folder: Path) -> list[Sample]:
+def profile(folder):
     from hpcdist.cluster.load import all_profiles, load_profile
 
-    def read(content: bytes) -> bool:
+    def read(content):
         before = os.getcwd()
         (folder / "hpcdist.yaml").write_bytes(content)
         os.chdir(folder)
@@ -188,7 +183,7 @@ def profile(folder: Path) -> list[Sample]:
     return [Sample(_PROFILE, read, (ProfileError,))]
 
 
-def checkpoint(folder: Path) -> list[Sample]:
+def checkpoint(folder):
     """A folder of files with their checksums, each damaged in turn."""
     import torch
 
@@ -202,7 +197,7 @@ def checkpoint(folder: Path) -> list[Sample]:
     weight = model.weight.detach().clone()
     checkpoints.save(path, flat, state, is_current=lambda: True, together=False)
 
-    def read(content: bytes, *, part: Path, whole: bytes) -> bool:
+    def read(content, *, part, whole):
         part.write_bytes(content)
         try:
             if not is_intact(path):
@@ -225,7 +220,7 @@ def checkpoint(folder: Path) -> list[Sample]:
 # Data.
 
 
-def image(_folder: Path) -> list[Sample]:
+def image(_folder):
     import numpy as np
     from PIL import Image
 
@@ -233,7 +228,7 @@ def image(_folder: Path) -> list[Sample]:
 
     ways = [(size, is_fast) for size in (None, (16, 16)) for is_fast in (False, True)]
 
-    def read(content: bytes) -> bool:
+    def read(content):
         refused = 0
         for size, is_fast in ways:
             try:
@@ -243,7 +238,7 @@ def image(_folder: Path) -> list[Sample]:
                 refused += 1
         return refused < len(ways)
 
-    def encoded(form: str, mode: str = "RGB") -> bytes:
+    def encoded(form, mode="RGB"):
         out = io.BytesIO()
         pixels = (np.arange(40 * 30 * 3) % 251).astype("uint8").reshape(30, 40, 3)
         Image.fromarray(pixels).convert(mode).save(out, form)
@@ -256,15 +251,8 @@ def image(_folder: Path) -> list[Sample]:
 # Messages of agents, and requests to a living run.
 
 
-def message(_folder: Path) -> list[Sample]:
-    meeting = RankMeeting(
-        attempt=0,
-        restart_count=0,
-        master_addr="10.0.0.1",
-        master_port=20000,
-        device="cpu",
-        backend="gloo",
-    )
+def message(_folder):
+    meeting = RankMeeting(master_addr="10.0.0.1", master_port=20000, device="cpu", backend="gloo")
     where = requests.RankStacks(
         rank=1,
         pid=2,
@@ -272,35 +260,27 @@ def message(_folder: Path) -> list[Sample]:
         collectives=requests.Collectives(groups=[requests.GroupRecord(name="0")]),
     )
     report = requests.NodeStacks(host="a", ranks=[where])
-    by_decoder: list[tuple[Any, list[messages.Message]]] = [
-        (
-            messages.TO_LEADER,
-            [
-                messages.Ended(attempt=0, end=rank_end(1, message="x", traceback="y")),
-                messages.Failed(sentence="x"),
-                messages.StoreOpened(port=20000),
-                messages.Reached(attempt=0, boundary=3),
-                messages.Report(request="ab", report=report),
-            ],
-        ),
-        (
-            messages.TO_AGENT,
-            [
-                messages.Start(meeting=meeting),
-                messages.End(attempt=0, signal=15, grace_s=1),
-                messages.Ask(request=Request(limit_s=4.0, ranks=[1])),
-            ],
-        ),
+    to_leader = [
+        messages.Ended(attempt=0, end=rank_end(1, message="x", traceback="y")),
+        messages.Failed(sentence="x"),
+        messages.StoreOpened(port=20000),
+        messages.Reached(attempt=0, boundary=3),
+        messages.Report(request="ab", report=report),
+    ]
+    to_agent = [
+        messages.Start(meeting=meeting),
+        messages.End(attempt=0, signal=15, grace_s=1),
+        messages.Ask(request=Request(limit_s=4.0, ranks=[1])),
     ]
 
-    def read(content: bytes, *, decoder: Any) -> bool:
+    def read(content, *, decoder):
         ours, theirs = socket.socketpair()
         with ours, theirs:
             theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * len(content) + 65536)
             theirs.settimeout(0)
             sent = theirs.send(content) if content else 0
             theirs.shutdown(socket.SHUT_WR)
-            channel: messages.Channel[Any] = messages.Channel(ours, decoder)
+            channel = messages.Channel(ours, decoder)
             received = []
             try:
                 while sent:
@@ -312,12 +292,12 @@ def message(_folder: Path) -> list[Sample]:
 
     return [
         Sample(messages.encode(each), functools.partial(read, decoder=decoder))
-        for decoder, several in by_decoder
+        for decoder, several in ((messages.TO_LEADER, to_leader), (messages.TO_AGENT, to_agent))
         for each in several
     ]
 
 
-def request(folder: Path) -> list[Sample]:
+def request(folder):
     run = Run(folder)
     run.launch_folder.mkdir()
     wanted = [
@@ -334,11 +314,11 @@ def request(folder: Path) -> list[Sample]:
         troubles={1: "no memory"},
     )
 
-    def read_request(content: bytes) -> bool:
+    def read_request(content):
         files.write_whole(run.request_file, content)
         return take_request(run) is not None
 
-    def read_answer(content: bytes) -> bool:
+    def read_answer(content):
         run.answer_file(wanted[0].id).write_bytes(content)
         return take_answer(run, wanted[0]) is not None
 
@@ -349,7 +329,7 @@ def request(folder: Path) -> list[Sample]:
     ]
 
 
-KINDS: dict[str, Callable[[Path], list[Sample]]] = {
+KINDS = {
     one.__name__.replace("_", " "): one
     for one in (*(run_directory, job_file, profile, checkpoint, image, message, request),)
 }

@@ -1,17 +1,14 @@
 """Damaged inputs of every kind, made from a seed, and what reading each of them came to."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random
 import resource
 import signal
 import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.base.text import one_line
@@ -28,7 +25,7 @@ class Sample:
     Anything that it raises but its refusals is a failure."""
 
     content: bytes
-    read: Callable[[bytes], bool]
+    read: Callable
     refusals: tuple[type[Exception], ...] = ()
 
     def is_read(self, content: bytes) -> bool:
@@ -40,49 +37,34 @@ class Sample:
             return False
 
 
-@dataclass
-class Failure:
-    number: int
-    content: bytes
-    error: str
-
-
-@dataclass
-class Result:
-    inputs: int = 0
-    refused: int = 0
-    failures: list[Failure] = field(default_factory=list)
-
-
 class TookTooLongError(BaseException):
     """Not caught by what catches every Exception."""
 
 
-def fuzz(kind: str, samples: list[Sample], *, number: int, seed: int, most_failures=3) -> Result:
-    """Read `number` damaged inputs of a kind; input n of a seed is always the same."""
-    result = Result()
+def fuzz(kind, samples, *, number, seed, most_failures=3):
+    """Read `number` damaged inputs of a kind; input n of a seed is always the same. Returns how
+    many were refused, and the failures: (n, input, traceback)."""
     for sample in samples:
         assert sample.is_read(sample.content), f"the undamaged {kind} was refused"
+    refused, failures = 0, []
     with limited_memory():
         for index in range(number):
             draw = random.Random(f"{seed}/{kind}/{index}")
             sample = draw.choice(samples)
             content = damage(sample.content, draw)
-            result.inputs += 1
             try:
                 with limited_time():
-                    result.refused += not sample.is_read(content)
+                    refused += not sample.is_read(content)
             except (Exception, TookTooLongError):  # noqa: BLE001 - each is a finding
-                error = traceback.format_exc(limit=-4)
-                result.failures.append(Failure(index, content, error))
-                if len(result.failures) >= most_failures:
+                failures.append((index, content, traceback.format_exc(limit=-4)))
+                if len(failures) >= most_failures:
                     break
-    return result
+    return refused, failures
 
 
 @contextlib.contextmanager
-def limited_time() -> Iterator[None]:
-    def stop(*_: object) -> None:
+def limited_time():
+    def stop(*_):
         raise TookTooLongError
 
     before = signal.signal(signal.SIGVTALRM, stop)
@@ -95,7 +77,7 @@ def limited_time() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def limited_memory() -> Iterator[None]:
+def limited_memory():
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + MEMORY_BYTES
@@ -109,7 +91,7 @@ def limited_memory() -> Iterator[None]:
 # Damage.
 
 
-def damage(content: bytes, draw: random.Random) -> bytes:
+def damage(content, draw):
     """Return what a disk, an editor or a stranger may make of a file."""
     ways = [_flip, _change]
     if content[:1] in b"{[" or b'\n{"' in content:
@@ -119,14 +101,14 @@ def damage(content: bytes, draw: random.Random) -> bytes:
     return content
 
 
-def _flip(content: bytes, draw: random.Random) -> bytes:
+def _flip(content, draw):
     changed = bytearray(content)
     for _ in range(draw.choice((1, 1, 2, 8)) if content else 0):
         changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
     return bytes(changed)
 
 
-def _change(content: bytes, draw: random.Random) -> bytes:
+def _change(content, draw):
     """Put something in the place of a span, or between two bytes; or cut the rest off."""
     begin = draw.randrange(len(content) + 1)
     span = content[begin : begin + draw.choice((0, 1, 2, 4, 16, 64, 1024))]
@@ -149,7 +131,7 @@ _PIECES = (
     *(b"\n", b"\n\n", b"&a ", b"!!python/object:os.system ", b"!!binary ", b"? ", b"<<: "),
     *(b"%TAG ", b"x" * 100_000, b"a: &a [1]\nb: [*a,*a]\n"),
 )
-_VALUES: tuple[Any, ...] = (
+_VALUES = (
     *(None, True, False, 0, -1, 1, 3, 2**31, 2**63, 2**64, -(2**63), 10**400, 0.5, -0.0, 1e308),
     *(1e-320, 1e9, -1e9, float("nan"), float("inf"), -float("inf"), "", "x", "\0", "\ud800", "/"),
     *("a\nb", "9" * 400, "../..", "x" * 70_000, "\x1b]0;x\x07", [], {}, [[]], [1, "a"]),
@@ -157,7 +139,7 @@ _VALUES: tuple[Any, ...] = (
 )
 
 
-def _other_value(content: bytes, draw: random.Random) -> bytes:
+def _other_value(content, draw):
     """Put another value into JSON, or take out a key or name it otherwise; of lines, into one."""
     lines = content.split(b"\n")
     objects = [place for place, line in enumerate(lines) if line[:1] == b"{"]
@@ -185,7 +167,7 @@ def _other_value(content: bytes, draw: random.Random) -> bytes:
     return b"\n".join(lines)
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+def _places(value):
     pairs = value.items() if isinstance(value, dict) else enumerate(value)
     for key, item in list(pairs) if isinstance(value, dict | list) else []:
         yield value, key

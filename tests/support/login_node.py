@@ -19,7 +19,7 @@ _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 _PRIVILEGES = Path("/run/sshd")  # root's sshd wants it; services make it when they start
 _SSHD = """\
 Port {port}
-ListenAddress {address}
+ListenAddress 127.0.0.1
 HostKey {folder}/host_key
 PidFile none
 AuthorizedKeysFile {folder}/authorized_keys
@@ -30,11 +30,11 @@ KbdInteractiveAuthentication no
 PermitRootLogin yes
 PrintMotd no
 MaxStartups 100
-SetEnv HOME={folder}/home {variables}
+SetEnv HOME={folder}/home
 """
 _CLIENT = """\
 Host login
-    HostName {address}
+    HostName 127.0.0.1
     Port {port}
     User {user}
     IdentityFile {folder}/key
@@ -62,13 +62,11 @@ def missing_programs():
 class LoginNode:
     """sshd, and what a laptop needs to reach it."""
 
-    def __init__(self, *, variables=None, profile="", address="127.0.0.1", enter=()):
+    def __init__(self, *, variables=None, profile=""):
         self.folder = Path(tempfile.mkdtemp(prefix="hpcdist-login-", dir="/tmp"))
         self.home = self.folder / "home"
         self.home.mkdir()
         self.config = self.folder / "ssh_config"
-        self._address = address
-        self._enter = list(enter)
         self._process = None
         lines = [f"export {name}='{value}'" for name, value in (variables or {}).items()]
         self.exports = "\n".join(lines)
@@ -78,8 +76,8 @@ class LoginNode:
         self.new_host_key()
         shutil.copy(self.folder / "key.pub", self.folder / "authorized_keys")
         self.port = free_port()
-        values = {"folder": self.folder, "port": self.port, "address": address}
-        (self.folder / "sshd_config").write_text(_SSHD.format(**values, variables=""))
+        values = {"folder": self.folder, "port": self.port}
+        (self.folder / "sshd_config").write_text(_SSHD.format(**values))
         self.config.write_text(_CLIENT.format(**values, user=getpass.getuser()))
 
     @property
@@ -123,22 +121,18 @@ class LoginNode:
         log = open(self.folder / "sshd.log", "ab")  # noqa: SIM115 - the process has it
         with log:
             self._process = subprocess.Popen(
-                [*self._enter, sshd, "-D", "-e", "-f", str(self.folder / "sshd_config")],
+                [sshd, "-D", "-e", "-f", str(self.folder / "sshd_config")],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env={"PATH": _PATH},
             )
         deadline = time.monotonic() + _LIMIT_S
-        while not self._enter:
-            with (
-                contextlib.suppress(OSError),
-                socket.create_connection((self._address, self.port)),
-            ):
-                return self
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
+                return
             assert time.monotonic() < deadline, (self.folder / "sshd.log").read_text()
             time.sleep(0.02)
-        return self
 
     def stop(self):
         """No connection is taken any more, and those that are there end."""
@@ -159,9 +153,6 @@ class LoginNode:
                 if b"sshd" in _command(one):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(one, signal.SIGKILL)
-
-    def connections(self):
-        return len(children(self._process.pid))
 
 
 def children(pid):

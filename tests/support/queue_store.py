@@ -51,7 +51,7 @@ class Store:
         with (self.folder / "lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             path = self.folder / "jobs.json"
-            begin = {"jobs": {}, "lost": {}, "down": [], "switches": {}, "calls": {}, "forgot": []}
+            begin = {"jobs": {}, "lost": {}, "down": [], "switches": {}, "calls": {}}
             before = path.read_text() if path.exists() else json.dumps(begin)
             found = json.loads(before)
             try:
@@ -60,6 +60,10 @@ class Store:
                 if (after := json.dumps(found)) != before:
                     path.with_suffix(".new").write_text(after)
                     path.with_suffix(".new").rename(path)
+
+    def changed_ns(self):
+        path = self.folder / "jobs.json"
+        return path.stat().st_mtime_ns if path.exists() else 0
 
 
 def marked(**variables):
@@ -129,7 +133,20 @@ class Scheduler:
                     process = None
                 elif process is not None:
                     self.end_in_time(job, known)
-            time.sleep(POLL_S)
+                due_s = self.due_s(job, process)
+                looked_at = self.store.changed_ns()
+            while True:
+                time.sleep(POLL_S)
+                has_ended = process is not None and process.poll() is not None
+                if has_ended or time.time() >= due_s or self.store.changed_ns() != looked_at:
+                    break
+
+    def due_s(self, job, process):
+        """When a job is to be looked at, also where nothing changes."""
+        if process is None or job["lost_s"] is not None:
+            return time.time() + 5 * POLL_S
+        ends = [job["limit_s"], *(at_s for at_s, _ in job["kills"])]
+        return min((at_s for at_s in ends if at_s is not None), default=float("inf"))
 
     def begin(self, job):
         job |= {"state": "RUN", "start_s": time.time(), "exit_code": None, "signal": None}
@@ -224,8 +241,6 @@ class Scheduler:
 def find(word, known):
     """The jobs that `12` or `12[3]` means."""
     number, _, index = word.strip("\"'").rstrip("]").partition("[")
-    if number in known["forgot"]:
-        return []
     jobs = [job for job in known["jobs"].values() if str(job["id"]) == number]
     return [job for job in jobs if not index or str(job["index"]) == index]
 

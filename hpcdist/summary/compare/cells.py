@@ -14,7 +14,6 @@ lost, which is the most that could be won.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -26,18 +25,6 @@ from hpcdist.summary.values import Cell, RunFigures, Straggler
 
 WORTH_SAYING = 0.02
 """Smaller losses are within the noise of most machines."""
-
-
-class Size(NamedTuple):
-    """The order of runs: by these fields, one after the other."""
-
-    gpus: int
-    """In all: with data_parallel, one rank drives several."""
-    nodes: int
-
-
-def size(run: RunFigures) -> Size:
-    return Size(run.num_gpus, run.nodes)
 
 
 def size_text(sized: RunFigures | Cell) -> str:
@@ -90,13 +77,14 @@ def _measure(
 ) -> Cell:
     first, figures = runs[0].figures, [run.figures for run in counted]
     times = [run.step_time_s.mean for run in figures if run.step_time_s]
+    whys = (run.unfit or run.set_aside for run in runs)
     prices = [run.cost.price for run in figures if run.cost and run.cost.price is not None]
     return Cell(
         job=first.job,
         workload=runs[0].conditions.get("workload"),
         runs=[run.figures.run for run in runs],
         num_measured=len(counted),
-        why_none=None if counted else next(filter(None, map(why_unfit, runs)), None),
+        why_none=None if counted else next(filter(None, whys), None),
         nodes=first.nodes,
         gpus_per_node=first.gpus_per_node,
         world_size=first.world_size,
@@ -153,11 +141,6 @@ def _divide(cell: Cell, counted: Sequence[MeasuredRun], baseline: Sequence[Measu
     )
     case = Case(runs[0].conditions, cell, [run.figures for run in runs], runs[0].cpus_per_rank)
     return msgspec.structs.replace(cell, advice=advise(case))
-
-
-def why_unfit(run: MeasuredRun) -> str | None:
-    """Return why a run's speed says nothing beside that of others."""
-    return run.unfit or run.set_aside
 
 
 def _has_parts(run: MeasuredRun) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from statistics import median_low
 
 from hpcdist.base.statistics import (
@@ -27,8 +28,8 @@ from hpcdist.base.statistics import (
     mean,
     quantile,
 )
-from hpcdist.summary.compare.cells import Size, measured_rate, size
-from hpcdist.summary.values import Forecast, ForecastSize, RunFigures, Scaling
+from hpcdist.summary.compare.cells import measured_rate
+from hpcdist.summary.values import Forecast, ForecastSize, RunFigures, Scaling, Size
 
 FEWEST_SIZES = 3
 _FARTHEST = 4
@@ -48,7 +49,8 @@ def make_forecast(
     `runs` are done, differ in size, and scale in one way; those of the smallest size are what the
     speed-up is against.
     """
-    by_size = {key: list(own) for key, own in itertools.groupby(sorted(runs, key=size), key=size)}
+    by = attrgetter("size")
+    by_size = {key: list(own) for key, own in itertools.groupby(sorted(runs, key=by), key=by)}
     if (reason := _why_none(runs, [*by_size], scaling)) is not None:
         return Forecast(refused_because=reason)
     is_strong, is_over_nodes = scaling == "strong", any(key.nodes > 1 for key in by_size)

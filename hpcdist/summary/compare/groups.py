@@ -21,13 +21,14 @@ import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from hpcdist.base.statistics import mean
-from hpcdist.summary.compare.cells import Size, contrast, size, why_unfit
+from hpcdist.summary.compare.cells import contrast
 from hpcdist.summary.compare.forecast import make_forecast
 from hpcdist.summary.figures.rank import digest_of
 from hpcdist.summary.figures.run import MeasuredRun
@@ -50,6 +51,8 @@ NOT_COMPARED = (
 )
 """Keys, and sections, of a job that may differ between runs that are compared."""
 
+_by_size = attrgetter("figures.size")
+NO_OTHER_SIZE = "there is no finished run like it of another size"
 _BATCH_KEYS = ("train.batch_size", "train.accumulate")
 _SAME_BATCH = 0.1
 """The last step of an epoch may be smaller: measured batches that differ by less are equal."""
@@ -86,16 +89,18 @@ def compare_runs(
         stands = {id(run): Beside(not_compared_because=why_left_out(run)) for run in runs}
         for line in lines:
             sizes.append(group := _group(line))
-            stands |= {id(run): _stand(run, group, line.baseline, None) for run in line.runs}
+            stands |= _stand(line.runs, group, line.baseline, {})
         differs_in = _differing(runs, lines, settings)
         for key, own in stands.items():
             beside[key] = msgspec.structs.replace(own, differs_in=differs_in[key])
     for runs in comparisons.values():
         group, baseline, as_repeats = _compare_variants(runs)
         variants.append(group)
-        for run, as_repeat in zip(runs, as_repeats, strict=True):
-            reason = why_left_out(run) or why_unfit(as_repeat)
-            beside[id(run)] = _stand(run, group, [] if reason else baseline, reason)
+        reasons = {
+            id(run): why_left_out(run) or as_repeat.unfit or as_repeat.set_aside
+            for run, as_repeat in zip(runs, as_repeats, strict=True)
+        }
+        beside |= _stand(runs, group, baseline, reasons)
     return [beside[id(run)] for run in measured], sizes, variants
 
 
@@ -112,21 +117,31 @@ def why_left_out(run: MeasuredRun) -> str | None:
 
 
 def _stand(
-    run: MeasuredRun, group: Group, baseline: Sequence[MeasuredRun], reason: str | None
-) -> Beside:
-    """Return how a run of a group stands against the mean of its baseline."""
-    cell = next(cell for cell in group.cells if run.figures.run in cell.runs)
-    if not baseline:
-        reason = run.set_aside or reason or "there is no finished run like it of another size"
-        return Beside(cell=cell, not_compared_because=reason)
-    speedup = run.figures.rate / mean([each.figures.rate for each in baseline])
-    return Beside(
-        cell=cell,
-        speedup=speedup,
-        efficiency=None if cell.is_without_its_gpus else speedup / cell.ideal,
-        compared_with=[each.figures.run for each in baseline],
-        not_compared_because=reason,
-    )
+    runs: Sequence[MeasuredRun],
+    group: Group,
+    baseline: Sequence[MeasuredRun],
+    reasons: Mapping[int, str | None],
+) -> dict[int, Beside]:
+    """Return how runs of a group stand against the mean of its baseline, but those with a reason
+    not to; by their identity, as the reasons."""
+    cells = {run: cell for cell in group.cells for run in cell.runs}
+    rate = mean([each.figures.rate for each in baseline]) if baseline else None
+    ids = [each.figures.run for each in baseline]
+    stands = {}
+    for run in runs:
+        cell, reason = cells[run.figures.run], reasons.get(id(run))
+        if reason or rate is None:
+            why = run.set_aside or reason or NO_OTHER_SIZE
+            stands[id(run)] = Beside(cell=cell, not_compared_because=why)
+            continue
+        speedup = run.figures.rate / rate
+        stands[id(run)] = Beside(
+            cell=cell,
+            speedup=speedup,
+            efficiency=None if cell.is_without_its_gpus else speedup / cell.ideal,
+            compared_with=ids,
+        )
+    return stands
 
 
 class _Line(NamedTuple):
@@ -157,7 +172,7 @@ def _lines(runs: Iterable[MeasuredRun], settings: Mapping[int, Mapping[str, str]
         for place, own in enumerate(sorted(strategies.values(), key=_importance) or [[]]):
             members = [*alone, *own]
             line = own if place else members
-            lines.append(_Line(sorted(line, key=_size), _smallest(members)))
+            lines.append(_Line(sorted(line, key=_by_size), _smallest(members)))
     # Where the own time of a run that is set aside went is known all the same.
     set_aside = [_Line([run], []) for run in fit if run.set_aside is not None]
     return _join(lines, settings) + set_aside
@@ -185,7 +200,7 @@ def _join(lines: Sequence[_Line], settings: Mapping[int, Mapping[str, str]]) -> 
     joined = []
     for key, runs in alone.items():
         if baseline := _smallest([*runs, *lent[key]]):
-            joined.append(_Line(sorted(runs, key=_size), baseline))
+            joined.append(_Line(sorted(runs, key=_by_size), baseline))
     taken = {id(run) for line in joined for run in line.runs}
     return several + joined + [line for line in singles if id(line.runs[0]) not in taken]
 
@@ -200,7 +215,7 @@ def _group(line: _Line) -> Group:
             scaling = "strong"
         elif _are_equal([whole and whole / gpus for gpus, whole in batches]):
             scaling = "weak"
-    sizes = [list(own) for _, own in itertools.groupby(sorted(members, key=_size), key=_size)]
+    sizes = [list(own) for _, own in itertools.groupby(sorted(members, key=_by_size), key=_by_size)]
     cells = [
         msgspec.structs.replace(cell, scaling=scaling, strategy=strategy)
         for cell in contrast(sizes, line.baseline)
@@ -232,18 +247,14 @@ def _are_equal(values: Sequence[float | None]) -> bool:
 
 def _smallest(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
     """Return the runs of the smallest size; none if all have the same size."""
-    least = min(map(_size, runs))
-    smallest = [run for run in runs if _size(run) == least]
+    least = min(run.figures.size for run in runs)
+    smallest = [run for run in runs if run.figures.size == least]
     return smallest if len(smallest) < len(runs) else []
-
-
-def _size(run: MeasuredRun) -> Size:
-    return size(run.figures)
 
 
 def _importance(group: Sequence[MeasuredRun]) -> tuple[int, int]:
     """Sorts the group with most sizes, then with most runs, to the front."""
-    return -len({_size(run) for run in group}), -len(group)
+    return -len({run.figures.size for run in group}), -len(group)
 
 
 # Settings that must be equal.
@@ -382,7 +393,7 @@ def compare_places(measured: Sequence[MeasuredRun], settings: Sequence[str]) -> 
     for run, digest in zip(measured, settings, strict=True):
         if why_left_out(run) is None:
             own = run.figures
-            kind = (own.job, digest, own.ran_with.code, own.comparison, _size(run))
+            kind = (own.job, digest, own.ran_with.code, own.comparison, run.figures.size)
             alike[kind][place_of(own)].append(run)
     return [
         _named_group([*places], contrast([*places.values()], next(iter(places.values()))))

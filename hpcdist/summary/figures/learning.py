@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -47,6 +47,10 @@ class Best(NamedTuple):
     step: int | None
     epoch: int | None
     value: float
+
+
+Bests: TypeAlias = dict[Quantity, list[Best]]
+"""Each result that was better than all before it, from the first step on."""
 
 
 def list_learned(attempts: Sequence[Attempt]) -> list[Learned]:
@@ -109,12 +113,10 @@ def list_bests(learned: Sequence[Learned], quantity: Quantity) -> list[Best]:
     return bests
 
 
-def time_to_goal(
-    bests_of: Mapping[Quantity, Sequence[Best]], goal: Goal | None, *, each: float | None
-) -> TimeToAccuracy | None:
-    """Return when the goal was reached first, with `each` samples per step; None without a goal,
-    and where nothing was tested."""
-    if goal is None or not (bests := bests_of[goal.quantity]):
+def time_to_goal(raw: bytes, goal: Goal | None, *, each: float | None) -> TimeToAccuracy | None:
+    """Return when the goal was reached first, by encoded `Bests`, with `each` samples per step;
+    None without a goal, and where nothing was tested."""
+    if goal is None or not (bests := msgspec.msgpack.decode(raw, type=Bests)[goal.quantity]):
         return None
     first = next((best for best in bests if goal.is_reached(best.value)), None)
     return TimeToAccuracy(
@@ -145,7 +147,7 @@ class Learning(NamedTuple):
     accuracy: Curve
 
 
-def decode_learning(raw: bytes | msgspec.Raw) -> Learning:
+def decode_learning(raw: bytes) -> Learning:
     return msgspec.msgpack.decode(raw, type=Learning)
 
 

@@ -17,8 +17,6 @@ from hpcdist.summary.figures import timing
 from hpcdist.summary.figures.timing import Spans, StepTotals
 from hpcdist.summary.read.event_file import EventFile
 
-_DIGEST_BYTES = 6
-
 
 class RankFigures(Struct, frozen=True, kw_only=True):
     """One rank in one attempt, small enough to keep for all ranks of a run."""
@@ -58,8 +56,7 @@ def measure_rank(record: EventFile, *, has_progress: bool = False) -> RankFigure
     windows = sorted(record.all(Window), key=attrgetter("step"))  # damaged files have any order
     steady = [window for window in windows if not window.profiled]
     measured = timing.drop_warm_up(steady)
-    totals = StepTotals()
-    totals.add(measured)
+    totals = StepTotals(measured)
     first, last = (windows[0], windows[-1]) if windows else (None, None)
     stepping_s = None
     if first is not None and first.time_s is not None:
@@ -110,7 +107,7 @@ def measure_rank(record: EventFile, *, has_progress: bool = False) -> RankFigure
 def digest_of(value: Any) -> str:
     """Return a short digest of plain values."""
     text = json.dumps(value, sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 NumberT = TypeVar("NumberT", int, float)

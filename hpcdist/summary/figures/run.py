@@ -16,7 +16,7 @@ from hpcdist.runs.events import PHASES, ClockSet, End, Evaluation, Memory, Note,
 from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import State
 from hpcdist.summary.figures import timing
-from hpcdist.summary.figures.learning import Best, learning_of, list_bests, list_learned
+from hpcdist.summary.figures.learning import learning_of, list_bests, list_learned
 from hpcdist.summary.figures.peers import find_together
 from hpcdist.summary.figures.rank import RankFigures, largest
 from hpcdist.summary.figures.shares import COMMUNICATION_PHASE, held_up_by, parts_of_run
@@ -46,9 +46,6 @@ from hpcdist.summary.values import (
 OWN_CODE = ("script", "module", "program", "function")
 """Workloads whose loop is the user's own."""
 
-DATA_PARALLEL = "data_parallel"
-"""The strategy with one process for all GPUs of a node."""
-
 
 T = TypeVar("T")
 
@@ -65,9 +62,9 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
     """Why its speed says nothing beside that of others, though it is known."""
     set_aside: str | None = None
     """Why it is not compared, though it could be; set where runs are put beside each other."""
-    bests: dict[Quantity, list[Best]]
-    """Each result that was better than all before it, from the first step on."""
-    series: msgspec.Raw
+    bests: bytes
+    """Its `Bests` as msgpack, which only goals decode."""
+    series: bytes
     """Its `Learning` as msgpack, which only pictures decode."""
     cpus_per_rank: float | None = None
     """Below 1 where ranks share CPUs."""
@@ -121,6 +118,8 @@ def measure_run(
     evaluation = _newest(ranks, lambda own: own.events.last(Evaluation))
     ends = [end for own in ranks for end in own.events.all(End)]
     memories = filter(None, (own.events.last(Memory) for own in ranks))
+    num_profiled = max((own.profiled_steps for own in ranks), default=0)
+    profiled = number_of(num_profiled, "step")
     sweep, container, verdict = record.spec.sweep, record.spec.container, record.verdict
     has_variant = sweep is not None and sweep.variant is not None
     figures = RunFigures(
@@ -194,7 +193,11 @@ def measure_run(
         notes=[
             *dict.fromkeys(note.message for own in ranks for note in own.events.all(Note)),
             *_notes_on_clocks(ranks),
-            *_notes_on_profiles(ranks),
+            *(
+                [f"the profiler slowed down {profiled}, which are in no figure"]
+                if num_profiled
+                else []
+            ),
             *(_notes_on_steps(newest) if verdict and verdict.state == "done" else []),
             *pauses_of(newest),
             *change_of(newest),
@@ -210,6 +213,7 @@ def measure_run(
         planned=record.spec.planned,
     )
     learned = list_learned(attempts)
+    bests = {quantity: list_bests(learned, quantity) for quantity in get_args(Quantity)}
     num_stepped = len({own.rank for own in ranks if own.spans})
     missing = "it recorded no steps"
     if num_stepped:
@@ -219,8 +223,8 @@ def measure_run(
         conditions=flatten(record.job) | msgspec.structs.asdict(ran_with),
         missing=None if complete else missing,
         unfit=why_apart,
-        bests={quantity: list_bests(learned, quantity) for quantity in get_args(Quantity)},
-        series=msgspec.Raw(msgspec.msgpack.encode(learning_of(learned))),
+        bests=msgspec.msgpack.encode(bests),
+        series=msgspec.msgpack.encode(learning_of(learned)),
         cpus_per_rank=num_cpus / len({own.rank for own in ranks}) if num_cpus else None,
     )
 
@@ -259,7 +263,9 @@ def _size(record: RunRecord, ranks: Sequence[RankFigures]) -> tuple[int, int, in
 
 def _lacks_gpus(record: RunRecord, ranks: Sequence[RankFigures]) -> bool:
     """Return whether one process was to drive several GPUs of its node, and there are none."""
-    is_for_several = record.job.get("strategy") == DATA_PARALLEL and record.facts.resources.gpus > 1
+    is_for_several = (
+        record.job.get("strategy") == "data_parallel" and record.facts.resources.gpus > 1
+    )
     return is_for_several and bool(ranks) and not any(own.start.num_gpus for own in ranks)
 
 
@@ -311,13 +317,6 @@ def _notes_on_steps(ranks: Sequence[RankFigures]) -> list[str]:
     if cut := [rank.rank for rank in ranks if rank.spans and not rank.events.all(End)]:
         notes.append(f"the events of {listed(cut)} end without an end: later ones may be lost")
     return notes
-
-
-def _notes_on_profiles(ranks: Sequence[RankFigures]) -> list[str]:
-    """Return a note where the profiler has slowed steps down."""
-    num_steps = max((figures.profiled_steps for figures in ranks), default=0)
-    steps = number_of(num_steps, "step")
-    return [f"the profiler slowed down {steps}, which are in no figure"] if num_steps else []
 
 
 def _model_states(memory: Memory) -> ModelStates:

@@ -8,6 +8,7 @@ it takes longer is worth it.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -106,15 +107,17 @@ def find_straggler(
     for groups in (nodes, [[index] for index in everyone]):
         for slow, wins in (_several_slow(stretches, groups, step_s), _slowest(stretches, groups)):
             own = [index for group in slow for index in groups[group]]
+            if not own:
+                continue
             # A node's ranks are compared with those of other nodes, all else with all.
             is_node = groups is nodes and len(slow) == 1
             others = [index for index in everyone if index not in own] if is_node else everyone
             longer_s = mean(
-                mean(stretch.own_s[index] for index in own or others)
+                mean(stretch.own_s[index] for index in own)
                 - median_low(stretch.own_s[index] for index in others)
                 for stretch in stretches
             )
-            if own and longer_s >= _LEAST_SHARE * step_s:
+            if longer_s >= _LEAST_SHARE * step_s:
                 firsts = [places[groups[group][0]] for group in slow]
                 numbers = [(place.node or 0) if groups is nodes else place.rank for place in firsts]
                 return Straggler(
@@ -162,6 +165,7 @@ def _several_slow(
     return (slow, min(wins[place] for place in slow)) if len(slow) > 1 else ([], 0)
 
 
+@functools.cache  # the same few numbers come again and again
 def _tail(wins: int, num: int, share: float) -> float:
     """Return the probability of so many wins or more by chance (binomial)."""
     return sum(

@@ -22,8 +22,6 @@ from hpcdist.summary.figures.rank import RankFigures, largest
 from hpcdist.summary.read.collect import RunRecord
 from hpcdist.summary.values import Cost
 
-_HOUR_S = 3600.0
-
 
 class Attempt(Struct, frozen=True, kw_only=True):
     """One start of the run's ranks."""
@@ -172,7 +170,7 @@ def cost_by_events(
     held_s = sum(max(0.0, max(end for _, end in own) - own[0][0]) for own in lives.values())
     if held_s <= 0:
         return None
-    hours = held_s / _HOUR_S
+    hours = held_s / 3600
     return Cost(
         held_s=held_s,
         gpu_hours=num_gpus and num_gpus * hours,
@@ -187,13 +185,10 @@ def with_accounting(cost: Cost | None, accounting: Accounting | None) -> Cost | 
     if cost is None or accounting is None or not accounting.elapsed_s:
         return cost
     times = accounting.elapsed_s / cost.held_s
-    return Cost(
-        held_s=accounting.elapsed_s,
-        gpu_hours=cost.gpu_hours and cost.gpu_hours * times,
-        cpu_hours=cost.cpu_hours and cost.cpu_hours * times,
-        lost_share=cost.lost_share and min(1.0, cost.lost_share / times),
-        price=cost.price and cost.price * times,
-    )
+    lost_share = cost.lost_share and min(1.0, cost.lost_share / times)
+    amounts = {name: getattr(cost, name) for name in ("held_s", "gpu_hours", "cpu_hours", "price")}
+    grown = {name: amount and amount * times for name, amount in amounts.items()}
+    return Cost(**grown, lost_share=lost_share)
 
 
 def offsets_s(attempts: Sequence[Attempt]) -> dict[int, float]:

@@ -10,8 +10,8 @@ import math
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, zip_longest
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain, zip_longest
 from operator import sub
 
 from msgspec import Struct
@@ -62,53 +62,37 @@ class Spans(Struct, frozen=True):
         return self.last_steps == other.last_steps and self.first_steps == other.first_steps
 
 
-_MANY_ROWS = 5
+_BLOCK = 16
+"""Rows of counts that begin in one block of so many buckets are added up together."""
 
 
 class StepTotals:
-    """Step times of any number of windows, summed up; grows by `add` and `merge`."""
+    """Step times of any number of windows, summed up: column by column, as it takes much of the
+    time of a summary."""
 
-    def __init__(self) -> None:
-        self.steps = 0
-        self.sum_s = 0.0
-        self.sumsq_s2 = 0.0
-        self.min_s = math.inf
-        self.max_s = 0.0
-        self.phases_s: dict[str, float] = {}
+    def __init__(self, windows: Sequence[Window] = ()) -> None:
+        times = [window.step_time_s for window in windows]
+        phases_s = [window.phases_s for window in windows]
+        self.steps = sum([window.steps for window in windows])
+        self.sum_s = sum([own.sum for own in times], 0.0)
+        self.sumsq_s2 = sum([own.sumsq for own in times], 0.0)
+        self.min_s = min([own.min for own in times], default=math.inf)
+        self.max_s = max([own.max for own in times], default=0.0)
+        self.phases_s = {
+            phase: sum([own.get(phase, 0.0) for own in phases_s])
+            for phase in dict.fromkeys(chain.from_iterable(phases_s))
+        }
         self.histogram: dict[int, int] = {}
-
-    def add(self, windows: Iterable[Window]) -> None:
-        """Take windows in: with local names, as it takes much of the time of a summary."""
-        phases_s = self.phases_s
-        phase_before = phases_s.get
         rows: dict[int, list[list[int]]] = defaultdict(list)
-        sum_s, sumsq_s2, min_s, max_s = self.sum_s, self.sumsq_s2, self.min_s, self.max_s
         for window in windows:
-            times = window.step_time_s
-            self.steps += window.steps
-            sum_s += times.sum
-            sumsq_s2 += times.sumsq
-            if times.min < min_s:  # noqa: PLR1730 - a call takes longer than all of this
-                min_s = times.min
-            if times.max > max_s:  # noqa: PLR1730
-                max_s = times.max
-            for phase, phase_s in window.phases_s.items():
-                phases_s[phase] = phase_before(phase, 0.0) + phase_s
             for first, row in window.histogram.items():
-                rows[first].append(row)
-        self.sum_s, self.sumsq_s2, self.min_s, self.max_s = sum_s, sumsq_s2, min_s, max_s
-        _add_rows(self.histogram, rows)
-
-    def merge(self, other: StepTotals) -> None:
-        self.steps += other.steps
-        self.sum_s += other.sum_s
-        self.sumsq_s2 += other.sumsq_s2
-        self.min_s = min(self.min_s, other.min_s)
-        self.max_s = max(self.max_s, other.max_s)
-        for phase, sum_s in other.phases_s.items():
-            self.phases_s[phase] = self.phases_s.get(phase, 0.0) + sum_s
-        for bucket, count in other.histogram.items():
-            self.histogram[bucket] = self.histogram.get(bucket, 0) + count
+                place = first % _BLOCK
+                rows[first - place].append([0] * place + row)
+        before = self.histogram.get
+        for first, alike in rows.items():
+            for bucket, count in enumerate(map(sum, zip_longest(*alike, fillvalue=0)), first):
+                if count:
+                    self.histogram[bucket] = before(bucket, 0) + count
 
 
 def merged(parts: Iterable[StepTotals]) -> StepTotals:
@@ -118,7 +102,15 @@ def merged(parts: Iterable[StepTotals]) -> StepTotals:
         return first
     totals = StepTotals()
     for part in parts:
-        totals.merge(part)
+        totals.steps += part.steps
+        totals.sum_s += part.sum_s
+        totals.sumsq_s2 += part.sumsq_s2
+        totals.min_s = min(totals.min_s, part.min_s)
+        totals.max_s = max(totals.max_s, part.max_s)
+        for phase, sum_s in part.phases_s.items():
+            totals.phases_s[phase] = totals.phases_s.get(phase, 0.0) + sum_s
+        for bucket, count in part.histogram.items():
+            totals.histogram[bucket] = totals.histogram.get(bucket, 0) + count
     return totals
 
 
@@ -223,18 +215,6 @@ def percentile(totals: StepTotals, share: float) -> float | None:
         if counted >= rank > 0:
             return min(max(HISTOGRAM_RATIO**bucket, totals.min_s), totals.max_s)
     return None
-
-
-def _add_rows(counts: dict[int, int], rows: Mapping[int, Sequence[Sequence[int]]]) -> None:
-    """Take in rows of counts, by the bucket that each begins with: column by column where several
-    begin with it, which is twice as fast as count by count, and slower for rows that are unlike."""
-    before = counts.get
-    for first, alike in rows.items():
-        are_many = len(alike) >= _MANY_ROWS
-        for row in [map(sum, zip_longest(*alike, fillvalue=0))] if are_many else alike:
-            for bucket, count in enumerate(row, first):
-                if count:
-                    counts[bucket] = before(bucket, 0) + count
 
 
 _MOST_SHARE = 2

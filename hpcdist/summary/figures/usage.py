@@ -7,8 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from msgspec import Struct
-
 from hpcdist.base.text import number_of
 from hpcdist.machine.peaks import peak_flops_per_s
 from hpcdist.runs.events import Flops, NodeBegin, UsageWindow
@@ -22,27 +20,10 @@ _OTHERS_SHARE = 0.1
 """Share of the CPUs that others take from a run, where the CPUs are full."""
 _FULL = 0.9
 
-
+_Mean = tuple[float | None, float]
+"""A mean, None where nothing is known, and the seconds that it is over."""
 _Load = tuple[NodeBegin, float | None, float | None]
 """A node's begin, and CPUs that its ranks and that all processes used."""
-
-
-class Total(Struct):
-    """A quantity over time, added up."""
-
-    length_s: float = 0.0
-    integral: float = 0.0
-
-    def add(self, value: float | None, length_s: float) -> None:
-        """Take in the mean of so many seconds."""
-        if value is not None:
-            self.length_s += length_s
-            self.integral += value * length_s
-
-    @property
-    def mean(self) -> float | None:
-        """Over the time; None where there is none."""
-        return self.integral / self.length_s if self.length_s else None
 
 
 class Usage:
@@ -52,31 +33,33 @@ class Usage:
         self.begins: dict[int, NodeBegin] = {}
         """The begin of each node's newest attempt."""
         self._sampled_s: dict[int, float] = defaultdict(float)
-        self._cpus: dict[int, Total] = defaultdict(Total)
-        self._gpus = Total()
-        self._max_gpu_memory_bytes: float | None = None
-        self._loads: dict[Any, list[tuple[NodeBegin, float | None, float | None]]] = defaultdict(
-            list
-        )
+        self._cpus: dict[int, list[_Mean]] = defaultdict(list)
+        self._gpus: list[_Mean] = []
+        self._max_gpu_memory_bytes: int | None = None
+        self._loads: dict[Any, list[_Load]] = defaultdict(list)
         """By place: CPUs that the ranks of its nodes used, and that all processes used."""
 
     def add(self, record: EventFile) -> None:
-        own, bound, length_s = Total(), Total(), 0.0
-        for window in record.all(UsageWindow):
-            length_s += window.wall_s
-            own.add(window.cpus_busy, window.wall_s)
-            bound.add(window.bound_cpus_busy, window.wall_s)
-            for gpu in window.gpus:
-                self._gpus.add(gpu.utilization, window.wall_s)
-                self._max_gpu_memory_bytes = largest((self._max_gpu_memory_bytes, gpu.memory_bytes))
+        windows = record.all(UsageWindow)
+        length_s = sum(window.wall_s for window in windows)
+        own = _mean([(window.cpus_busy, window.wall_s) for window in windows])
+        bound = _mean([(window.bound_cpus_busy, window.wall_s) for window in windows])
+        gpus = [(gpu, window.wall_s) for window in windows for gpu in window.gpus]
+        self._gpus.append(_mean([(gpu.utilization, wall_s) for gpu, wall_s in gpus]))
+        self._max_gpu_memory_bytes = largest(
+            [
+                self._max_gpu_memory_bytes,
+                *(int(gpu.memory_bytes) for gpu, _ in gpus if gpu.memory_bytes is not None),
+            ]
+        )
         self._sampled_s[record.number] += length_s
-        self._cpus[record.number].add(own.mean, own.length_s)
+        self._cpus[record.number].append(own)
         if begin := record.last(NodeBegin):
             self.begins[record.number] = begin
             if length_s >= _LEAST_S:
                 # Simulated nodes share a host, and may share its CPUs.
                 place = record.attempt, begin.host, *(begin.cpus or ())
-                self._loads[place].append((begin, own.mean, bound.mean))
+                self._loads[place].append((begin, own[0], bound[0]))
 
     def disturbance(self) -> str | None:
         """Return in words what others used of the CPUs that the ranks had, where these were full:
@@ -116,14 +99,21 @@ class Usage:
         sampled_s = max(self._sampled_s.values(), default=0.0)
         if not sampled_s:
             return None
-        most = self._max_gpu_memory_bytes
         return UsageSummary(
             sampled_s=sampled_s,
-            gpu_utilization=self._gpus.mean,
-            max_gpu_memory_bytes=None if most is None else int(most),
-            cpus_busy=_sum(cpus.mean for cpus in self._cpus.values()),
+            gpu_utilization=_mean(self._gpus)[0],
+            max_gpu_memory_bytes=self._max_gpu_memory_bytes,
+            cpus_busy=_sum(_mean(cpus)[0] for cpus in self._cpus.values()),
             num_cpus=self.num_cpus(),
         )
+
+
+def _mean(parts: Sequence[_Mean]) -> _Mean:
+    """Return the mean over all parts of which it is known."""
+    known = [(value, length_s) for value, length_s in parts if value is not None]
+    in_all_s = sum(length_s for _, length_s in known)
+    integral = sum(value * length_s for value, length_s in known)
+    return integral / in_all_s if in_all_s else None, in_all_s
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

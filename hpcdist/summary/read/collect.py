@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 from hpcdist.base import files
 from hpcdist.base.errors import RunNotFoundError
 from hpcdist.runs.remote import host_of_run
-from hpcdist.runs.run import Run, all_runs, find_runs
+from hpcdist.runs.run import Run, all_runs, find_runs, holds_nodes
 from hpcdist.runs.spec import RunSpec, Submission
 from hpcdist.runs.verdict import Beginning, Verdict
 from hpcdist.summary.read.event_file import Fault
@@ -28,9 +28,9 @@ PositiveCount = Annotated[int, Meta(ge=1, le=10**15)]
 
 def search_named(runs: Path, names: Sequence[str]) -> list[Run]:
     """Return the runs that names of runs, sweeps and folders of runs stand for, each once; without
-    names, all runs in `runs`. Raises RunNotFoundError."""
+    names, all runs in `runs` but dev runs, which only hold nodes. Raises RunNotFoundError."""
     if not names:
-        return all_runs(runs)
+        return [run for run in all_runs(runs) if not holds_nodes(run)]
     found: dict[Path, Run] = {}
     for name in names:
         try:

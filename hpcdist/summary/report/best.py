@@ -8,7 +8,6 @@ from typing import NamedTuple
 from hpcdist.base.statistics import Measure, differs, mean, measure, ratios_of_all
 from hpcdist.base.table import Column, Table, mean_interval, number
 from hpcdist.base.text import decimals_for, first_few, shown
-from hpcdist.summary.compare.cells import size
 from hpcdist.summary.figures.run import OWN_CODE
 from hpcdist.summary.report.runs import Row, known, read
 from hpcdist.summary.values import RunSummary
@@ -62,7 +61,7 @@ def find_values(runs: Sequence[RunSummary]) -> list[Value]:
     done = [run for alike in kinds.values() for run in alike]
     are_own = all(run.cell and run.cell.workload in OWN_CODE for run in done)
     found = next((one for one in _QUANTITIES[: 3 if are_own else 2] if _have(done, one)), None)
-    if len(kinds) < 2 or found is None or len({size(run) for run in done}) > 1:
+    if len(kinds) < 2 or found is None or len({run.size for run in done}) > 1:
         return []
     values = []
     for settings, own in kinds.items():

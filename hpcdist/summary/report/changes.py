@@ -8,7 +8,7 @@ from hpcdist.base.table import Column, Table, each
 from hpcdist.base.text import decimals_for, first_few, shown, spread_text
 from hpcdist.summary.compare.against import REGRESSIONS, Change, Changes, Side
 from hpcdist.summary.report.runs import gpus_column, known
-from hpcdist.summary.report.text import say, say_each
+from hpcdist.summary.report.text import say
 
 
 def print_changes(console: Console, comparison: Changes) -> None:
@@ -38,7 +38,7 @@ def print_changes(console: Console, comparison: Changes) -> None:
     texts = [f"Not compared: {first_few(ids)}: {why}" for why, ids in comparison.left_out.items()]
     if {change.times.over for change in changes if change.times} - {"runs"}:
         texts.append("What was run once does not show how runs differ: submit --repeat 3.")
-    say_each(console, texts)
+    say(console, *map(shown, texts), indent="  ")
 
 
 def conclusion(comparison: Changes) -> str:

@@ -22,8 +22,6 @@ from hpcdist.base.version import __version__
 from hpcdist.summary.report.pictures.catalogue import find_pictures
 from hpcdist.summary.report.report import Report, Section, Topic
 
-_SCRIPT = "report.js"
-_STYLE = "report.css"
 _ID = re.compile(r'(\bid="|href="#|url\(#)')
 
 
@@ -42,7 +40,7 @@ def to_html(report: Report) -> str:
         lstrip_blocks=True,
     )
     environment.filters["shown"] = shown
-    script = (templates / _SCRIPT).read_text(encoding="utf-8")
+    script = (templates / "report.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     drawn = defaultdict(list)
     for index, picture in track(list(find_pictures(report.sections)), "drawing"):
@@ -54,7 +52,7 @@ def to_html(report: Report) -> str:
         version=__version__,
         made=time.strftime("%Y-%m-%d %H:%M"),
         # Our own files, not to be escaped; and so is what matplotlib drew, which escapes texts.
-        style=Markup((templates / _STYLE).read_text(encoding="utf-8")),  # noqa: S704
+        style=Markup((templates / "report.css").read_text(encoding="utf-8")),  # noqa: S704
         script=Markup(script),  # noqa: S704
         script_hash=f"sha256-{digest}",  # names it in the Content-Security-Policy
         drawn=Markup,

@@ -7,17 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from msgspec import Raw
-
 from hpcdist.base.table import Table
 from hpcdist.base.text import format_ranges, shown
 from hpcdist.bench.cells import to_tables
+from hpcdist.summary.compare.planned import sentence
 from hpcdist.summary.report.best import Value, find_values, value_sentence, value_tables
 from hpcdist.summary.report.cells import share_tables, speed_tables
 from hpcdist.summary.report.runs import (
     Row,
     memory_tables,
-    plan_tables,
     resource_tables,
     run_table,
     step_tables,
@@ -59,7 +57,7 @@ class Section(NamedTuple):
     values: Sequence[Value] = ()
     """The values of settings that the runs differ in, best first."""
     remarks: Sequence[str] = ()
-    series: Mapping[str, Raw] = {}
+    series: Mapping[str, bytes] = {}
     """Encoded curves of runs, by their directories."""
 
     @property
@@ -132,28 +130,29 @@ def _with_tables(section: Section) -> Section:
             *speed_tables(compared, rows),
             run_table(rows),
         ],
-        Topic.MEASURED: list(_benchmarks(rows)),
+        Topic.MEASURED: [
+            table
+            for row in rows
+            if row.run.benchmark
+            for table in to_tables(row.run.benchmark, row.number)
+        ],
         Topic.TIME: list(share_tables(compared, rows)),
         Topic.LEARNING: list(step_tables(rows)),
         Topic.RESOURCES: [
             *memory_tables(rows),
             *resource_tables(rows),
-            *plan_tables(rows),
         ],
     }
-    return section._replace(topics=topics, remarks=_remarks(rows))
+    planned = filter(None, [sentence([row.run for row in rows])])
+    return section._replace(topics=topics, remarks=[*_remarks(rows), *planned])
 
 
 def _remarks(rows: Sequence[Row]) -> list[str]:
     """Number the remarks; one that holds for several runs stands once."""
     numbers: dict[str, list[int]] = {}
+    has_sizes = any(row.run.compared_with for row in rows)
     for row in rows:
-        for remark in dict.fromkeys(map(shown, remarks(row.run, is_alone=len(rows) == 1))):
+        texts = remarks(row.run, is_alone=len(rows) == 1, has_sizes=has_sizes)
+        for remark in dict.fromkeys(map(shown, texts)):
             numbers.setdefault(remark, []).append(row.number)
     return [f"#{format_ranges(runs)}: {remark}" for remark, runs in numbers.items()]
-
-
-def _benchmarks(rows: Sequence[Row]) -> Iterator[Table[Any]]:
-    for row in rows:
-        if row.run.benchmark is not None:
-            yield from to_tables(row.run.benchmark, row.number)

@@ -15,7 +15,6 @@ from hpcdist.base.text import (
     time_unit,
 )
 from hpcdist.summary.compare.groups import place_of
-from hpcdist.summary.compare.planned import NAMES, ratios, sentence
 from hpcdist.summary.values import RunSummary, TimeToAccuracy
 
 _MIB = 2**20
@@ -143,7 +142,7 @@ def memory_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
         "parameters": "model_states.parameter_bytes",
         "gradients": "model_states.gradient_bytes",
         "optimizer": "model_states.optimizer_bytes",
-        "peak of\nprocess": "peak_rss_bytes",
+        "peak\nmem.": "peak_rss_bytes",
         "peak on\nGPU": "peak_cuda_bytes",
     }
     if held := [row for row in rows if row.run.model_states]:
@@ -169,18 +168,6 @@ def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
     if found := known(columns, rows):
         caption = "Resources: means over time; memory of the fullest GPU"
         yield Table(caption, [_NUMBER, *found], rows)
-
-
-def plan_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
-    """Yield what was planned against what was measured, where something was."""
-    if held := [row for row in rows if ratios(row.run)]:
-        columns: list[Column[Row]] = [
-            Column(name, lambda row, name=name: ratios(row.run).get(name), number(2))  # type: ignore[misc]
-            for name in NAMES
-        ]
-        yield Table(
-            f"{sentence([row.run for row in held])}", [_NUMBER, *known(columns, held)], held
-        )
 
 
 def goal_text(reached: TimeToAccuracy) -> str:

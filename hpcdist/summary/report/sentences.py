@@ -19,6 +19,7 @@ from hpcdist.base.text import (
 )
 from hpcdist.summary.compare.advice import straggler_named
 from hpcdist.summary.compare.cells import WORTH_SAYING, size_text
+from hpcdist.summary.compare.groups import NO_OTHER_SIZE
 from hpcdist.summary.figures import shares as part
 from hpcdist.summary.values import Cell, Forecast, Group, Parting, RunFigures, RunSummary
 
@@ -33,7 +34,6 @@ NAMES = {
     part.RESTARTS: "restarts",
     part.UNDIVIDED: "in no phase that was recorded",
 }
-_MIXED = "its loop does not separate the two"
 _KEPT = (part.COMPUTING, part.UNDIVIDED)
 """Not lost where there is no ideal to lose against."""
 _ONCE = "What was run once does not show how much runs differ: use --repeat 3."
@@ -309,7 +309,7 @@ def cell_conclusions(cell: Cell) -> list[str]:
             to_win = {name: percents[name] for name in part.SHARES if name not in _KEPT}
             verb = "is not computing"
             if cell.computing_has_communication:
-                verb = f"is neither computing nor communication ({_MIXED})"
+                verb = "is neither computing nor communication (its loop does not separate them)"
             losses = _divided(cell, cell.lost, to_win, verb)
         texts.insert(0, f"{size_text(cell)}: of its time {losses}")
     return texts
@@ -349,9 +349,10 @@ def _divided(cell: Cell, lost: Mapping[str, float], percents: Mapping[str, int],
 # A run.
 
 
-def remarks(run: RunSummary, *, is_alone: bool) -> Iterator[str]:
+def remarks(run: RunSummary, *, is_alone: bool, has_sizes: bool = False) -> Iterator[str]:
     """Yield why the run failed, its restarts, what it makes of its devices, notes of the ranks,
-    and why it is not compared; `is_alone`: there is no other run of its job."""
+    and why it is not compared; `is_alone`: there is no other run of its job; `has_sizes`: some of
+    them are compared by their size."""
     if run.verdict and run.verdict.kind != "done":
         log = f"log: {run.verdict.log}" if run.verdict.log else ""
         if not is_alone:
@@ -378,8 +379,9 @@ def remarks(run: RunSummary, *, is_alone: bool) -> Iterator[str]:
         yield f"{run.flops.per_s / 1e9:,.4g} GFLOP/s{used}"
     yield from run.notes
     is_left_out = run.state == "done" and not is_alone and run.benchmark is None
-    if run.not_compared_because and is_left_out:
-        yield f"not compared: {run.not_compared_because}"
+    why = run.not_compared_because
+    if why and is_left_out and (has_sizes or why != NO_OTHER_SIZE):
+        yield f"its speed is not compared: {why}"
 
 
 def parting_sentence(parting: Parting) -> str:

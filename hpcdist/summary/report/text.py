@@ -1,9 +1,10 @@
-"""The report as text, on a terminal and in Markdown: section by section, the conclusion first."""
+"""The report as text, on a terminal and in Markdown: section by section, the conclusion first; and
+the figures as CSV."""
 
 from __future__ import annotations
 
+import operator
 import sys
-from collections.abc import Iterable
 from typing import TextIO
 
 import msgspec
@@ -11,9 +12,11 @@ from rich.console import Console
 from rich.text import Text
 
 from hpcdist.base import table
-from hpcdist.base.table import escape_markdown
+from hpcdist.base.table import Column, Table, escape_markdown
 from hpcdist.base.text import harmless, number_of, shown
+from hpcdist.summary.figures.run import flatten
 from hpcdist.summary.report.report import Report
+from hpcdist.summary.values import Summary, to_json
 
 WIDTH_WITHOUT_TERMINAL = 120
 _MOST_ROWS = 40
@@ -35,38 +38,29 @@ def print_report(report: Report, console: Console) -> None:
         head = section.conclusions[:1]  # of a comparison's first variant alone there is none
         name = [f"comparison {shown(section.name)}"] if section.comparison else []
         say(console, ": ".join([*name, *head]), style="bold")
-        say_each(console, section.conclusions[1:])
+        say(console, *map(shown, section.conclusions[1:]), indent="  ")
         console.print()
         for each in section.tables:
             console.print(msgspec.structs.replace(each, rows=each.rows[:_MOST_ROWS]))
             if (more := len(each.rows) - _MOST_ROWS) > 0:
                 say(console, f"... and {number_of(more, 'row')} more: --csv and --html have all")
             console.print()
-        say_each(console, section.remarks)
+        say(console, *map(shown, section.remarks), indent="  ")
         if section.remarks:
             console.print()
     if report.skipped:
         say(console, "What could not be read:", style="bold")
-        say_each(console, report.skipped)
+        say(console, *map(shown, report.skipped), indent="  ")
 
 
-def say(console: Console, text: str, style: str = "") -> None:
-    """Print a text as it is, also brackets, which rich would take for markup; nothing in it acts on
-    the terminal."""
-    _print_wrapped(console, Text(harmless(text), style=style))
-
-
-def say_each(console: Console, texts: Iterable[str]) -> None:
-    """Print texts, indented, each on lines of its own."""
-    for text in texts:
-        _print_wrapped(console, Text(shown(text)), indent="  ")
-
-
-def _print_wrapped(console: Console, text: Text, indent: str = "") -> None:
-    """Print a text on lines of the console's width, none of which ends in blanks."""
-    for line in text.wrap(console, console.width - len(indent)):
-        line.rstrip()
-        console.print(Text(indent).append_text(line))
+def say(console: Console, *texts: str, style: str = "", indent: str = "") -> None:
+    """Print texts as they are, also brackets, which rich would take for markup: each on lines of
+    the console's width, none of which ends in blanks. Nothing in them acts on the terminal."""
+    for each in texts:
+        text = Text(harmless(each), style=style)
+        for line in text.wrap(console, console.width - len(indent)):
+            line.rstrip()
+            console.print(Text(indent).append_text(line))
 
 
 def to_markdown(report: Report) -> str:
@@ -87,3 +81,23 @@ def to_markdown(report: Report) -> str:
         lines += ["", "## What could not be read", ""]
         lines += [f"- {escape_markdown(shown(text))}" for text in report.skipped]
     return "\n".join(lines) + "\n"
+
+
+def to_csv(summary: Summary) -> str:
+    """Return a header and a line per run, in order, for spreadsheets and data frames.
+
+    Columns are called as the keys of the JSON, with dots between keys within keys: so units stand
+    in the headers, and numbers are not rounded. Lists have no column, nor has what no run has;
+    unknown values are empty.
+    """
+    rows = [
+        {
+            name: value
+            for name, value in flatten(run).items()
+            if value is not None and not isinstance(value, (list, dict))
+        }
+        for run in to_json(summary)
+    ]
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = [Column(name, operator.methodcaller("get", name)) for name in names]
+    return table.to_csv(Table("", columns, rows))

@@ -1,7 +1,9 @@
 """The command, as its users call it, with a stand-in for Azure behind the real SDK."""
 
+import io
 import os
 import subprocess
+import tarfile
 
 import pytest
 import yaml
@@ -57,3 +59,15 @@ def hpcdist(tmp_path, monkeypatch, azure, command_process):
 
     call.folder, call.submit = folder, submit
     return call
+
+
+@pytest.fixture
+def unpack(azure):
+    """Unpack the newest archive that was uploaded, as the command of each node does."""
+
+    def make(folder):
+        *_, content = (value for name, (value, _) in azure.blobs.items() if "code.tar.gz" in name)
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            archive.extractall(folder, filter="data")
+
+    return make

@@ -41,13 +41,11 @@ def create(azure, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ((401, "Unauthorized", "no"), "Azure refused the login: no"),
         ((403, "AuthorizationFailed", "'Ann' has no Microsoft.X/jobs/write"), "the roles AzureML"),
         ((400, "UserError", QUOTA), "Azure refused the job train-1 (400): The requested 96 vCPUs"),
-        ((404, "UserError", "The compute was deleted"), "The compute was deleted"),
         ((500, "InternalServerError", "oops"), "Azure failed at the job train-1 (500): oops"),
     ],
-    ids=["401", "403", "400 quota", "404", "500"],
+    ids=["403", "400 quota", "500"],
 )
 def test_a_refusal_is_told(create, azure, answer, said):
     status, code, message = answer

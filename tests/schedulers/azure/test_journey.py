@@ -69,12 +69,8 @@ def test_a_run_goes_to_azure_with_its_snapshot_and_ends_there(hpcdist, azure):
 
 
 def be_node(azure, run, folder):
-    """Be the one node of a job: unpack and run what was uploaded, as its command does."""
-    folder.mkdir()
+    """Be the one node of a job, in the folder of what was uploaded; publish what it has written."""
     (folder / "mount").mkdir()
-    (content,) = (value for key, (value, _) in azure.blobs.items() if key.endswith("code.tar.gz"))
-    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-        archive.extractall(folder, filter="data")
     variables = {"WORLD_SIZE": "1", "NODE_RANK": "0", "MASTER_ADDR": "10.0.0.4"}
     words = [sys.executable, "-u", "-m", "hpcdist.schedulers.azure.node", str(folder / "mount")]
     done = subprocess.run(
@@ -86,17 +82,19 @@ def be_node(azure, run, folder):
         timeout=100,
         check=False,
     )
+    assert done.returncode == 0, done.stderr
     for path in (folder / "mount").rglob("*"):
         if path.is_file():
             azure.put_output(run.id, path.relative_to(folder / "mount"), path.read_bytes())
-    return done
 
 
-def test_what_a_node_published_is_brought_home_when_the_job_has_ended(hpcdist, azure, tmp_path):
+def test_what_a_node_published_is_brought_home_when_the_job_has_ended(
+    hpcdist, azure, unpack, tmp_path
+):
     run = hpcdist.submit("--set", "launch.device=cpu")
     azure.set_state(run.id, "Running")
-    done = be_node(azure, run, tmp_path / "node")
-    assert done.returncode == 0, done.stderr
+    unpack(tmp_path / "node")
+    be_node(azure, run, tmp_path / "node")
     hpcdist("status", run.id)
     assert run.read_verdict().state == "done"
     other = hpcdist.submit("--set", "launch.device=cpu")

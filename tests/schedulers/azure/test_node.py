@@ -10,23 +10,12 @@ import subprocess
 import sys
 from contextlib import suppress
 from hashlib import sha256
-from pathlib import Path
 
 import pytest
-from azure_standin import PROFILE
 from login_node import free_port
 from waiting import wait_for
 
-from hpcdist.cluster.load import LoadedProfile
-from hpcdist.cluster.profile import AzureOptions, ClusterProfile
-from hpcdist.job.load import LoadedJob
-from hpcdist.job.spec import Launch, Record, Resources, ScriptJob
-from hpcdist.runs.run import Run
-from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.azure.node import prepare_run, scan
-from hpcdist.submission.plan import PlannedRun
-from hpcdist.submission.submit import write_spec
-from hpcdist.submission.workspace import Workspace
 
 LAST_STEP = 40
 SCRIPT = """
@@ -61,53 +50,27 @@ def parameters(rank):
 
 
 class AzureJob:
-    """One job: its code, its storage, and the nodes of its present life."""
+    """One job: the code that was uploaded, its storage, and the nodes of its present life."""
 
-    def __init__(self, folder, *, nodes=2, **launch):
-        self.folder, self.num_nodes, self.port = folder, nodes, free_port()
+    def __init__(self, folder, hpcdist, unpack, num_nodes):
+        self.folder, self.num_nodes, self.port = folder, num_nodes, free_port()
         self.storage, self.code, self.gate = (folder / n for n in ("storage", "code", "gate"))
         self.nodes, self._life = {}, 0
         self.storage.mkdir()
-        run = Run.create(folder / "runs", "train")
-        job = ScriptJob(
-            name="train",
-            script="/home/ann/code/train.py",
-            resources=Resources(nodes=nodes, gpus=1),
-            launch=Launch(device="cpu", **launch),
-            record=Record(window_s=0.01),
-        )
-        profile = ClusterProfile(scheduler="azure", azure=AzureOptions(**PROFILE))
-        scheduler = load_scheduler("azure")
-        planned = PlannedRun(
-            loaded=LoadedJob(job=job, source="train.py"),
-            scheduler=scheduler,
-            cluster=LoadedProfile(name="azure-cpu", profile=profile, origins={}),
-            plan=scheduler.plan(job, profile),
-            workspace=Workspace(submit_dir="/home/ann"),
-        )
-        write_spec(run, planned)
-        spec = json.loads(run.spec_file.read_text())
-        spec["snapshot"] = {"folder": "/home/ann/code", "source": spec["cwd"]}
-        for name, text in {
-            "run/spec.json": json.dumps(spec),
-            "run/meeting.key": "5a" * 32,
-            "snapshot/train.py": SCRIPT,
-        }.items():
-            (self.code / name).parent.mkdir(parents=True, exist_ok=True)
-            (self.code / name).write_text(text)
+        (hpcdist.folder / "train.py").write_text(SCRIPT)
+        keys = ("--set", "launch.device=cpu", "--set", "record.window_s=0.01")
+        hpcdist.submit("--nodes", num_nodes, "--gpus", 1, *keys)
+        unpack(self.code)
 
-    def start_node(self, node, *, key=None):
+    def start_node(self, node):
         """Start a node's process, with exactly the variables that Azure gives it."""
         place = self.folder / f"life-{self._life}-node-{node}"
         shutil.copytree(self.storage, place / "mount")
         shutil.copytree(self.code, place / "code")
         (place / "disk").mkdir()
-        if key is not None:
-            (place / "code" / "run" / "meeting.key").write_text(key)
+        kept = {name: os.environ[name] for name in ("PATH", "HPCDIST_TEST_MARK")}
         environment = {
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(Path(__file__).parents[3]),
-            "HPCDIST_TEST_MARK": os.environ["HPCDIST_TEST_MARK"],
+            "PYTHONPATH": str(place / "code" / "lib"),
             "TMPDIR": str(place / "disk"),
             "GATE": str(self.gate),
             "MASTER_ADDR": "127.0.0.1",
@@ -120,7 +83,7 @@ class AzureJob:
         words = [sys.executable, "-u", "-m", "hpcdist.schedulers.azure.node", place / "mount"]
         with (place / "log").open("wb") as log:
             process = subprocess.Popen(
-                words, cwd=place / "code", env=environment, stdout=log, stderr=log
+                words, cwd=place / "code", env=kept | environment, stdout=log, stderr=log
             )
         self.nodes[node] = (process, place, scan(place / "mount"))
         return process
@@ -162,12 +125,12 @@ class AzureJob:
 
 
 @pytest.fixture
-def azure_job(tmp_path):
-    """Make a job, on two nodes where nothing else is said."""
+def azure_job(hpcdist, unpack, tmp_path):
+    """Submit a job to so many nodes, none of which has begun."""
     made = []
 
-    def make(**options):
-        made.append(AzureJob(tmp_path, **options))
+    def make(num_nodes):
+        made.append(AzureJob(tmp_path, hpcdist, unpack, num_nodes))
         return made[-1]
 
     yield make
@@ -177,7 +140,7 @@ def azure_job(tmp_path):
 
 
 def test_a_job_whose_node_was_taken_away_goes_on_exactly_from_what_was_published(azure_job):
-    job = azure_job()
+    job = azure_job(2)
     job.start_node(1)  # it waits for the first
     job.wait_for_run_directory(1)
     job.start_node(0)
@@ -221,7 +184,7 @@ def test_a_start_begins_with_the_newest_checkpoints_and_without_logs(tmp_path):
 
 
 def test_sigterm_stops_the_ranks_with_what_they_have_saved(azure_job):
-    job = azure_job(nodes=1)
+    job = azure_job(1)
     process = job.start_node(0)
     wait_for(lambda: job.state(0)["step"] == 20)
     process.send_signal(signal.SIGTERM)
@@ -230,23 +193,3 @@ def test_sigterm_stops_the_ranks_with_what_they_have_saved(azure_job):
     assert (ended["kind"], ended["state"]) == ("preempted", "preempted")
     assert "verdict.json" not in content  # Azure alone knows whether the job comes back
     assert codes == {0: ended["exit_code_of_run"]}
-
-
-def test_a_first_node_that_is_silent_is_told(azure_job):
-    job = azure_job(join_timeout_s=3)
-    job.start_node(1)
-    codes, content = job.end()
-    verdict = json.loads(content["verdict.json"])
-    assert (codes, verdict["kind"]) == ({1: 1}, "launch")
-    said = f"could not reach the agent of node 0 within 3 s; at 127.0.0.1 port {job.port}"
-    assert said in verdict["message"]
-
-
-def test_a_node_with_another_secret_is_turned_away(azure_job):
-    job = azure_job(join_timeout_s=8)
-    job.start_node(1, key="77" * 32)
-    job.wait_for_run_directory(1)  # it tries from now on
-    job.start_node(0)
-    _, content = job.end()
-    assert "node 1 did not join within 8 s" in json.loads(content["verdict.json"])["message"]
-    assert b"does not know the secret" in content["logs/agent-00000.log"]

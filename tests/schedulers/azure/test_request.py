@@ -1,6 +1,5 @@
 """The job in YAML that Azure is given: what the SDK reads of it, and what is refused."""
 
-import io
 import re
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from hpcdist.base.errors import ProfileError, SchedulerError
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile
 from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.schedulers.azure.azure import job_yaml
-from hpcdist.schedulers.azure.workspace import NotFoundError, Output, client_of
+from hpcdist.schedulers.azure.workspace import client_of
 from hpcdist.schedulers.base import Target
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning")  # of the SDK, about what it uses itself
@@ -132,35 +131,6 @@ def test_what_azure_lacks_or_does_not_have_is_named(keys, message):
     with pytest.raises(ProfileError) as caught:
         job_yaml(job(), profile(**keys), target())
     assert caught.value.message == f"the cluster profile: {message}"
-
-
-def test_blobs_of_an_output_are_read_by_the_access_that_the_workspace_gives(azure):
-    client_of.cache_clear()
-    options = AzureOptions(**PROFILE)
-    azure.put_output("train-1", "logs/a", b"0123456789")
-    azure.put_output("train-1", "logs/empty", b"")
-    azure.put_output("train-1", "traces/b", b"d" * 100_000)
-    azure.put_output("train-10", "logs/a", b"of another")
-    folder = Output(options, "train-1")
-
-    time_s = 1795395600  # that of all blobs here
-    assert list(folder.list_files()) == [
-        ("logs/a", 10, time_s),
-        ("logs/empty", 0, time_s),
-        ("traces/b", 100_000, time_s),
-    ]
-    for name, expected in (("logs/a", b"012345"), ("logs/empty", b"")):
-        copy = io.BytesIO()
-        folder.copy(name, copy, size=len(expected))
-        assert copy.getvalue() == expected
-    with pytest.raises(NotFoundError):
-        folder.copy("logs/none", io.BytesIO(), size=1)
-    azure.fail("GET", "blob.core.windows.net", 403, code="AuthorizationFailure", times=9)
-    with pytest.raises(SchedulerError, match="403"):
-        list(folder.list_files())
-    with pytest.raises(NotFoundError, match="datastore nostore"):
-        Output(AzureOptions(**PROFILE | {"datastore": "nostore"}), "x")
-    client_of.cache_clear()
 
 
 def test_without_the_sdk_it_is_said_how_to_install_it(monkeypatch):

@@ -10,7 +10,6 @@ from hpcdist.schedulers.lsf.jobs import (
     parse_hosts,
     parse_queues,
     parse_seconds,
-    parse_size,
     parse_time,
     plain_reason,
     read_table,
@@ -107,11 +106,6 @@ def test_a_bad_end_is_told_with_its_reason(reason, code, state, words):
     assert words in job.reason
 
 
-def test_a_host_in_the_place_of_a_reason_is_that_of_a_job_that_has_just_started():
-    row = {"jobid": "7", "stat": "PEND", "exec_host": "hostA", "pend_reason": "hostA"}
-    assert make_job(row).reason is None
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -172,6 +166,8 @@ SCRIPT = '#BSUB -R "rusage[mem=500MB]"\n'
         ("RUNLIMIT: Cannot exceed queue's hard limit(s). Job not submitted.", "--time"),
         ("Too many processors requested. Job not submitted.", "cpus_per_gpu"),
         ("esub: jobs must say how long they run with -W. Request aborted by esub.", "with --time"),
+        ("A run limit (-W) is required here. Request aborted by esub.", "with --time"),
+        ("The memory asked for is above 10GB. Request aborted by esub.", "lsf.mem_per"),
         ("A run limit is required by this site. Request aborted by esub.", "with --time"),
         ("It is Monday. Job not submitted.", "hpcdist explain JOB"),
     ],
@@ -198,11 +194,3 @@ def test_the_hosts_that_are_up_are_read_with_their_slots():
 )
 def test_lengths_of_time_come_in_several_forms(text, seconds):
     assert parse_seconds(text) == seconds
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("512 Mbytes", 2**29), ("1.5 Gbytes", 3 * 2**29), ("3K", 3072), ("2 MB", 2**21), ("-", None)],
-)
-def test_sizes_come_in_several_forms(text, size):
-    assert parse_size(text) == size

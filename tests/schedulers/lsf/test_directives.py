@@ -41,13 +41,6 @@ def test_what_lsf_cannot_be_asked_for_is_told(cluster, message, hint):
     assert hint in caught.value.hint
 
 
-def test_an_option_that_hpcdist_sets_itself_is_refused():
-    cluster = profile(directives=["-q gpu"], partition="normal")
-    plan = scheduler.plan(job(), cluster)
-    with pytest.raises(ProfileError, match='directives has "-q gpu", which hpcdist sets itself'):
-        scheduler.render(job(), target(), plan)
-
-
 @pytest.mark.parametrize(
     ("given", "text"),
     [
@@ -78,12 +71,6 @@ DTU = {
         {"nodes": 2, "gpus": 2},
         ["-q gpuv100", "-n 16", '-gpu "num=2:mode=exclusive_process"', "-W 24:00"],
         '-R "span[ptile=8] rusage[mem=5GB]"',
-    ),
-    "CPUs": (
-        "dtu-cpu",
-        {"gpus": 2},
-        ["-q hpc", "-n 8", "-W 24:00"],
-        '-R "span[hosts=1] rusage[mem=5GB]"',
     ),
     "a job with much memory": (
         "dtu",

@@ -11,7 +11,7 @@ from hpcdist.base.errors import SchedulerError
 from hpcdist.machine.command import CommandFailedError
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.lsf import lsf
+from hpcdist.schedulers.lsf import jobs, lsf
 from hpcdist.schedulers.lsf.jobs import ask_jobs, bkill
 from hpcdist.schedulers.requeue import RequeueRefusedError
 
@@ -103,6 +103,14 @@ def test_a_failure_does_not_mean_that_there_are_no_jobs(commands, out, err, code
     assert err.strip() in raised.value.message
     assert raised.value.message.count("what?") < 10
     assert len(commands.calls) == 1
+
+
+@pytest.mark.parametrize(("name", "call"), [("bjobs", ask_jobs), ("bkill", bkill)])
+def test_a_command_that_does_not_answer_is_not_waited_for(commands, monkeypatch, name, call):
+    monkeypatch.setattr(jobs, "TIMEOUT_S", 0.2)
+    commands.add(name, "read <> <(:)")
+    with pytest.raises(SchedulerError, match=f"{name} did not answer within 0.2 s"):
+        call(["7"])
 
 
 @pytest.mark.parametrize("code", [0, 254, 255])

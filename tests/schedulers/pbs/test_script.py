@@ -9,8 +9,6 @@ from script_jobs import job, target
 
 from hpcdist.base import files
 from hpcdist.base.errors import ProfileError
-from hpcdist.base.files import shipped_folder
-from hpcdist.cluster.load import load_profile
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.schedulers.base import Plan
 from hpcdist.schedulers.pbs.pbs import scheduler
@@ -25,26 +23,6 @@ def directives(*words):
 def test_a_profile_that_pbs_cannot_be_asked_for_is_refused(key):
     with pytest.raises(ProfileError, match=f"{key} is high, and PBS has none"):
         scheduler.plan(job(), ClusterProfile(scheduler="pbs", **{key: "high"}))
-
-
-@pytest.mark.parametrize("directive", ["-l walltime=1:00", "-lselect=4", "-Nname"])
-def test_a_directive_that_hpcdist_sets_itself_is_refused(directive):
-    cluster = ClusterProfile(directives=[directive])
-    limited = job(nodes=2, time_limit_min=60)
-    launch = lay_out(limited, cluster, warning_signals=["SIGTERM"])
-    with pytest.raises(ProfileError, match="which hpcdist sets itself"):
-        scheduler.render(limited, target(), Plan(launch=launch, cluster=cluster))
-
-
-def test_the_profile_that_is_shipped_can_be_asked_for(tmp_path, monkeypatch):
-    text = (shipped_folder("templates") / "clusters" / "pbs.yaml").read_text()
-    (tmp_path / "hpcdist.yaml").write_text(text)
-    monkeypatch.chdir(tmp_path)
-    asked = job(nodes=2, gpus=2)
-    selects = [
-        directives(asked, load_profile(name).profile, target())[1] for name in ("gpu", "cpu")
-    ]
-    assert selects == ["-l select=2:ncpus=8:mem=61036mb:ngpus=2", "-l select=2:ncpus=2"]
 
 
 def script(folder="/scratch/ann/RUN"):

@@ -132,6 +132,8 @@ def test_of_a_job_that_waits_or_runs_nothing_is_told_that_is_not_known():
         (parse_size, "1234K", 1234 * 2**10),
         (parse_size, "0", 0),
         (parse_size, "1.5M", 3 * 2**19),
+        (parse_size, "512 Mbytes", 2**29),
+        (parse_size, "2 MB", 2**21),
         (parse_size, "", None),
         (parse_size, "-", None),
     ],

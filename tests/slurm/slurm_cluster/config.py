@@ -81,7 +81,7 @@ def missing_programs():
     return None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ClusterSpec:
     """A cluster to boot; crosses to the supervisor as JSON."""
 
@@ -99,61 +99,27 @@ class ClusterSpec:
     first_port: int = 6817
     """Of consecutive ones; in namespaces nobody else is there."""
 
+    def __post_init__(self):
+        self.path = Path(self.folder)
+        self.in_namespaces = self.network == NAMESPACES
+        self.user = pwd.getpwuid(os.getuid()).pw_name
+        stem = "n" if self.in_namespaces else "127.0.1."
+        self.nodes = [f"{stem}{number}" for number in range(1, self.num_nodes + 1)]
+        self.controller = LOGIN_NODE, LOGIN_ADDRESS
+        """Its hostname and address."""
+        if not self.in_namespaces:
+            self.controller = socket.gethostname().partition(".")[0], "127.0.0.1"
+        self.num_ports = self.num_nodes + 3
+        self.database_port = self.first_port + 1
+        self.accounting_port = self.first_port + 2
+        self.node_port = self.first_port + 3
+        """Of the first node."""
+        self.slurm_conf = self.path / "slurm.conf"
+        self.munge_socket = self.path / "munge.sock"
+        self.database_socket = self.path / "db.sock"
+
     def as_dict(self):
         return dataclasses.asdict(self)
-
-    @property
-    def path(self):
-        return Path(self.folder)
-
-    @property
-    def in_namespaces(self):
-        return self.network == NAMESPACES
-
-    @property
-    def num_ports(self):
-        return self.num_nodes + 3
-
-    @property
-    def database_port(self):
-        return self.first_port + 1
-
-    @property
-    def accounting_port(self):
-        return self.first_port + 2
-
-    @property
-    def node_port(self):
-        """Of the first node."""
-        return self.first_port + 3
-
-    @property
-    def user(self):
-        return pwd.getpwuid(os.getuid()).pw_name
-
-    @property
-    def nodes(self):
-        stem = "n" if self.in_namespaces else "127.0.1."
-        return [f"{stem}{number}" for number in range(1, self.num_nodes + 1)]
-
-    @property
-    def slurm_conf(self):
-        return self.path / "slurm.conf"
-
-    @property
-    def munge_socket(self):
-        return self.path / "munge.sock"
-
-    @property
-    def database_socket(self):
-        return self.path / "db.sock"
-
-    @property
-    def controller(self):
-        """Its hostname and address."""
-        if self.in_namespaces:
-            return LOGIN_NODE, LOGIN_ADDRESS
-        return socket.gethostname().partition(".")[0], "127.0.0.1"
 
     def slurmd_log(self, node):
         return self.path / "log" / f"slurmd.{node}.log"

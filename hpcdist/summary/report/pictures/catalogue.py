@@ -38,22 +38,12 @@ def find_pictures(sections: Iterable[Section]) -> Iterator[tuple[int, Picture]]:
                 yield index, picture._replace(name=f"{picture.name}{again}")
 
 
-_TOPICS = {
-    "comparison": Topic.SPEED,
-    "values": Topic.LEARNING,
-    "scaling": Topic.SPEED,
-    "losses": Topic.TIME,
-    "learning": Topic.LEARNING,
-}
-"""By the end of the file's name."""
-
-
 def _picture(
-    section: Section, kind: str, what: str, text: str, draw: Callable[[], Figure]
+    section: Section, kind: str, what: str, text: str, draw: Callable[[], Figure], *, topic: Topic
 ) -> Picture:
     """Return the picture of a job or comparison; `kind` ends the name of its file."""
     title = f"{label(section.name)}: {what}"
-    return Picture(f"{slug(section.name)}-{kind}", title, text, draw, _TOPICS[kind].value)
+    return Picture(f"{slug(section.name)}-{kind}", title, text, draw, topic.value)
 
 
 def _comparison(section: Section) -> Iterator[Picture]:
@@ -62,7 +52,7 @@ def _comparison(section: Section) -> Iterator[Picture]:
         names = [label(cell.name) for cell in cells]
         described = f"Times as fast as {names[0]}, and what the rest was lost to."
         draw = partial(speed.draw_bars, cells, names)
-        yield _picture(section, "comparison", "compared", described, draw)
+        yield _picture(section, "comparison", "compared", described, draw, topic=Topic.SPEED)
 
 
 def _values(section: Section) -> Iterator[Picture]:
@@ -70,7 +60,7 @@ def _values(section: Section) -> Iterator[Picture]:
         what = f"which {' and '.join(map(label, values[0].run.differs_in))} is best"
         draw = partial(speed.draw_values, values)
         described = "Each point is the mean of the runs with one value."
-        yield _picture(section, "values", what, described, draw)
+        yield _picture(section, "values", what, described, draw, topic=Topic.LEARNING)
 
 
 def _sizes(section: Section) -> Iterator[Picture]:
@@ -88,13 +78,13 @@ def _sizes(section: Section) -> Iterator[Picture]:
         draw = partial(speed.draw_scaling, cells)
         described = f"Of {runs}; the dotted line is the ideal{dashed}."
         what = f"speed against size{kind}{which}"
-        yield _picture(section, "scaling", what, described, draw)
+        yield _picture(section, "scaling", what, described, draw, topic=Topic.SPEED)
         if lossy := [cell for cell in cells if cell.lost]:
             sizes = [size_text(cell) for cell in lossy]
             draw = partial(speed.draw_bars, lossy, sizes, y=f"nodes x {unit}")
             described = "One bar per size: what was not lost, and what the rest was lost to."
             what = f"where the time goes{which}"
-            yield _picture(section, "losses", what, described, draw)
+            yield _picture(section, "losses", what, described, draw, topic=Topic.TIME)
 
 
 def _learning(section: Section) -> Iterator[Picture]:
@@ -123,7 +113,7 @@ def _learning(section: Section) -> Iterator[Picture]:
     has_accuracy = any(one.accuracy.values for _, learned in found for one in learned)
     what = "loss and accuracy" if has_accuracy else "loss"
     draw = partial(over_time.draw_learning, curves, goal=goal)
-    yield _picture(section, "learning", what, f"{lines}{aim}{left_out}", draw)
+    yield _picture(section, "learning", what, f"{lines}{aim}{left_out}", draw, topic=Topic.LEARNING)
 
 
 def _benchmarks(section: Section) -> Iterator[Picture]:

@@ -1,16 +1,16 @@
-"""Functions from Python and comparisons, on a real cluster."""
+"""Steps in a job on a real Slurm: those that enter a living one, and one in an image, which srun
+starts itself; images that hpcdist starts: see tests/conformance and tests/agent/test_container.py.
+"""
 
 import json
 
-import pytest
-from cluster_user import User
+from cluster_user import CPU, TWO
+from containers import container, image  # noqa: F401 - a fixture
+from counting import COUNT, await_counting, end_counting
+from interruptions import warn
+from runtime_stand_ins import image_file, install
 
 ON_TWO_NODES = ("--nodes", "2", "--set", "launch.device=cpu")
-
-
-@pytest.fixture
-def user(slurm, tmp_path):
-    return User(slurm, tmp_path)
 
 
 STEPS = """
@@ -33,6 +33,10 @@ def test_a_living_job_shows_where_its_ranks_are_is_profiled_and_entered(user, tm
     user.wait_for_line(run, "here", rank=1)
     where = json.loads(user("stacks", run.id, "--json").stdout)
     assert [(one["node"], one["of"]["rank"]) for one in where["ranks"]] == [(0, 0), (1, 1)]
+    table = [line.split()[:3] for line in user("stacks", run.id).stdout.splitlines()]
+    assert [row[2].isdecimal() for row in table if row[:2] in (["0", "0"], ["1", "1"])] == [
+        True
+    ] * 2
     profiled = user("profile", run.id, "--steps", "3")
     assert profiled.returncode == 0, profiled.stderr
     assert "aten::sum" in profiled.stdout
@@ -44,3 +48,15 @@ def test_a_living_job_shows_where_its_ranks_are_is_profiled_and_entered(user, tm
     assert done.stdout.split()[4] == str(tmp_path)
     assert f"on {done.stdout.split()[3]}, its log" in done.stderr
     user("cancel", run.id)
+
+
+def test_a_run_in_an_image_that_srun_starts_goes_on(user, tmp_path, image):  # noqa: F811
+    programs = install(tmp_path / "bin", "srun")
+    environment = user.cluster.environment
+    environment["PATH"] = f"{programs}:{environment['PATH']}"
+    pyxis = container(image_file(image, ".sqsh"), runtime="pyxis")
+    run = user.submit(user.write("count.py", COUNT), *CPU, *TWO, *pyxis, env=environment)
+    await_counting(user, run)
+    warn(user, run)
+    end_counting(user, run)
+    assert run.read_attempt_verdict(0).kind == "time_limit"
