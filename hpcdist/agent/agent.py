@@ -138,8 +138,7 @@ def _conclude(
     if verdict is not None:
         verdict = after_launcher(verdict, notes)
         verdict = lives.conclude(attempts, verdict)
-        if attempts.requeuer is not None and attempts.requeuer.leaves_out_nodes:
-            nodes.note_verdict(attempts.run.id, verdict)
+        lives.note_node(attempts, verdict)
     if node.place.node_rank == 0:
         tell_end(attempts.run, node.job.name, node.notify)
     return verdict

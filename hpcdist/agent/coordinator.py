@@ -22,7 +22,7 @@ from hpcdist.agent.outcome import failure, words
 from hpcdist.agent.outcome.hang import HangWatch, limits_of
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.base.text import listed
-from hpcdist.job.spec import warning_before_s
+from hpcdist.job.spec import TrainJob, warning_before_s
 from hpcdist.runs.verdict import Hang, Kind, RankEnd, Verdict
 from hpcdist.schedulers.notes import Note
 
@@ -121,6 +121,8 @@ class Attempt:
     node: OwnNode
     most_grace_s: float
     """Limit of `launch.grace_s` where the scheduler ends the job."""
+    nodes: tuple[int, ...] = ()
+    """Those that take part."""
     number: int = 0
     restarts: int = 0
     """Attempts before that failed."""
@@ -138,11 +140,15 @@ class Attempt:
     def __post_init__(self) -> None:
         self.hang_watch = HangWatch(
             attempt=self.number,
-            num_nodes=self.node.num_nodes,
-            world_size=self.node.world_size,
+            nodes=self.nodes,
+            world_size=self.world_size,
             timeout_s=limits_of(self.node.job)[1],
             ends=self.ends,
         )
+
+    @property
+    def world_size(self) -> int:
+        return len(self.nodes) * self.node.job.ranks_per_node
 
     def failures(self) -> list[RankEnd]:
         return [end for end in self.ends.values() if failure.is_failure(end)]
@@ -157,7 +163,7 @@ class Attempt:
                 or (end.node == lost and end.signal == "SIGKILL" and not end.report.out_of_memory)
                 for end in failures
             )
-        return len(self.ends) == self.node.world_size
+        return len(self.ends) == self.world_size
 
     def order_end(self, notice: failure.Notice | None) -> messages.End:
         """Return the order to end its ranks, and keep it."""
@@ -213,7 +219,13 @@ class Coordinator:
         """The job will be ended soon."""
         self._cancelled: Verdict | None = None
         """The user cancelled while the ranks were being ended for another reason."""
-        self.attempt = Attempt(node, most_grace_s)
+        self._num_losses = 0
+        """Attempts that ended because a node was lost, and that others followed."""
+        self._smaller = self._next_smaller = ""
+        """How many nodes this attempt and the next one have since when, where some are lost."""
+        self._is_elastic = isinstance(job, TrainJob)
+        """The ranks can go on in another number: code of the user's own says so."""
+        self.attempt = Attempt(node, most_grace_s, tuple(range(node.num_nodes)))
 
     def decide(self, event: Event, now: Now) -> list[Action]:
         """Take an event; return what is to be done because of it, in this order."""
@@ -221,7 +233,7 @@ class Coordinator:
             self.attempt.hang_watch.forgive(now.now)
         self._now, self._actions = now, []
         match event:
-            case Heard():
+            case Heard() if self._counts(event):
                 self._on_message(event.node, event.message)
             case Lost():
                 self._on_lost(event.node, event.reason)
@@ -234,6 +246,11 @@ class Coordinator:
             case None:
                 self._on_time()
         return self._actions
+
+    def _counts(self, event: Heard) -> bool:
+        """Return False for what a node says that the run goes on without."""
+        is_member = event.node in self.members or self.stage is Stage.JOINING
+        return is_member or isinstance(event.message, messages.Join)
 
     def _on_message(self, node: int, message: ToLeader) -> None:
         match message:
@@ -295,12 +312,18 @@ class Coordinator:
         failed, number, before = claimed.failed, claimed.attempt, self.attempt
         if number is not None:
             restarts = before.restarts + (failed is not None)
-            self.attempt = Attempt(self.node, before.most_grace_s, number, restarts)
-            self._meeting = replace(self._meeting, attempt=number, restart_count=restarts)
+            nodes = tuple(sorted(self.members))
+            self.attempt = Attempt(self.node, before.most_grace_s, nodes, number, restarts)
+            meeting = {"attempt": number, "restart_count": restarts, "nodes": nodes}
+            self._meeting = replace(self._meeting, **meeting)
+            self._smaller = self._next_smaller
+            if lost := sorted({*before.nodes} - self.members.keys()):
+                self._actions.append(Send(lost, messages.Close()))  # one may live, and be slow
             port_range = self.node.job.launch.port_range
             self._broadcast(messages.Begin(meeting=self._meeting, port_range=port_range))
         elif failed is not None:
-            self._finish(failed)
+            message = failed.message.replace(f"; {words.GOES_ON_WITH}{self._next_smaller}", "", 1)
+            self._finish(replace(failed, message=message, num_nodes_left=None))
 
     def _on_lost(self, node: int, reason: str) -> None:
         if self.stage is Stage.FINISHED or (facts := self.members.pop(node, None)) is None:
@@ -362,7 +385,7 @@ class Coordinator:
             if self.stage is Stage.SETTLING and self.deadline is not None:
                 due = min(due, self.deadline)
             self.stage, self.deadline = Stage.SETTLING, due
-        if len(self.attempt.ends) == self.node.world_size:
+        if len(self.attempt.ends) == self.attempt.world_size:
             self._end_attempt(None)
 
     def _on_warned(self, signal_name: str | None) -> None:
@@ -411,12 +434,7 @@ class Coordinator:
         if self.stage is not Stage.ENDING or not self.members.keys() <= attempt.gone:
             return
         verdict = attempt.verdict(notice, self._now.unix_now)
-        may_restart = (
-            verdict.state == "failed"
-            and verdict.kind not in {"launch", "agent_lost", "time_limit"}
-            and attempt.restarts < self.node.job.launch.max_restarts
-            and len(self.members) == self.node.num_nodes
-        )
+        verdict, may_restart = self._judge(verdict)
         # The signal of a cancellation may have reached the ranks before it reached this node.
         may_be_cancelled = verdict.first is not None and verdict.first.signal in CANCEL_SIGNALS
         would_go_on = may_restart or verdict.exit_code_of_run == EXIT_STOPPED
@@ -431,7 +449,36 @@ class Coordinator:
         else:
             self._finish(verdict)
 
+    def _judge(self, verdict: Verdict) -> tuple[Verdict, bool]:
+        """Return whether another attempt may follow this verdict, with the nodes that are left, and
+        the verdict with their number where they are fewer."""
+        launch, attempt, left = self.node.job.launch, self.attempt, len(self.members)
+        has_lost = left < len(attempt.nodes)
+        self._is_elastic = self._is_elastic or any(end.elastic for end in attempt.ends.values())
+        is_loss = has_lost and verdict.kind == "agent_lost"
+        num_failures = attempt.restarts - self._num_losses
+        is_wanted = is_loss or (
+            verdict.kind not in {"launch", "agent_lost", "time_limit"}
+            and num_failures < launch.max_restarts
+        )
+        can_begin = not has_lost or (
+            launch.min_nodes is not None
+            and left >= launch.min_nodes
+            and self._is_elastic
+            and self._meeting.nodes != ()
+        )
+        if verdict.state != "failed" or not is_wanted or not can_begin:
+            return verdict, False
+        self._num_losses += is_loss
+        if has_lost:
+            size = words.size(left, self.node.num_nodes, self._now.unix_now)
+            verdict = replace(words.add(verdict, words.GOES_ON_WITH + size), num_nodes_left=left)
+            self._next_smaller = size
+        return verdict, True
+
     def _finish(self, verdict: Verdict) -> None:
+        if self._smaller:
+            verdict = words.add(verdict, f"it went on with {self._smaller}")
         self.stage, self.deadline = Stage.FINISHED, None
         last = sorted({0, *self.members})  # node 0's own agent may not have joined yet
         verdict = self.attempt.numbered(verdict, self._now.unix_now)

@@ -18,8 +18,8 @@ from hpcdist.agent import coordinator, messages
 from hpcdist.agent.coordinator import Coordinator, Now, Stage
 from hpcdist.agent.meeting import Connections
 from hpcdist.agent.node import OwnNode
-from hpcdist.agent.outcome import words
-from hpcdist.agent.outcome.lives import Attempts, note_restart
+from hpcdist.agent.outcome import lives, words
+from hpcdist.agent.outcome.lives import Attempts
 from hpcdist.base import files
 from hpcdist.notify import tell_hang
 from hpcdist.runs.requests import Answer, Request
@@ -155,9 +155,15 @@ class Leader:
         if failed is not None:
             if self._attempts.is_overtaken():  # a claim would take the run from its new leader
                 return coordinator.Claimed(None, failed)
-            if (why_not := note_restart(self._run, failed)) is not None:
+            if failed.num_nodes_left is not None:
+                if not lives.is_ours(self._attempts, failed) or not self._attempts.claim_next():
+                    return coordinator.Claimed(None, failed)
+                lives.note_node(self._attempts, failed)
+            if (why_not := lives.note_restart(self._run, failed)) is not None:
                 why_not = f"it is not started again: {why_not}"
                 return coordinator.Claimed(None, words.add(failed, why_not))
+            if failed.num_nodes_left is not None:
+                return coordinator.Claimed(self._attempts.number, failed)
         return coordinator.Claimed(self._attempts.claim(), failed)
 
     def _note_hang(self, hang: Hang) -> None:
@@ -177,7 +183,7 @@ class Leader:
         answer = Answer(
             attempt=self._coordinator.attempt.number,
             time_s=time.time(),
-            world_size=self._node.world_size,
+            world_size=self._coordinator.attempt.world_size,
             refusal=refusal,
         )
         limit_s = 0.0 if refusal else request.limit_s

@@ -176,6 +176,9 @@ class Launch(Section, frozen=True, kw_only=True):
     at most a quarter of the limit."""
     requeue: bool = True
     """Have the scheduler start the job again when it was stopped before its end or lost a node."""
+    min_nodes: Count | None = None
+    """Go on without nodes that are lost, from the newest checkpoint, as long as so many are left;
+    for train, and code that calls record.elastic(). Unset: the job is started again as a whole."""
 
 
 class Record(Section, frozen=True, kw_only=True):

@@ -131,6 +131,8 @@ def again_sentence(verdict: Verdict, *, most_restarts: int) -> str:
     """Say how an attempt ended after which there is another, or is to be."""
     said = verdict.sentence.replace("preempted: ", "ended early: ", 1)
     why = f"attempt {verdict.attempt} {' '.join(said.split())}"
+    if verdict.num_nodes_left:
+        return why  # which says with how many
     if verdict.resumed:
         return f"{why}; hpcdist resume has started it again"
     if verdict.state == "failed" and verdict.kind not in {"agent_lost", "launch", "time_limit"}:

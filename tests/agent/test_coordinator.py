@@ -71,6 +71,7 @@ class Cluster:
     attempts: int = 0
     stores: int = 0
     is_overtaken: bool = False
+    min_nodes: int | None = None
     limit_min: float | None = None
 
     def __post_init__(self):
@@ -79,7 +80,7 @@ class Cluster:
             name="x",
             workload="script",
             script="x.py",
-            launch=Launch(max_restarts=self.restarts, **launch),
+            launch=Launch(max_restarts=self.restarts, min_nodes=self.min_nodes, **launch),
             resources=Resources(gpus=self.ranks, time_limit_min=self.limit_min),
         )
         plan = LaunchPlan(
@@ -167,6 +168,16 @@ class Cluster:
     def note(self, node, said, **fields):
         self.decide(Note(node=node, host=f"host{node}", said=said, **fields))
 
+    def has(self, *nodes, restarts):
+        """The ranks of these nodes run, and know that the others do not."""
+        self.open_store()
+        starts = [(to, message) for to, message in self.sent if isinstance(message, messages.Start)]
+        number = self.coordinator.attempt.number
+        own = [(to, one.meeting) for to, one in starts if one.meeting.attempt == number]
+        assert [to for to, _ in own] == [*nodes]
+        assert {meeting.nodes for _, meeting in own} == {nodes}
+        assert {meeting.restart_count for _, meeting in own} == {restarts}
+
     def reach(self, node, boundary):
         self.tell(node, messages.Reached(attempt=0, boundary=boundary))
 
@@ -200,6 +211,16 @@ def play(*steps, **options):
 
 
 RUN, GONE = do.run(), do.gone()
+SMALLER = {"nodes": 4, "ranks": 2, "min_nodes": 2}
+
+
+def ends_on(*nodes, **fields):
+    """The ranks of these nodes end by order; their program can go on in another number."""
+    ranks = [2 * place + local for place in range(len(nodes)) for local in range(2)]
+    fields = {"stopped": True, "elastic": True} | fields
+    return do.end(*(killed(rank, nodes[rank // 2], **fields) for rank in ranks))
+
+
 WARNED = [RUN, do.signalled("SIGUSR2")]
 FAILED = end(0, exit_code=1, exception="ValueError", message="x")
 UNREACHED = "(host host1): no agent could be started there: no route"
@@ -329,6 +350,76 @@ SCENARIOS = {
         {"restarts": 1},
         [do.join(0, 1), do.tell(0, messages.Failed(sentence="no port is free")), GONE],
         {"kind": "launch", "says": "node 0 (host host0): no port is free"},
+    ),
+    # Nodes that are lost while enough are left
+    "a lost node ends the ranks of the others which start again without it": (
+        SMALLER,
+        [
+            *(RUN, do.lose(2), do.is_in("ending"), ends_on(0, 1, 3), do.gone(0, 1, 3)),
+            *(do.has(0, 1, 3, restarts=1), do.is_in("running")),
+            *(do.end(*(well(rank, (0, 1, 3)[rank // 2]) for rank in range(6))), do.gone(0, 1, 3)),
+        ],
+        {"kind": "done", "restarts": 1, "says": "went on with 3 of 4 nodes since 00:16"},
+    ),
+    "nodes are lost one after the other until too few are left": (
+        SMALLER,
+        [
+            *(RUN, do.lose(2), do.lose(1), ends_on(0, 3), do.gone(0, 3), do.has(0, 3, restarts=1)),
+            *(do.lose(3), do.end(killed(0, stopped=True), killed(1, stopped=True)), do.gone(0)),
+        ],
+        {"kind": "agent_lost", "node": 3, "attempts": 2, "says": "went on with 2 of 4 nodes since"},
+    ),
+    "a node that is lost while the others end their ranks is left out too": (
+        SMALLER,
+        [
+            *(RUN, do.lose(2), ends_on(0, 1), do.gone(0, 1), do.is_in("ending"), do.lose(3)),
+            *(do.has(0, 1, restarts=1), do.cancel(), do.gone(0, 1)),
+        ],
+        {"kind": "cancelled", "attempts": 2},
+    ),
+    "a node that does not end its ranks is told to leave and not heard any more": (
+        SMALLER,
+        [
+            *(RUN, do.lose(2), ends_on(0, 1), do.gone(0, 1), do.is_in("ending"), do.wait(10)),
+            *(do.has(0, 1, restarts=1), do.has_received(3, "begin", "start", "end", "close")),
+            *(do.tell(3, messages.Failed(sentence="no memory")), do.signalled("SIGTERM", 3)),
+            *(do.is_in("running"), do.end(*(well(rank, rank // 2) for rank in range(4)))),
+            do.gone(0, 1),
+        ],
+        {"kind": "done", "attempts": 2},
+    ),
+    "a loss takes none of the restarts after failures": (
+        SMALLER | {"restarts": 1},
+        [
+            *(RUN, do.lose(3), ends_on(0, 1, 2), do.gone(0, 1, 2), do.has(0, 1, 2, restarts=1)),
+            *(do.end(end(1, exit_code=3)), do.wait(SETTLE_S), do.gone(0, 1, 2)),
+            *(do.has(0, 1, 2, restarts=2), do.end(end(1, exit_code=3)), do.wait(SETTLE_S)),
+            do.gone(0, 1, 2),
+        ],
+        {"kind": "exit", "restarts": 2, "attempts": 3},
+    ),
+    "a program that has not said that it can go on in another number does not": (
+        SMALLER,
+        [RUN, do.lose(2), ends_on(0, 1, 3, elastic=False), do.gone(0, 1, 3)],
+        {"kind": "agent_lost", "attempts": 1},
+    ),
+    "a node that is lost before the first attempt ends the run": (
+        SMALLER,
+        [do.join(0, 1, 2), do.lose(2), do.gone(0, 1)],
+        {"kind": "agent_lost", "attempts": 0},
+    ),
+    "a run that another has taken over does not go on without a node": (
+        SMALLER | {"is_overtaken": True},
+        [RUN, do.lose(2), ends_on(0, 1, 3), do.gone(0, 1, 3), do.is_in("finished")],
+        {
+            "kind": "agent_lost",
+            "message": "the agent of node 2 (host host2) was lost: connection reset",
+        },
+    ),
+    "a warned run that loses a node does not start again": (
+        SMALLER,
+        [RUN, do.signalled("SIGUSR2"), do.lose(2), ends_on(0, 1, 3), do.gone(0, 1, 3)],
+        {"kind": "time_limit", "attempts": 1},
     ),
     # Cancel
     "cancel after a failure does not hide a last failure": (
@@ -576,6 +667,7 @@ def test_a_run_goes_from_joining_to_its_verdict():
         master_port=20001,
         device="cpu",
         backend="gloo",
+        nodes=(0, 1),
     )
     cluster.end(well(0), well(1, 1))
     cluster.gone(0)

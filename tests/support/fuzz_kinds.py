@@ -264,6 +264,7 @@ def message(_folder: Path) -> list[Sample]:
         master_port=20000,
         device="cpu",
         backend="gloo",
+        nodes=(0, 2),
     )
     where = requests.RankStacks(
         rank=1,

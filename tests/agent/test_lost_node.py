@@ -1,0 +1,91 @@
+"""A run that loses a node goes on with the others, from what it has saved."""
+
+import os
+import signal
+
+import pytest
+
+from hpcdist.base.errors import JobError
+from hpcdist.job.load import load_job
+from hpcdist.submission.plan import plan_run
+
+SCRIPT = """
+import json, os, sys, time
+import torch, torch.distributed as dist
+from hpcdist import record
+
+world = record.elastic()
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+names = ("RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK", "LOCAL_RANK")
+print(json.dumps({"total": total.item(), "world": world, **{n: int(os.environ[n]) for n in names}}),
+      flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+dist.barrier()
+"""
+
+
+def kill_agent(launched, node):
+    os.kill(launched.agent_pid(node), signal.SIGKILL)
+
+
+def worlds(launched, size, attempt):
+    """What the ranks of an attempt print, once all have."""
+    ranks = range(size)
+    launched.wait(lambda: all(launched.said(rank, attempt) for rank in ranks))
+    return [launched.said(rank, attempt)[0] for rank in ranks]
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_run_goes_on_without_a_node_that_was_killed(launch, write_script, tmp_path, lost):
+    go = tmp_path / "go"
+    launched = launch(write_script(SCRIPT), go, nodes=3, gpus=2, min_nodes=2)
+    assert [one["world"] for one in worlds(launched, 6, 0)] == [[rank, 6, 6] for rank in range(6)]
+    kill_agent(launched, lost)
+    for rank, one in enumerate(worlds(launched, 4, 1)):
+        assert (one["total"], one["world"]) == (4.0, [rank, 4, 6])
+        assert (one["GROUP_RANK"], one["GROUP_WORLD_SIZE"]) == (rank // 2, 2)
+        assert (one["RANK"], one["NODE_RANK"], one["LOCAL_RANK"]) == (rank, rank // 2, rank % 2)
+    failed = launched.run.read_attempt_verdict(0)
+    assert (failed.kind, failed.node, failed.num_nodes_left) == ("agent_lost", lost, 2)
+    assert "; the run goes on with 2 of 3 nodes since " in failed.message
+    go.touch()
+    verdict = launched.verdict()
+    assert (verdict.kind, verdict.restarts) == ("done", 1)
+    assert "it went on with 2 of 3 nodes since " in verdict.message
+    left = [node for node in range(3) if node != lost]
+    assert [launched.events(2 * place, 1)[0]["node"] for place in range(2)] == left
+
+
+@pytest.mark.parametrize(
+    ("min_nodes", "script"),
+    [(2, SCRIPT.replace("record.elastic()", "None")), (3, SCRIPT), (None, SCRIPT)],
+    ids=["not said", "too few", "not asked for"],
+)
+def test_a_run_ends_where_it_cannot_go_on(launch, write_script, tmp_path, min_nodes, script):
+    launched = launch(write_script(script), tmp_path / "go", nodes=3, min_nodes=min_nodes)
+    worlds(launched, 3, 0)
+    kill_agent(launched, 1)
+    verdict = launched.verdict()
+    assert (verdict.kind, verdict.node) == ("agent_lost", 1)
+    assert "goes on" not in verdict.message
+    assert launched.run.newest_attempt() == 0
+
+
+@pytest.mark.parametrize(
+    ("job", "scheduler", "problem"),
+    [
+        ("ddp", "local", "resources.nodes is 2"),
+        ("lightning", "local", "only train with ddp or fsdp, and your own code, go on with"),
+        ("ddp", "azure", "the nodes of Azure have no run directory in common"),
+    ],
+)
+def test_a_job_that_cannot_go_on_with_fewer_nodes_is_refused(job, scheduler, problem):
+    least = 3 if problem == "resources.nodes is 2" else 1
+    flag = f"launch.min_nodes={least}"
+    loaded = load_job(job, overrides=[flag, "resources.nodes=2"])
+    with pytest.raises(JobError) as refused:
+        plan_run(loaded, scheduler=scheduler)
+    assert f"--set {flag}: launch.min_nodes is {least}, but {problem}" in refused.value.message
