@@ -59,6 +59,21 @@ def test_a_run_goes_on_without_a_node_that_was_killed(launch, write_script, tmp_
     assert [launched.events(2 * place, 1)[0]["node"] for place in range(2)] == left
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_training_goes_on_in_the_same_steps(submit_job, strategy):
+    keys = ["train.epochs=6", "train.batch_size=16", "checkpoint.every_steps=3"]
+    launched = submit_job(strategy, *keys, "launch.min_nodes=1", nodes=3)
+    launched.wait(lambda: [*launched.run.checkpoints_folder.glob("step-*")])
+    kill_agent(launched, 2)
+    verdict = launched.verdict()
+    assert verdict.kind == "done", verdict.message
+    (resumed,) = [one for one in launched.events(0, 1) if one["event"] == "resume"]
+    windows = [one for rank in range(2) for one in launched.events(rank, 1)]
+    windows = [one for one in windows if one["event"] == "steps"]
+    assert max(one["step"] for one in windows) == 6 * 30
+    assert sum(one["samples"] for one in windows) == 6 * 1438 - resumed["step"] * 48
+
+
 @pytest.mark.parametrize(
     ("min_nodes", "script"),
     [(2, SCRIPT.replace("record.elastic()", "None")), (3, SCRIPT), (None, SCRIPT)],
