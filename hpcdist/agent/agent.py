@@ -136,7 +136,8 @@ def _conclude(
 ) -> Verdict | None:
     """Write this node's verdict, if there is one, or have the job started again; tell the user."""
     if verdict is not None:
-        verdict = after_launcher(verdict, notes)
+        if node.job.launch.min_nodes is None:  # else srun kills nobody when it has lost a node
+            verdict = after_launcher(verdict, notes)
         verdict = lives.conclude(attempts, verdict)
         lives.note_node(attempts, verdict)
     if node.place.node_rank == 0:

@@ -199,6 +199,12 @@ class Slurm(Batch):
                 _LIMIT,
             ),
             ("--requeue" if job.launch.requeue else "--no-requeue", "", "", "launch.requeue"),
+            (
+                "--no-kill",
+                None if job.launch.min_nodes is None else "",
+                "A node that is lost does not end the job.",
+                "launch.min_nodes",
+            ),
             ("--mail-type=", None if mail is None else "END,FAIL", "", "notify"),
             ("--mail-user=", mail or None, "", "notify"),
             ("--output=", log_pattern(target, "0"), "The job's own output."),
@@ -213,6 +219,7 @@ class Slurm(Batch):
             "name": target.name,
             "cpus_per_node": cpus_per_node(job, plan.cluster),
             "output": log_pattern(target, "%t"),
+            "losses": "--wait=60" if job.launch.min_nodes is None else "--wait=0 --no-kill",
         }
 
     def submit_command(self, target: Target, script: str) -> list[str]:
