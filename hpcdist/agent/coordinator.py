@@ -38,6 +38,9 @@ _GONE_S = 5.0
 STOP_TOGETHER_S = 60.0
 """Once a rank has stopped in good order, how long the others have to do so."""
 
+REJOIN_S = 15.0
+"""Once a leader is lost, how long the next one waits for the others."""
+
 STANDSTILL_S = 10.0
 """Agents look twice a second: one that has not for so long was suspended, with its ranks."""
 
@@ -92,6 +95,19 @@ class Claimed(NamedTuple):
     """None: there is no next attempt, and the run ends with the verdict on the last one."""
     failed: Verdict | None
     """That verdict, of ClaimAttempt; None at the first attempt."""
+
+
+class Legacy(NamedTuple):
+    """What a leader takes over from the one that is lost."""
+
+    failed: Verdict
+    """The verdict on the attempt that has lost it."""
+    meeting: RankMeeting
+    """Of that attempt."""
+    rest: list[int]
+    """Its other nodes."""
+    num_losses: int
+    """Attempts before it that lost a node."""
 
 
 class Send(NamedTuple):
@@ -198,7 +214,9 @@ class Attempt:
 class Coordinator:
     """The state of a run, from which its next stage and its verdict are decided."""
 
-    def __init__(self, node: OwnNode, most_grace_s: float, now: Now) -> None:
+    def __init__(
+        self, node: OwnNode, most_grace_s: float, now: Now, legacy: Legacy | None = None
+    ) -> None:
         job, plan, begin_s = node.job, node.plan, node.now_s - node.place.age_s
         enforced_min = job.resources.time_limit_min if plan.enforces_limits else None
         self._limit_min = enforced_min or plan.limit_min
@@ -226,6 +244,15 @@ class Coordinator:
         self._is_elastic = isinstance(job, TrainJob)
         """The ranks can go on in another number: code of the user's own says so."""
         self.attempt = Attempt(node, most_grace_s, tuple(range(node.num_nodes)))
+        self._expected = set(range(node.num_nodes))
+        self._legacy = legacy
+        if legacy is not None:
+            before = legacy.meeting
+            self._expected, self._num_losses = set(legacy.rest), legacy.num_losses
+            self._is_elastic, self._meeting = True, before
+            restarts = before.restart_count
+            self.attempt = Attempt(node, most_grace_s, before.nodes, before.attempt, restarts)
+            self.deadline = now.now + REJOIN_S
 
     def decide(self, event: Event, now: Now) -> list[Action]:
         """Take an event; return what is to be done because of it, in this order."""
@@ -237,7 +264,7 @@ class Coordinator:
                 self._on_message(event.node, event.message)
             case Lost():
                 self._on_lost(event.node, event.reason)
-            case Note() if self.stage is Stage.JOINING and event.node not in self.members:
+            case Note() if self.stage is Stage.JOINING and event.node in self._missing:
                 name, elsewhere = f"node {event.node} (host {event.host})", event.is_host_lost
                 sentence = f"{name}: no agent could be started there: {event.said}"
                 self._fail("launch", sentence, event.node, host=event.host, try_elsewhere=elsewhere)
@@ -246,6 +273,11 @@ class Coordinator:
             case None:
                 self._on_time()
         return self._actions
+
+    @property
+    def _missing(self) -> set[int]:
+        """Nodes that have not joined, and whose launcher may say why."""
+        return set() if self._legacy is not None else self._expected - self.members.keys()
 
     def _counts(self, event: Heard) -> bool:
         """Return False for what a node says that the run goes on without."""
@@ -297,15 +329,33 @@ class Coordinator:
             self._actions.append(Send([node], messages.Close()))
             return
         self.members[node] = facts
-        if len(self.members) < self.node.num_nodes:
-            return
+        if self.members.keys() >= self._expected:
+            self._meet(node)
+
+    def _meet(self, last: int) -> None:
+        """Have those that have joined begin, after the node that has joined last."""
+        backend, own, legacy = self.node.plan.backend, self.node.place.node_rank, self._legacy
+        num_lost = 0 if legacy is None else self.node.num_nodes - len(self.members)
         try:
-            self._meeting = agree(self.members, self.node.plan.backend)
+            self._meeting = agree(self.members, backend, leader=own, num_lost=num_lost)
         except CannotLaunchError as error:
-            self._fail("launch", str(error), node)
+            self._fail("launch", str(error), last)
         else:
+            if legacy is not None:
+                self._take_over(legacy)
+                return
             self.stage, self.deadline = Stage.STARTING, None
             self._actions.append(ClaimAttempt())
+
+    def _take_over(self, legacy: Legacy) -> None:
+        """Go on with those that have joined from the leader that is lost, where they are enough."""
+        verdict, may_restart = self._judge(self.attempt.numbered(legacy.failed, self._now.unix_now))
+        if may_restart:
+            self.stage, self.deadline = Stage.STARTING, None
+            self._actions.append(ClaimAttempt(verdict))
+        else:
+            self.attempt.number += 1  # which is claimed
+            self._finish(verdict)
 
     def _on_claimed(self, claimed: Claimed) -> None:
         """Begin the attempt with its store; or end the run where no other may begin."""
@@ -328,6 +378,11 @@ class Coordinator:
     def _on_lost(self, node: int, reason: str) -> None:
         if self.stage is Stage.FINISHED or (facts := self.members.pop(node, None)) is None:
             return
+        if self.stage is Stage.JOINING and self._legacy is not None:
+            self._expected.discard(node)
+            if self.members.keys() >= self._expected:
+                self._meet(node)
+            return
         if self.attempt.decided is None and not self.attempt.is_explained(node):
             sentence = f"the agent of {facts.name} was lost: {reason}"
             if self._notice is not None and self._notice.signal == "SIGINT":
@@ -344,13 +399,15 @@ class Coordinator:
         if now >= self._limit_at and self.stage not in _AFTER_RUNNING:
             asked = "; the ranks had been asked to stop, and did not" if self._notice else ""
             sentence = f"the time limit of {self._limit_min:g} minutes was reached{asked}"
-            self._fail("time_limit", sentence, 0)
+            self._fail("time_limit", sentence, self.node.place.node_rank)
         if self.stage is Stage.RUNNING:
             self._carry_out(self.attempt.hang_watch.on_time(now=now))
         if self.deadline is None or now < self.deadline:
             return
         self.deadline = None
-        if self.stage is Stage.JOINING:
+        if self.stage is Stage.JOINING and self._legacy is not None:
+            self._meet(self.node.place.node_rank)
+        elif self.stage is Stage.JOINING:
             missing = sorted(set(range(self.node.num_nodes)) - self.members.keys())
             sentence = f"the agents of {listed(missing, 'node')} did not join within "
             sentence += f"{self.node.job.launch.join_timeout_s:g} s"
@@ -480,7 +537,8 @@ class Coordinator:
         if self._smaller:
             verdict = words.add(verdict, f"it went on with {self._smaller}")
         self.stage, self.deadline = Stage.FINISHED, None
-        last = sorted({0, *self.members})  # node 0's own agent may not have joined yet
+        # The leader's own agent may not have joined yet.
+        last = sorted({self.node.place.node_rank, *self.members})
         verdict = self.attempt.numbered(verdict, self._now.unix_now)
         self._actions += [verdict, Send(last, messages.Close())]
 

@@ -188,12 +188,14 @@ class RankMeeting(msgspec.Struct, frozen=True, kw_only=True):
     """The nodes that take part, in the order of their ranks: others are lost."""
 
 
-def agree(facts: Mapping[int, NodeFacts], backend: str) -> RankMeeting:
+def agree(
+    facts: Mapping[int, NodeFacts], backend: str, *, leader: int = 0, num_lost: int = 0
+) -> RankMeeting:
     """Return where the ranks of all nodes meet, without attempt and port; `backend` is auto, gloo
-    or nccl. Raises CannotLaunchError."""
+    or nccl; `num_lost` nodes of the job are lost. Raises CannotLaunchError."""
     first = facts[min(facts)]
     for _, found in sorted(facts.items()):
-        if found.num_nodes != len(facts):
+        if found.num_nodes != len(facts) + num_lost:
             raise CannotLaunchError(
                 f"{found.name} belongs to a job of {found.num_nodes} nodes, and {len(facts)} "
                 "agents have joined"
@@ -202,7 +204,7 @@ def agree(facts: Mapping[int, NodeFacts], backend: str) -> RankMeeting:
             raise CannotLaunchError(
                 f"{found.name} has device {found.device}, {first.name} has device {first.device}"
             )
-    reached = Counter(found.master_addr for node, found in facts.items() if node)
+    reached = Counter(found.master_addr for node, found in facts.items() if node != leader)
     address = reached.most_common(1)[0][0] if reached else first.master_addr
     if backend == "auto":
         backend = "nccl" if first.device == "cuda" else "gloo"

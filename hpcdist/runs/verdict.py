@@ -37,6 +37,8 @@ class Beginning(Struct, frozen=True, kw_only=True):
     """Number of the scheduler's starts of the job before."""
     progress: int = 0
     """Progress of the run until then."""
+    leader: int = 0
+    """The node whose agent leads it: another than the first, where that is lost."""
     time_s: UnixTime | None = None
     """Unix time."""
 

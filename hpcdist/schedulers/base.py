@@ -428,6 +428,14 @@ class Scheduler(ABC):
         """
         raise NotImplementedError
 
+    def end_job(self) -> None:
+        """End the job of a run that has ended without its first node, where the job's script is:
+        where the scheduler keeps such a job (launch.min_nodes), nothing else ends it.
+
+        Raises SchedulerError.
+        """
+        return
+
     # The site: asked before there is a job.
 
     def answers(self) -> bool:

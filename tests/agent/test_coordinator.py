@@ -9,12 +9,14 @@ from rank_ends import rank_end
 from hpcdist.agent import messages
 from hpcdist.agent.coordinator import (
     CAUSE_S,
+    REJOIN_S,
     SETTLE_S,
     STOP_TOGETHER_S,
     ClaimAttempt,
     Claimed,
     Coordinator,
     Heard,
+    Legacy,
     Lost,
     Now,
     Send,
@@ -73,6 +75,8 @@ class Cluster:
     is_overtaken: bool = False
     min_nodes: int | None = None
     limit_min: float | None = None
+    leader: int = 0
+    """Another than 0 takes over from it, after attempt 0."""
 
     def __post_init__(self):
         launch = {"grace_s": 0.5, "join_timeout_s": 30, "hang_timeout_s": 60.0, "warning_s": 60.0}
@@ -86,8 +90,15 @@ class Cluster:
         plan = LaunchPlan(
             nodes=[NodePlan()] * self.nodes, device="auto", backend="auto", enforces_limits=True
         )
-        node = OwnNode(job, plan, JobPlace(node_rank=0, host="host0"), now_s=self.now)
-        self.coordinator = Coordinator(node, 0.2, Now(self.now, self.now))
+        place = JobPlace(node_rank=self.leader, host=f"host{self.leader}")
+        node = OwnNode(job, plan, place, now_s=self.now)
+        legacy = None
+        if self.leader:
+            nodes, self.attempts = tuple(range(self.nodes)), 1
+            meeting = RankMeeting(master_addr="10.0.0.9", device="cpu", nodes=nodes)
+            failed = Verdict(kind="agent_lost", message="node 0 was lost", node=0, host="host0")
+            legacy = Legacy(failed, meeting, [*nodes[1:]], num_losses=0)
+        self.coordinator = Coordinator(node, 0.2, Now(self.now, self.now), legacy)
 
     def decide(self, event):
         """Do what the coordinator wants, as the leader would."""
@@ -126,7 +137,7 @@ class Cluster:
         self.decide(Heard(node, message))
 
     def open_store(self):
-        self.tell(0, messages.StoreOpened(port=20001))
+        self.tell(self.leader, messages.StoreOpened(port=20001))
 
     def lose(self, node):
         self.decide(Lost(node, "connection reset"))
@@ -156,7 +167,7 @@ class Cluster:
         self.tell(node, messages.Signalled(signal=number))
 
     def cancel(self, number="SIGTERM"):
-        self.tell(0, messages.Signalled(signal=number, is_cancel=True))
+        self.tell(self.leader, messages.Signalled(signal=number, is_cancel=True))
 
     def be_quiet(self, attempt=0):
         for node in range(self.nodes):
@@ -420,6 +431,41 @@ SCENARIOS = {
         SMALLER,
         [RUN, do.signalled("SIGUSR2"), do.lose(2), ends_on(0, 1, 3), do.gone(0, 1, 3)],
         {"kind": "time_limit", "attempts": 1},
+    ),
+    # The leader is lost, and node 1 takes over
+    "the next node leads all that are left": (
+        SMALLER | {"leader": 1},
+        [
+            *(do.join(1, 3), do.is_in("joining"), do.join(2), do.has(1, 2, 3, restarts=1)),
+            *(do.end(*(well(rank, 1 + rank // 2) for rank in range(6))), do.gone(1, 2, 3)),
+        ],
+        {"kind": "done", "attempts": 2, "says": "went on with 3 of 4 nodes since 00:16"},
+    ),
+    "a new leader goes on without nodes that do not come": (
+        SMALLER | {"leader": 1},
+        [
+            *(do.join(1, 3), do.wait(REJOIN_S), do.has(1, 3, restarts=1), do.join(2)),
+            *(do.has_received(2, "close", "close"), do.lose(3), do.gone(1)),
+        ],
+        {"kind": "agent_lost", "node": 3, "attempts": 2},
+    ),
+    "a node that comes and goes is not waited for by a new leader": (
+        SMALLER | {"leader": 1},
+        [
+            *(do.join(1, 2), do.lose(2), do.is_in("joining"), do.join(3)),
+            *(do.has(1, 3, restarts=1), do.cancel(), do.gone(1, 3)),
+        ],
+        {"kind": "cancelled", "attempts": 2},
+    ),
+    "a new leader to whom too few come ends the attempt that it has claimed": (
+        SMALLER | {"leader": 1, "min_nodes": 3},
+        [do.join(1, 3), do.wait(REJOIN_S), do.has_received(3, "close")],
+        {"kind": "agent_lost", "node": 0, "attempt": 1, "message": "node 0 was lost"},
+    ),
+    "a run is cancelled while a new leader waits for the others": (
+        SMALLER | {"leader": 1},
+        [do.join(1, 3), do.cancel(), do.gone(1, 3)],
+        {"kind": "cancelled", "attempts": 1},
     ),
     # Cancel
     "cancel after a failure does not hide a last failure": (

@@ -38,7 +38,7 @@ def worlds(launched, size, attempt):
     return [launched.said(rank, attempt)[0] for rank in ranks]
 
 
-@pytest.mark.parametrize("lost", [1, 2])
+@pytest.mark.parametrize("lost", [0, 1, 2])
 def test_a_run_goes_on_without_a_node_that_was_killed(launch, write_script, tmp_path, lost):
     go = tmp_path / "go"
     launched = launch(write_script(SCRIPT), go, nodes=3, gpus=2, min_nodes=2)
@@ -57,6 +57,23 @@ def test_a_run_goes_on_without_a_node_that_was_killed(launch, write_script, tmp_
     assert "it went on with 2 of 3 nodes since " in verdict.message
     left = [node for node in range(3) if node != lost]
     assert [launched.events(2 * place, 1)[0]["node"] for place in range(2)] == left
+
+
+def test_one_node_is_left_of_three_and_leads_in_the_end(launch, write_script, tmp_path):
+    go = tmp_path / "go"
+    launched = launch(write_script(SCRIPT), go, nodes=3, gpus=1, min_nodes=1)
+    worlds(launched, 3, 0)
+    kill_agent(launched, 0)
+    worlds(launched, 2, 1)
+    kill_agent(launched, 1)
+    (left,) = worlds(launched, 1, 2)
+    assert (left["world"], left["total"]) == ([0, 1, 3], 1.0)
+    go.touch()
+    verdict = launched.verdict()
+    assert (verdict.kind, verdict.restarts) == ("done", 2)
+    assert "it went on with 1 of 3 nodes since " in verdict.message
+    begun = launched.run.read_beginnings()
+    assert [begun[attempt].leader for attempt in range(3)] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])

@@ -23,6 +23,37 @@ def counting(user, run, attempt, ranks):
     user.cluster.wait_for(have_begun, 90)
 
 
+def test_a_run_goes_on_without_its_first_node_and_ends_its_job_itself(user):
+    """The job's script is lost: Slurm would keep the job until its time limit."""
+    run = user.submit(user.write("count.py", ELASTIC), *THREE)
+    counting(user, run, 0, range(3))
+    nodes = hosts(user, run)
+    user.cluster.kill_node(nodes[0])
+    counting(user, run, 1, range(2))
+    user.cluster.give_up_node(nodes[0])
+    assert [one["node"] for one in events(run, "start", rank=0)] == [0, 1]
+    assert "goes on with 2 of 3 nodes since " in user("status", run.id).stdout
+    user.cluster.wait_for(lambda: nodes[0] not in hosts(user, run))
+    assert user.cluster.job_state(job_id(run)) == "RUNNING"
+    user.write("gate", "")
+    assert user.verdict(run).state == "done"
+    assert user.cluster.wait_for_end(job_id(run)) == "CANCELLED"
+    assert "done" in user("status", run.id).stdout
+
+
+def test_a_run_that_loses_its_first_node_and_too_many_others_is_requeued(user):
+    run = user.submit(user.write("count.py", ELASTIC), *THREE, "--set", "launch.min_nodes=3")
+    counting(user, run, 0, range(3))
+    name = hosts(user, run)[0]
+    user.cluster.kill_node(name)
+    user.cluster.wait_for(lambda: run.read_attempt_verdict(run.newest_attempt()))
+    user.cluster.give_up_node(name)
+    user.cluster.run("scontrol", "update", f"JobId={job_id(run)}", "StartTime=now", check=False)
+    counting(user, run, run.newest_attempt() + 1, range(3))
+    user.write("gate", "")
+    user.done(run)
+
+
 def test_a_run_goes_on_without_a_node_that_slurm_has_lost(user):
     run = user.submit(user.write("count.py", ELASTIC), *THREE)
     counting(user, run, 0, range(3))

@@ -79,18 +79,20 @@ class Attempts:
         number."""
         return self._begin(self.run.claim_attempt())
 
-    def claim_next(self) -> bool:
-        """Take the number after the newest that this agent knows; return False where others have
-        it, who were cut off from this agent: of two parts of a run one goes on."""
+    def claim_next(self, leader: int) -> bool:
+        """Take the number after the newest that this agent knows, for this node's; return False
+        where others have it, who were cut off from this agent: of two parts of a run one goes
+        on."""
         is_taken = self.run.take_attempt(self.newest + 1)
         if is_taken:
-            self._begin(self.newest + 1)
+            self._begin(self.newest + 1, leader)
         return is_taken
 
-    def _begin(self, number: int) -> int:
+    def _begin(self, number: int, leader: int = 0) -> int:
         progress = _progress(self.run, self.job)
         self.begin(number)
-        beginning = Beginning(life=self.life, progress=progress, time_s=time.time())
+        now_s = time.time()
+        beginning = Beginning(life=self.life, progress=progress, leader=leader, time_s=now_s)
         self.run.write_beginning(self.number, beginning)
         return self.number
 

@@ -374,6 +374,9 @@ class Slurm(Batch):
     def requeue(self, run: Run) -> None:
         run_command(["scontrol", "requeue", self.own_job_id()], timeout_s=_OWN_JOB_TIMEOUT_S)
 
+    def end_job(self) -> None:
+        run_command(["scancel", "--quiet", self.own_job_id()], timeout_s=_OWN_JOB_TIMEOUT_S)
+
     def list_hosts(self, cluster: ClusterProfile) -> list[str]:
         argv = ["sinfo", "--noheader", "--Node", "--format=%N"]
         argv += [f"--partition={cluster.partition}"] if cluster.partition else []
