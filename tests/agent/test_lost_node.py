@@ -8,6 +8,8 @@ import pytest
 from hpcdist.base.errors import JobError
 from hpcdist.job.load import load_job
 from hpcdist.submission.plan import plan_run
+from hpcdist.summary.compare.cells import contrast
+from hpcdist.summary.measuring import measure
 
 SCRIPT = """
 import json, os, sys, time
@@ -89,6 +91,13 @@ def test_a_training_goes_on_in_the_same_steps(submit_job, strategy):
     windows = [one for one in windows if one["event"] == "steps"]
     assert max(one["step"] for one in windows) == 6 * 30
     assert sum(one["samples"] for one in windows) == 6 * 1438 - resumed["step"] * 48
+    measured = measure(launched.run).run
+    figures = measured.figures
+    assert (figures.nodes, [one.nodes for one in figures.attempts]) == (3, [3, 2])
+    assert 2 < figures.mean_gpus < 3
+    assert any("its size changed: of the time that it" in note for note in figures.notes)
+    (cell,) = contrast([[measured]], [measured])
+    assert (cell.mean_gpus, cell.ideal) == (figures.mean_gpus, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -121,3 +130,19 @@ def test_a_job_that_cannot_go_on_with_fewer_nodes_is_refused(job, scheduler, pro
     with pytest.raises(JobError) as refused:
         plan_run(loaded, scheduler=scheduler)
     assert f"--set {flag}: launch.min_nodes is {least}, but {problem}" in refused.value.message
+
+
+def test_a_job_that_would_not_be_started_again_with_all_nodes_is_refused():
+    slurm, least = {"scheduler": "slurm"}, "launch.min_nodes=1"
+    cases = [
+        ("ddp", slurm, ["launch.requeue=false", least]),
+        ("ddp", slurm, []),
+        ("lightning", slurm, [least]),
+        ("ddp", {"scheduler": "local"}, [least]),
+    ]
+    for job, where, keys in cases:
+        loaded = load_job(job, overrides=["launch.regrow_after=60", "resources.nodes=2", *keys])
+        with pytest.raises(JobError, match="60, but the job would not be"):
+            plan_run(loaded, **where)
+    keys = ["launch.regrow_after=60", "resources.nodes=2", least]
+    assert plan_run(load_job("ddp", overrides=keys), **slurm).loaded.job.launch.regrow_after == 60
