@@ -241,6 +241,8 @@ class Coordinator:
         """Attempts that ended because a node was lost, and that others followed."""
         self._smaller = self._next_smaller = ""
         """How many nodes this attempt and the next one have since when, where some are lost."""
+        self._regrow_at = math.inf
+        """When the job is to be started again with all nodes."""
         self._is_elastic = isinstance(job, TrainJob)
         """The ranks can go on in another number: code of the user's own says so."""
         self.attempt = Attempt(node, most_grace_s, tuple(range(node.num_nodes)))
@@ -367,6 +369,9 @@ class Coordinator:
             meeting = {"attempt": number, "restart_count": restarts, "nodes": nodes}
             self._meeting = replace(self._meeting, **meeting)
             self._smaller = self._next_smaller
+            if self._smaller and self._regrow_at == math.inf:
+                after_min = self.node.job.launch.regrow_after or math.inf
+                self._regrow_at = self._now.now + 60 * after_min
             if lost := sorted({*before.nodes} - self.members.keys()):
                 self._actions.append(Send(lost, messages.Close()))  # one may live, and be slow
             port_range = self.node.job.launch.port_range
@@ -396,6 +401,9 @@ class Coordinator:
         now = self._now.now
         if now >= self._warn_at and self._notice is None:
             self._on_warned(None)
+        if now >= self._regrow_at and self._notice is None and self.stage is Stage.RUNNING:
+            self._notice = failure.Notice(regrows=True)
+            self._broadcast(messages.Pause())
         if now >= self._limit_at and self.stage not in _AFTER_RUNNING:
             asked = "; the ranks had been asked to stop, and did not" if self._notice else ""
             sentence = f"the time limit of {self._limit_min:g} minutes was reached{asked}"

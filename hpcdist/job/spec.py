@@ -179,6 +179,9 @@ class Launch(Section, frozen=True, kw_only=True):
     min_nodes: Count | None = None
     """Go on without nodes that are lost, from the newest checkpoint, as long as so many are left;
     for train, and code that calls record.elastic(). Unset: the job is started again as a whole."""
+    regrow_after: Positive | None = None
+    """Minutes with fewer nodes after which the ranks save a checkpoint, and the scheduler is asked
+    to start the job again with all nodes; for train. Unset: it ends with those that are left."""
 
 
 class Record(Section, frozen=True, kw_only=True):

@@ -195,8 +195,15 @@ class PlannedSubmission(Struct, frozen=True, kw_only=True):
 
 
 def _check_min_nodes(job: JobSpec, scheduler: Scheduler) -> None:
-    """Raise JobError where the job cannot go on with as few nodes as it says."""
-    least, nodes = job.launch.min_nodes, job.resources.nodes
+    """Raise JobError where the job cannot go on with as few nodes as it says, or grow again."""
+    least, nodes, launch = job.launch.min_nodes, job.resources.nodes, job.launch
+    regrows = isinstance(job, TrainJob) and scheduler.can_requeue and launch.requeue and least
+    if launch.regrow_after is not None and not regrows:
+        raise JobError(
+            f"launch.regrow_after is {launch.regrow_after:g}, but the job would not be started "
+            "again with all nodes",
+            hint="it is for train, with launch.min_nodes, where the scheduler requeues the job",
+        )
     if least is None:
         return
     can_shrink = isinstance(job, OwnCodeJob) or (

@@ -74,6 +74,7 @@ class Cluster:
     stores: int = 0
     is_overtaken: bool = False
     min_nodes: int | None = None
+    regrow_after: float | None = None
     limit_min: float | None = None
     leader: int = 0
     """Another than 0 takes over from it, after attempt 0."""
@@ -84,7 +85,12 @@ class Cluster:
             name="x",
             workload="script",
             script="x.py",
-            launch=Launch(max_restarts=self.restarts, min_nodes=self.min_nodes, **launch),
+            launch=Launch(
+                max_restarts=self.restarts,
+                min_nodes=self.min_nodes,
+                regrow_after=self.regrow_after,
+                **launch,
+            ),
             resources=Resources(gpus=self.ranks, time_limit_min=self.limit_min),
         )
         plan = LaunchPlan(
@@ -431,6 +437,20 @@ SCENARIOS = {
         SMALLER,
         [RUN, do.signalled("SIGUSR2"), do.lose(2), ends_on(0, 1, 3), do.gone(0, 1, 3)],
         {"kind": "time_limit", "attempts": 1},
+    ),
+    "a run that has had fewer nodes for long enough stops to grow again": (
+        SMALLER | {"regrow_after": 3.0},
+        [
+            *(RUN, do.wait(600), do.lose(2), ends_on(0, 1, 3), do.gone(0, 1, 3)),
+            *(do.has(0, 1, 3, restarts=1), do.wait(179), do.lose(3), ends_on(0, 1), do.gone(0, 1)),
+            *(do.has(0, 1, restarts=2), do.has_received(1, *(("begin", "start", "end") * 3)[:-1])),
+            *(do.wait(1), do.end(*(stop(rank, rank // 2) for rank in range(4))), do.gone(0, 1)),
+        ],
+        {
+            "kind": "preempted",
+            "exit_code_of_run": 75,
+            "says": "stopped at step 12 to start again with all nodes; it went on with 2 of 4",
+        },
     ),
     # The leader is lost, and node 1 takes over
     "the next node leads all that are left": (

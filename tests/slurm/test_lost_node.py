@@ -72,3 +72,25 @@ def test_a_run_goes_on_without_a_node_that_slurm_has_lost(user):
     assert user.cluster.wait_for_end(job_id(run)) == "COMPLETED"
     assert "went on with 2 of 3 nodes since " in user.verdict(run).message
     assert "was lost" in user("cluster", "nodes").stdout
+
+
+@pytest.mark.timeout(240)
+def test_a_training_grows_again_by_a_requeue(user):
+    keys = ("launch.min_nodes=1", "launch.regrow_after=0.1", "train.epochs=100000")
+    keys += ("launch.device=cpu", "checkpoint.every_steps=20", "train.evaluate_every_epochs=0")
+    sets = [word for key in keys for word in ("--set", key)]
+    run = user.submit("ddp", "--nodes", 3, "--gpus", 1, *sets)
+    counting(user, run, 0, range(3))
+    user.cluster.wait_for(lambda: [*run.checkpoints_folder.glob("step-*")])
+    name = hosts(user, run)[1]
+    user.cluster.kill_node(name)
+    counting(user, run, 1, range(2))
+    user.cluster.give_up_node(name)
+    stopped = user.cluster.wait_for(lambda: run.read_attempt_verdict(1), 90)
+    assert "to start again with all nodes; a checkpoint is saved; it went on" in stopped.message
+    user.cluster.run("scontrol", "update", f"JobId={job_id(run)}", "StartTime=now", check=False)
+    counting(user, run, 2, range(3))
+    resumed = events(run, "resume")
+    assert [one["step"] for one in resumed] == sorted(one["step"] for one in resumed)
+    assert len(resumed) == 2
+    user("cancel", run.id)
