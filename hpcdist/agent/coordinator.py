@@ -390,11 +390,7 @@ class Coordinator:
             return
         if self.attempt.decided is None and not self.attempt.is_explained(node):
             sentence = f"the agent of {facts.name} was lost: {reason}"
-            if self._notice is not None and self._notice.signal == "SIGINT":
-                # LSF's kill reaches the agents of other hosts too, in an order of its own.
-                self._end_attempt(failure.stopped(self._notice, f"stopped by SIGINT; {sentence}"))
-            else:
-                self._fail("agent_lost", sentence, node, host=facts.host)
+            self._fail("agent_lost", sentence, node, host=facts.host)
         self._check_gone()
 
     def _on_time(self) -> None:
@@ -499,6 +495,10 @@ class Coordinator:
         if self.stage is not Stage.ENDING or not self.members.keys() <= attempt.gone:
             return
         verdict = attempt.verdict(notice, self._now.unix_now)
+        if verdict.kind == "agent_lost" and notice is not None and notice.kind == "preempted":
+            # The kill of a job ends the agents of other hosts, too, some before node 0 hears of it.
+            sentence = f"stopped {notice.before_what}; {verdict.message}"
+            verdict = attempt.numbered(failure.stopped(notice, sentence), self._now.unix_now)
         verdict, may_restart = self._judge(verdict)
         # The signal of a cancellation may have reached the ranks before it reached this node.
         may_be_cancelled = verdict.first is not None and verdict.first.signal in CANCEL_SIGNALS

@@ -638,6 +638,16 @@ SCENARIOS = {
         [RUN, do.signalled("SIGINT"), do.lose(1), do.end(killed(0, stopped=True)), do.gone(0)],
         {"kind": "preempted", "signal": "SIGINT", "says": "agent of node 1"},
     ),
+    "an agent that is lost after SIGTERM was lost to the kill": (
+        {},
+        [RUN, do.signalled("SIGTERM"), do.lose(1), do.end(killed(0, stopped=True)), do.gone(0)],
+        {"kind": "preempted", "signal": "SIGTERM", "says": "agent of node 1"},
+    ),
+    "an agent that is lost just before SIGTERM was lost to the kill": (
+        {},
+        [RUN, do.lose(1), do.signalled("SIGTERM"), do.end(killed(0, stopped=True)), do.gone(0)],
+        {"kind": "preempted", "signal": "SIGTERM", "says": "agent of node 1"},
+    ),
     "SIGTERM after a warning does not hide a failure": (
         {},
         [

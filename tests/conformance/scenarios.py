@@ -5,6 +5,7 @@ what this scheduler calls things, and in `cannot` which scenarios it has not, an
 """
 
 import contextlib
+import ipaddress
 import json
 import os
 import re
@@ -48,6 +49,10 @@ class Site:
     def is_active(self, job):  # noqa: ARG002 - there are no jobs
         """Whether the scheduler has the job still."""
         return False
+
+    def process(self, run, pid):  # noqa: ARG002 - one machine numbers them
+        """The pid here of a process of the run, by the one that its host gives it."""
+        return pid
 
     @contextlib.contextmanager
     def full(self):
@@ -134,7 +139,7 @@ def pid(run, rank):
 
 def test_a_rank_that_was_killed_is_named(site, user):
     run = waiting(user, *TWO)
-    os.kill(pid(run, 1), signal.SIGKILL)
+    os.kill(site.process(run, pid(run, 1)), signal.SIGKILL)
     verdict = user.verdict(run)
     first = verdict.first
     assert (verdict.kind, first.rank, first.signal) == ("signal", 1, "SIGKILL")
@@ -143,9 +148,9 @@ def test_a_rank_that_was_killed_is_named(site, user):
 
 
 @pytest.mark.parametrize("node", [0, 1])
-def test_an_agent_that_was_killed_is_named_with_its_node(user, node):
+def test_an_agent_that_was_killed_is_named_with_its_node(site, user, node):
     run = waiting(user, *TWO, "--no-requeue")
-    os.kill(agent_pid(run, node), signal.SIGKILL)
+    os.kill(site.process(run, agent_pid(run, node)), signal.SIGKILL)
     verdict = user.verdict(run)
     assert (verdict.kind, verdict.node) == ("agent_lost", node)
     user.cluster.wait_for_end(job_id(run))
@@ -158,7 +163,7 @@ def test_cancel_leaves_nothing(site, user):
     assert not site.is_active(job_id(run))
     for rank in range(4):
         with pytest.raises(ProcessLookupError):
-            os.kill(pid(run, rank), 0)
+            os.kill(site.process(run, pid(run, rank)), 0)
     verdict = run.read_verdict()
     assert (verdict.state, verdict.exit_code_of_run) == ("cancelled", 130)
     assert user("cancel", run.id).returncode == 0  # again
@@ -213,15 +218,18 @@ def test_every_rank_is_told_its_place_and_the_submitters_environment(site, user)
             "NODE_RANK": str(node),
             "GROUP_RANK": str(node),
             "GROUP_WORLD_SIZE": "2",
-            "MASTER_ADDR": hosts[0] if len(set(hosts)) == 2 else "127.0.0.1",
             "TORCHELASTIC_RUN_ID": run.id,
             "CUDA_VISIBLE_DEVICES": "0,1" if site.sees_gpus else None,
             "MINE": environment["MINE"],
             "cwd": str(user.folder),
         }
         assert {name: one.get(name) for name in expected} == expected
-    (port,) = {one["MASTER_PORT"] for one in seen}
+    ((address, port),) = {(one["MASTER_ADDR"], one["MASTER_PORT"]) for one in seen}
     assert 20_000 <= int(port) < 30_000
+    is_apart = len(set(hosts)) == 2
+    assert address == (hosts[0] if is_apart else "127.0.0.1") or (
+        is_apart and not ipaddress.ip_address(address).is_loopback
+    )
 
 
 def test_two_jobs_on_one_node_do_not_meet(site, user):

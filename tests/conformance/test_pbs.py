@@ -1,9 +1,12 @@
 """The scenarios on a PBS that is simulated, or a real one: see tests/pbs/pbs_cluster.py."""
 
 import contextlib
+import os
+import shutil
 
 import pytest
 from cluster_user import User, job_id
+from pbs_cluster import REAL, pid_outside
 from scenarios import *  # noqa: F403
 from scenarios import Site
 
@@ -14,6 +17,10 @@ class PbsSite(Site):
 
     def is_active(self, job):
         return self.user.cluster.jobs()[job]["job_state"] not in "FX"
+
+    def process(self, run, pid):
+        """Hosts that share this machine may number their processes by themselves."""
+        return pid_outside(run.id, pid) if REAL else pid
 
     @contextlib.contextmanager
     def full(self):
@@ -27,10 +34,17 @@ class PbsSite(Site):
 
     @contextlib.contextmanager
     def doubled(self):
-        yield
+        """By a qsub that asks twice, and says what it was answered first."""
+        program, second = self.user.folder / "bin" / "qsub", self.user.folder / "second"
+        program.parent.mkdir()
+        asks = f'{shutil.which("qsub")} "$@"'
+        program.write_text(f"#!/bin/sh\n{asks} && {asks} > {second}\n")
+        program.chmod(0o700)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+            yield
         (run,) = self.user.runs()
-        first = job_id(run)
-        self.jobs = [first, self.user.cluster.submit_again(first)]
+        self.jobs = [job_id(run), second.read_text().partition(".")[0]]
 
     def jobs_of(self, run):  # noqa: ARG002 - the only one
         return self.jobs

@@ -1,8 +1,9 @@
-"""A PBS as tests see it: the stand-in of pbs_site.py, or, where HPCDIST_TEST_PBS names a folder
-that the hosts share, the one whose commands are on the PATH."""
+"""A PBS as tests see it: the stand-in of pbs_site.py, or, with HPCDIST_TEST_PBS, the one whose
+commands are on the PATH; its hosts share pytest's --basetemp with this one."""
 
+import contextlib
 import os
-import shutil
+import re
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,9 @@ class Pbs(Machine):
         return found
 
     def describe(self):
-        return "\n".join(map(str, self.jobs().items()))
+        keys = ("Job_Name", "job_state", "Exit_status", "exec_host", "comment")
+        jobs = self.jobs().items()
+        return "\n".join(str([job_id, *map(job.get, keys)]) for job_id, job in jobs)
 
     def hosts(self, job_id):
         """Of a job that has begun."""
@@ -42,10 +45,6 @@ class Pbs(Machine):
         done = self.run("qsub", *options, "--", "/bin/sleep", "600")
         return done.stdout.partition(".")[0]
 
-    def submit_again(self, job_id):
-        """The very same job once more, as by a qsub that asks twice; returns its id."""
-        return self.run("qsub", "-again", job_id).stdout.partition(".")[0]
-
     def wait_for_end(self, job_id, limit_s=LIMIT_S):
         """How the job ended."""
 
@@ -54,6 +53,18 @@ class Pbs(Machine):
             return job["job_state"] in "FX" and (job.get("Exit_status") or "never began")
 
         return self.wait_for(look, limit_s)
+
+
+def pid_outside(run_id, pid):
+    """The pid, as it is seen from here, of a run's process that has this one in its host's own
+    namespace."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            belongs = run_id.encode() in (folder / "environ").read_bytes()
+            inner = re.search(r"^NSpid:.*\t(\d+)$", (folder / "status").read_text(), re.MULTILINE)
+            if belongs and inner and int(inner[1]) == pid:
+                return int(folder.name)
+    raise ProcessLookupError(pid)
 
 
 @pytest.fixture
@@ -75,7 +86,6 @@ def pbs(tmp_path, monkeypatch, command_process):
 @pytest.fixture
 def pbs_folder(tmp_path):
     """A folder that all hosts see."""
-    folder = Path(REAL, tmp_path.name) if REAL else tmp_path / "work"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder = tmp_path / "work"
+    folder.mkdir()
     return folder

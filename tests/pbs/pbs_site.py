@@ -90,8 +90,6 @@ def qsub(words):
         return
     with site.store() as known:
         jobs = known["jobs"]
-        if words[0] == "-again":  # as by a qsub that asks twice
-            words = jobs[words[1]]["words"]
         at = words.index("--")
         pairs = list(zip(words[1:at:2], words[2:at:2], strict=True))  # without -f
         values = dict(pairs)
@@ -109,7 +107,6 @@ def qsub(words):
             "index": 0,
             "array_limit": None,
             "name": values["-N"],
-            "words": words,
             "command": words[at + 1 :],
             "output": values["-o"],
             "request": {

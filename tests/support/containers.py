@@ -77,4 +77,4 @@ def image(tmp_path, missing):
     """An image in which what is in the test's folder is seen."""
     if lacking := why_not_here():
         missing(lacking)
-    return make_image(tmp_path / "image", tmp_path)
+    return make_image(tmp_path / "image", tmp_path / "work")

@@ -111,5 +111,5 @@ def nothing_left_behind():
             os.kill(pid, signal.SIGKILL)
     for name in memory:
         (_SHARED_MEMORY / name).unlink(missing_ok=True)
-    assert not processes
+    assert not processes, processes
     assert len(memory) <= 1, memory
