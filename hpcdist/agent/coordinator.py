@@ -39,7 +39,7 @@ STOP_TOGETHER_S = 60.0
 """Once a rank has stopped in good order, how long the others have to do so."""
 
 REJOIN_S = 15.0
-"""Once a leader is lost, how long the next one waits for the others."""
+"""Beyond the grace, how long the next leader waits for the others where one is lost."""
 
 STANDSTILL_S = 10.0
 """Agents look twice a second: one that has not for so long was suspended, with its ranks."""
@@ -254,7 +254,7 @@ class Coordinator:
             self._is_elastic, self._meeting = True, before
             restarts = before.restart_count
             self.attempt = Attempt(node, most_grace_s, before.nodes, before.attempt, restarts)
-            self.deadline = now.now + REJOIN_S
+            self.deadline = now.now + job.launch.grace_s + REJOIN_S
 
     def decide(self, event: Event, now: Now) -> list[Action]:
         """Take an event; return what is to be done because of it, in this order."""

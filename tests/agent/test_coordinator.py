@@ -464,7 +464,7 @@ SCENARIOS = {
     "a new leader goes on without nodes that do not come": (
         SMALLER | {"leader": 1},
         [
-            *(do.join(1, 3), do.wait(REJOIN_S), do.has(1, 3, restarts=1), do.join(2)),
+            *(do.join(1, 3), do.wait(REJOIN_S + 0.5), do.has(1, 3, restarts=1), do.join(2)),
             *(do.has_received(2, "close", "close"), do.lose(3), do.gone(1)),
         ],
         {"kind": "agent_lost", "node": 3, "attempts": 2},
@@ -479,7 +479,7 @@ SCENARIOS = {
     ),
     "a new leader to whom too few come ends the attempt that it has claimed": (
         SMALLER | {"leader": 1, "min_nodes": 3},
-        [do.join(1, 3), do.wait(REJOIN_S), do.has_received(3, "close")],
+        [do.join(1, 3), do.wait(REJOIN_S + 0.5), do.has_received(3, "close")],
         {"kind": "agent_lost", "node": 0, "attempt": 1, "message": "node 0 was lost"},
     ),
     "a run is cancelled while a new leader waits for the others": (

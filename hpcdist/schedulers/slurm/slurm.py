@@ -165,6 +165,7 @@ class Slurm(Batch):
             "Slurm sends SIGUSR2 so many seconds before the time limit, and the ranks save a "
             "checkpoint; at most a quarter of the limit."
         )
+        kept = None if job.launch.min_nodes is None else ""
         time_limit = None if limit_min is None else slurm_time(limit_min)
         mail = mail_of(cluster.notify)  # of an array one, at its end
         places = None if target.array_size is None else f"0-{target.array_size - 1}"
@@ -199,12 +200,7 @@ class Slurm(Batch):
                 _LIMIT,
             ),
             ("--requeue" if job.launch.requeue else "--no-requeue", "", "", "launch.requeue"),
-            (
-                "--no-kill",
-                None if job.launch.min_nodes is None else "",
-                "A node that is lost does not end the job.",
-                "launch.min_nodes",
-            ),
+            ("--no-kill", kept, "A lost node does not end the job.", "launch.min_nodes"),
             ("--mail-type=", None if mail is None else "END,FAIL", "", "notify"),
             ("--mail-user=", mail or None, "", "notify"),
             ("--output=", log_pattern(target, "0"), "The job's own output."),
