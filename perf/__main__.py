@@ -11,7 +11,7 @@ from pathlib import Path
 
 _BENCHMARKS = (
     *("cli", "start", "recovery", "train", "lightning", "recording", "figures", "summary"),
-    *("fsdp", "allreduce", "dataload", "scale", "metadata", "dev"),
+    *("fsdp", "allreduce", "dataload", "scale", "metadata", "dev", "lose_node"),
 )
 _ON_SLURM = ("submit", "status", "slurm_start", "slurm_scale")
 
