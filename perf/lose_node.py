@@ -44,9 +44,8 @@ def start(side: str, folder: Path) -> list[subprocess.Popen[bytes]]:
         hosts = [f"--rdzv-conf=is_host={int(node == 0)}" for node in range(4)]
         each = [[*words, host, "steps.py", "."] for host in hosts]
     with (folder / "output").open("wb") as output:
-        options: dict[str, Any] = {"stdout": output, "stderr": output, "cwd": folder}
-        argvs = [[sys.executable, "-m", *one] for one in each]
-        return [subprocess.Popen(one, env=environment, **options) for one in argvs]
+        to: dict[str, Any] = {"stdout": output, "stderr": output, "cwd": folder, "env": environment}
+        return [subprocess.Popen([sys.executable, "-m", *one], **to) for one in each]
 
 
 def lines(folder: Path, *sizes: int) -> list[dict[str, Any]]:
