@@ -66,5 +66,5 @@ def keep_figures(run: Run) -> None:
 
             measured = measuring.measure(run, keeps=True).run
             slow = measured and measured.figures and measured.figures.straggler
-            if slow and load_scheduler(str(run.spec.scheduler)).leaves_out_nodes:
+            if slow and load_scheduler(str(run.spec.scheduler)).has_queue:
                 nodes.note("slow", slow.host, run.id)

@@ -102,7 +102,7 @@ def _take_part(node: OwnNode, attempts: lives.Attempts) -> Verdict | None:
     except UNFIT as error:
         verdict = failed("launch", f"{node.name}: {error}")
         if isinstance(error, LostGpuError):
-            nodes.note("gpu", place.host, run.id)
+            nodes.note("gpu", place.host, run.id, str(error))
     except Exception as error:  # noqa: BLE001 - a run must not end without a verdict
         full = full_disk(error, [run.path])
         verdict = failed("agent_lost", f"the agent of {node.name} failed: {full or repr(error)}")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from hpcdist.agent import messages
+from hpcdist.agent import messages, preflight
 from hpcdist.agent.messages import ToAgent, ToLeader
 from hpcdist.agent.node import CannotLaunchError, NodeFacts, OwnNode, RankMeeting, agree
 from hpcdist.agent.outcome import failure, words
@@ -233,6 +233,9 @@ class Coordinator:
         """By node; of those whose agents have joined, and are not lost."""
         self._meeting = RankMeeting()
         """The meeting of the ranks, once all nodes agree."""
+        self._checked: dict[int, preflight.Figures] = {}
+        """By node, what the preflight has measured."""
+        self._is_fit = not job.launch.preflight
         self._notice: failure.Notice | None = None
         """The job will be ended soon."""
         self._cancelled: Verdict | None = None
@@ -251,7 +254,7 @@ class Coordinator:
         if legacy is not None:
             before = legacy.meeting
             self._expected, self._num_losses = set(legacy.rest), legacy.num_losses
-            self._is_elastic, self._meeting = True, before
+            self._is_elastic, self._meeting, self._is_fit = True, before, True
             restarts = before.restart_count
             self.attempt = Attempt(node, most_grace_s, before.nodes, before.attempt, restarts)
             self.deadline = now.now + job.launch.grace_s + REJOIN_S
@@ -291,9 +294,8 @@ class Coordinator:
             case messages.Join():
                 self._on_join(node, message.facts)
             case messages.StoreOpened() if self.stage is Stage.STARTING:
-                self.stage = Stage.RUNNING
-                meeting = replace(self._meeting, master_port=message.port)
-                self._broadcast(messages.Start(meeting=meeting))
+                self._meeting = replace(self._meeting, master_port=message.port)
+                self._start()
             case messages.Failed() if self.attempt.decided is None:
                 is_early = self.stage in {Stage.JOINING, Stage.STARTING}
                 name = self.members[node].name if node in self.members else f"node {node}"
@@ -321,6 +323,10 @@ class Coordinator:
                 self._carry_out(attempt.hang_watch.on_quiet(node, message.quiet_s, **now))
             case messages.Stacks() if self.stage is Stage.RUNNING:
                 self._carry_out(attempt.hang_watch.on_reports(node, message.reports, **now))
+            case messages.Checked() if self.stage is Stage.STARTING:
+                self._checked.setdefault(node, message.figures)
+                if self._checked.keys() >= self.members.keys():
+                    self._end_preflight()
             case messages.Reached():
                 attempt.reached[node] = message.boundary
                 if attempt.reached.keys() >= self.members.keys():
@@ -380,6 +386,19 @@ class Coordinator:
             message = failed.message.replace(f"; {words.GOES_ON_WITH}{self._next_smaller}", "", 1)
             self._finish(replace(failed, message=message, num_nodes_left=None))
 
+    def _start(self) -> None:
+        """Start the ranks; or, once in a life, the preflight before them."""
+        self.stage, self._checked = Stage.RUNNING if self._is_fit else Stage.STARTING, {}
+        self.deadline = None if self._is_fit else self._now.now + preflight.LIMIT_S
+        self._broadcast(messages.Start(meeting=self._meeting, is_preflight=not self._is_fit))
+
+    def _end_preflight(self) -> None:
+        if (verdict := preflight.judge(self._checked, self.members)) is not None:
+            self._end_attempt(verdict)
+        else:
+            self._is_fit = True
+            self._start()
+
     def _on_lost(self, node: int, reason: str) -> None:
         if self.stage is Stage.FINISHED or (facts := self.members.pop(node, None)) is None:
             return
@@ -416,6 +435,8 @@ class Coordinator:
             sentence = f"the agents of {listed(missing, 'node')} did not join within "
             sentence += f"{self.node.job.launch.join_timeout_s:g} s"
             self._fail("launch", sentence, missing[0])
+        elif self.stage is Stage.STARTING:
+            self._end_preflight()
         elif self.stage in {Stage.RUNNING, Stage.SETTLING}:
             self._end_attempt(None)
         elif self.stage is Stage.ENDING:

@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from hpcdist.agent import messages
+from hpcdist.agent import messages, preflight
 from hpcdist.agent.messages import Channel, ChannelClosedError
 from hpcdist.base import files
 from hpcdist.job.spec import JobSpec
@@ -197,6 +197,8 @@ class Forkserver:
     def _obey(self, message: messages.ToForkserver) -> None:
         try:
             match message:
+                case messages.Fork(is_preflight=True):
+                    fork_check(message.orders[0], self._channel)
                 case messages.Fork():
                     for order in message.orders:
                         self._fork_rank(order)
@@ -315,6 +317,25 @@ def wake_up_on(signals: Iterable[int]) -> int:
     for signum in signals:
         signal.signal(signum, lambda *_: None)
     return reading
+
+
+def fork_check(order: RankOrder, channel: Channel[messages.ToForkserver]) -> None:
+    """Fork the process that checks this node, and tells the agent of it."""
+    parent = os.getpid()
+    if os.fork():
+        return
+    try:
+        die_with_parent(parent)
+        signal.set_wakeup_fd(-1)
+        os.environ.update(order.environment)
+        figures = preflight.measure(order)
+        channel.send(messages.Checked(attempt=order.attempt, figures=figures))
+    except ImportError as error:
+        channel.send(messages.Failed(sentence=f"launch.preflight needs torch: {error}"))
+    except BaseException:  # noqa: BLE001 - the copy of the process must not run on above this frame
+        traceback.print_exc()
+    finally:
+        os._exit(0)
 
 
 def fork_store(listener: socket.socket, address: str) -> int:

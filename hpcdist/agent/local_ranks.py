@@ -71,6 +71,10 @@ class LocalRanks:
 
     # What the agent asks for.
 
+    def check(self, orders: list[RankOrder]) -> None:
+        """Check the node before its ranks start; `tell` gets Checked later."""
+        self._send(messages.Fork(orders=orders[:1], is_preflight=True))
+
     def start(self, orders: list[RankOrder], gpus: Sequence[str]) -> None:
         """Start the ranks of an attempt; `gpus` are the UUIDs of theirs."""
         self._attempt = orders[0].attempt
@@ -119,6 +123,7 @@ class LocalRanks:
     def end_rest(self, grace_s: float) -> None:
         """End the ranks that are left as the agent leaves: none as a rule, all where the leader
         was lost."""
+        self._usage.end()
         if self._watch.pids and self._ending_attempt is None:
             self.obey(messages.End(attempt=self._attempt, signal=signal.SIGTERM, grace_s=grace_s))
         limit_s = time.monotonic() + grace_s + _EXIT_WAIT_S
@@ -164,7 +169,7 @@ class LocalRanks:
                     self._watch.pids[message.local_rank] = message.pid
                 case messages.Exited():
                     self._close_rank(message)
-                case messages.StoreOpened() | messages.Gone() | messages.Failed():
+                case _:
                     self._tell(message)
 
     def _on_lost(self) -> None:

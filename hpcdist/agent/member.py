@@ -343,13 +343,13 @@ class Member:
                 if self._leader is not None:  # node 0's forkserver opens the ranks' store
                     self._ranks.obey(order)
             case messages.Start():
-                self._start(order.meeting)
+                self._start(order.meeting, is_preflight=order.is_preflight)
             case messages.Close():
                 self._is_closing = True
             case _:
                 self._ranks.obey(order)
 
-    def _start(self, meeting: RankMeeting) -> None:
+    def _start(self, meeting: RankMeeting, *, is_preflight: bool) -> None:
         facts, address = self._facts, meeting.master_addr
         if facts.master_addr != address and self._leader is not None:
             # Node 0 takes the address that others reached, whatever its own name means there:
@@ -361,4 +361,7 @@ class Member:
         orders = rank_orders(
             self._run, self._node, interface=facts.interface, gpus=facts.gpus, meeting=meeting
         )
-        self._ranks.start(orders, facts.gpus)
+        if is_preflight:
+            self._ranks.check(orders)
+        else:
+            self._ranks.start(orders, facts.gpus)

@@ -27,6 +27,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from hpcdist.agent.node import NodeFacts, RankMeeting
+from hpcdist.agent.preflight import Figures
 from hpcdist.rank.context import RankOrder
 from hpcdist.runs.requests import Collectives, NodeReport, Request
 from hpcdist.runs.verdict import RankEnd
@@ -141,6 +142,13 @@ class Reached(OfAttempt, tag="reached"):
     boundary: int
 
 
+class Checked(OfAttempt, tag="checked"):
+    """A node's answer to Start with `is_preflight`, by the process that checked it. With the last
+    node's comes Start, or End."""
+
+    figures: Figures
+
+
 # For commands that ask about running ranks; the coordinator has no part in it.
 
 
@@ -175,6 +183,8 @@ class Start(Message, tag="start"):
     """The ranks of an attempt are to start; Ended follows for each."""
 
     meeting: RankMeeting
+    is_preflight: bool = False
+    """The nodes are to be checked first; Checked is the answer."""
 
 
 class End(Message, tag="end"):
@@ -214,6 +224,8 @@ class Fork(Message, tag="fork"):
     """The agent wants these ranks; Started follows for each, or Failed."""
 
     orders: list[RankOrder]
+    is_preflight: bool = False
+    """It wants the node checked in their place."""
 
 
 class Ready(Message, tag="ready"):
@@ -246,12 +258,12 @@ class Exited(Message, tag="exited"):
     """It handled the signal that asked it to end, and was killed after the grace."""
 
 
-AnyOfAttempt = Ended | Gone | Quiet | Stacks | Reached
+AnyOfAttempt = Ended | Gone | Quiet | Stacks | Reached | Checked
 ToLeader = Join | Failed | Signalled | StoreOpened | AnyOfAttempt | Report
 ToRanks = Begin | End | Dump | Pause | Ask
 ToAgent = Start | ToRanks | Close
 ToForkserver = Begin | Fork | Pause | End
-FromForkserver = Ready | StoreOpened | Started | Exited | Gone | Failed
+FromForkserver = Ready | StoreOpened | Started | Exited | Gone | Failed | Checked
 
 TO_LEADER: msgspec.json.Decoder[ToLeader | Beat] = msgspec.json.Decoder(ToLeader | Beat)
 TO_AGENT: msgspec.json.Decoder[ToAgent | Beat] = msgspec.json.Decoder(ToAgent | Beat)

@@ -8,9 +8,10 @@ its work, and one that hangs does not outlive the agent: it is a daemon.
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -21,6 +22,7 @@ from hpcdist.machine.cpus import cpu_model, cpu_quota
 from hpcdist.machine.gpus import memory_of, nvml
 from hpcdist.machine.process import descendants, process_use
 from hpcdist.rank.context import RankOrder
+from hpcdist.runs import nodes
 from hpcdist.runs.events import EventWriter, GpuFacts, GpuWindow, NodeBegin, UsageWindow
 from hpcdist.runs.run import Run
 
@@ -45,6 +47,10 @@ _OF_GPU: dict[str, Callable[[Any, Any], float]] = {
     "memory_bytes": lambda nvml, gpu: float(memory_of(nvml, gpu).used),
 }
 
+_XIDS_OF_PROGRAMS = {13, 31, 43, 45, 68, 109}
+"""Those that programs cause, as NVIDIA's device plugin for Kubernetes has them."""
+_LAST_LOOK_S = 1.0
+
 _Living = Callable[[], Mapping[int, int]]
 
 
@@ -58,6 +64,7 @@ class UsageSampler:
         self._every_s = every_s
         self._log = log
         self._stop = Event()
+        self._thread: Thread | None = None
 
     def begin(self, orders: Sequence[RankOrder], living: _Living, gpus: Sequence[str]) -> None:
         """Sample an attempt, whose ranks are being started; `living` are the pids of those that
@@ -68,9 +75,16 @@ class UsageSampler:
         self._stop = Event()
         arguments = (self._stop, orders, living, gpus)
         try:
-            Thread(target=self._sample, args=arguments, daemon=True).start()
+            self._thread = Thread(target=self._sample, args=arguments, daemon=True)
+            self._thread.start()
         except RuntimeError as error:  # the limit of threads
             self._log(f"what the ranks use is not sampled: {error}")
+
+    def end(self) -> None:
+        """Stop once the GPUs have told whether a fault of theirs may have ended the ranks."""
+        self._stop.set()
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join(_LAST_LOOK_S)
 
     def _sample(
         self, stop: Event, orders: Sequence[RankOrder], living: _Living, uuids: Sequence[str]
@@ -117,6 +131,8 @@ class UsageSampler:
                                 **cpus.sample(pids, wall_s),
                             )
                         )
+                for fault in devices.faults():
+                    nodes.note("gpu", order.host, self._run.id, fault)
         except Exception as error:  # noqa: BLE001 - what is not known must not end a run
             self._log(f"what the ranks use is not sampled any more: {error!r}")
 
@@ -192,6 +208,14 @@ class GpuReader:
                 )
                 self._gpus.append(gpu)
                 self.facts.append(facts)
+        self._num_ecc = list(map(self._count_ecc, self._gpus))
+        self._xids: Any = None
+        if self._gpus:
+            with contextlib.suppress(library.NVMLError):
+                xids, kind = library.nvmlEventSetCreate(), library.nvmlEventTypeXidCriticalError
+                for gpu in self._gpus:
+                    library.nvmlDeviceRegisterEvents(gpu, kind, xids)
+                self._xids = xids
 
     def add_up_shares(self) -> float | None:
         """Return the shares of this moment in which the GPUs work, added up; None where one does
@@ -205,6 +229,29 @@ class GpuReader:
         return [
             GpuWindow(**{name: self._read(gpu, name) for name in _OF_GPU}) for gpu in self._gpus
         ]
+
+    def faults(self) -> Iterator[str]:
+        """Yield what GPUs have done wrong since the beginning; what was before stands in the log of
+        the kernel, which users may not read."""
+        for index, gpu in enumerate(self._gpus):
+            if (number := self._count_ecc(gpu) - self._num_ecc[index]) > 0:
+                errors = f"had {number:g} memory errors that ECC could not correct"
+                yield f"GPU {index} {'was lost' if number == math.inf else errors}"
+        if self._xids is not None:
+            with contextlib.suppress(self._nvml.NVMLError):  # there are no more of them
+                while xid := self._nvml.nvmlEventSetWait(self._xids, 1).eventData:
+                    if xid not in _XIDS_OF_PROGRAMS:
+                        yield f"Xid {xid}"
+
+    def _count_ecc(self, gpu: Any) -> float:
+        """Return how many errors ECC could not correct since the driver was loaded; 0 where it does
+        not count, and infinity where the GPU is lost."""
+        nvml = self._nvml
+        kind, since = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+        try:
+            return float(nvml.nvmlDeviceGetTotalEccErrors(gpu, kind, since))
+        except nvml.NVMLError as error:
+            return math.inf if error.value == nvml.NVML_ERROR_GPU_IS_LOST else 0.0
 
     def _read(self, gpu: Any, name: str) -> float | None:
         with contextlib.suppress(self._nvml.NVMLError):

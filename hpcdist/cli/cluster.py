@@ -123,9 +123,9 @@ def copy(*, name: str | None, write: bool) -> None:
 def nodes(*, forgotten: Sequence[str], pinned: Sequence[str], as_json: bool) -> None:
     """List the nodes on which runs failed, and whether the next submission leaves them out.
 
-    A node is left out (Slurm, LSF) that was lost, could start nothing, had lost a GPU or was slower
-    than all others in two runs within seven days; at most 5 % of a partition, one at least.
-    Exceptions of the program do not count.
+    A node is left out (Slurm, LSF) that was lost, could start nothing, had a fault of a GPU, failed
+    the preflight or was slower than all others in two runs within seven days; at most 5 % of a
+    partition, one at least. Exceptions of the program do not count.
     """
     import time
 

@@ -71,6 +71,14 @@ class LoadedProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Every key of the profile -> the file or flag that its value came from, or "default"."""
     notes: list[str] = []
     """Notes for the user: who can change the file, or that no profile of it counts."""
+    left_out: list[str] = []
+    """Nodes that one submission leaves out, beside those of the profile."""
+
+    @property
+    def asked(self) -> ClusterProfile:
+        """The profile with the nodes that the submission leaves out."""
+        exclude = [*dict.fromkeys([*self.profile.exclude, *self.left_out])]
+        return msgspec.structs.replace(self.profile, exclude=exclude)
 
 
 NO_PROFILE = LoadedProfile(

@@ -182,6 +182,10 @@ class Launch(Section, frozen=True, kw_only=True):
     regrow_after: Positive | None = None
     """Minutes with fewer nodes after which the ranks save a checkpoint, and the scheduler is asked
     to start the job again with all nodes; for train. Unset: it ends with those that are left."""
+    preflight: bool = False
+    """Check the nodes for five seconds before the ranks start, by matrix products and all-reduces.
+    A node that fails, or is clearly slower than the others, is left out: Slurm starts the job again
+    without it, and elsewhere the run ends."""
 
 
 class Record(Section, frozen=True, kw_only=True):

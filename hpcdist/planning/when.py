@@ -121,7 +121,7 @@ def _smaller(
             is_there = cluster.profile.scheduler in {"auto", scheduler.name}
             if changes or (is_there and not cluster.profile.host):
                 loaded = planned.loaded.with_job(resources=replace(asked, **changes))
-                plan = scheduler.plan(loaded.job, cluster.profile)
+                plan = scheduler.plan(loaded.job, cluster.asked)
                 yield options, replace(planned, loaded=loaded, cluster=cluster, plan=plan)
 
 

@@ -30,13 +30,15 @@ _MOST_BYTES = 10_000_000
 _KINDS = {
     "agent_lost": "was lost",
     "launch": "could start nothing",
-    "gpu": "had lost a GPU",
+    "preflight": "failed the preflight",
+    "gpu": "had a fault of a GPU",
     "slow": "was slower than the others",
     "pin": "is left out by hand",
     "forget": "was taken again by hand",
 }
 """Kind of an event -> what the node did."""
 
+Kind = Literal["agent_lost", "launch", "preflight", "gpu", "slow"]
 _Host = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,200}\Z")]
 """It stands in scripts."""
 
@@ -46,14 +48,17 @@ class NodeEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     time_s: UnixTime
     host: _Host
-    kind: Literal["agent_lost", "launch", "gpu", "slow", "pin", "forget"]
+    kind: Literal[Kind, "pin", "forget"]
     """forget: what came before does not count."""
     run: str = ""
     """Id of the run; empty: the user said so."""
+    figure: str = ""
+    """What was measured."""
 
     @property
     def words(self) -> str:
-        return _KINDS[self.kind] + (f" in {self.run}" if self.run else "")
+        where = f" in {self.run}" if self.run else ""
+        return _KINDS[self.kind] + where + (f" ({self.figure})" if self.figure else "")
 
 
 def ledger_file() -> Path:
@@ -78,10 +83,10 @@ def write(event: NodeEvent) -> None:
         file.write(msgspec.json.encode(event) + b"\n")
 
 
-def note(kind: Literal["agent_lost", "launch", "gpu", "slow"], host: str | None, run: str) -> None:
+def note(kind: Kind, host: str | None, run: str, figure: str = "") -> None:
     """Add what a node did in a run; a home that is full, or none, ends no run."""
     with suppress(OSError, msgspec.ValidationError):
-        event = {"time_s": time.time(), "host": host, "kind": kind, "run": run}
+        event = {"time_s": time.time(), "host": host, "kind": kind, "run": run, "figure": figure}
         write(msgspec.convert(event, NodeEvent))
 
 
@@ -90,7 +95,7 @@ def note_verdict(run: str, verdict: Verdict) -> None:
     ended because of others."""
     if verdict.kind == "agent_lost":
         note("agent_lost", verdict.host, run)
-    elif verdict.try_elsewhere:
+    elif verdict.try_elsewhere and not verdict.left_out:
         note("launch", verdict.host, run)
 
 

@@ -143,6 +143,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """A host is to blame on which nothing could be started: the next start may do without it."""
     num_nodes_left: int | None = None
     """Nodes with which the next attempt went on at once, where others were lost."""
+    left_out: dict[str, str] = {}
+    """Host that failed the preflight -> how: the next start leaves it out."""
     resumed: bool = False
     """`hpcdist resume` started the next attempt."""
 

@@ -449,7 +449,8 @@ class Scheduler(ABC):
         return done.returncode == 0
 
     def list_hosts(self, cluster: ClusterProfile) -> list[str]:
-        """Return the nodes that jobs of a profile may run on, where `leaves_out_nodes`.
+        """Return the nodes that jobs of a profile may run on, as agents call them; none where that
+        is not known.
 
         Raises SchedulerError where the scheduler does not tell.
         """

@@ -14,32 +14,29 @@ from hpcdist.schedulers.base import Scheduler
 
 
 def leave_out_nodes(scheduler: Scheduler, cluster: LoadedProfile) -> LoadedProfile:
-    """Return the profile with the nodes that are to be left out, and a note that says which and
-    why. Where a ledger cannot be read, the note says that: it is no clean record."""
-    if not scheduler.leaves_out_nodes:
+    """Return the profile with the nodes that this submission leaves out, and a note that says which
+    and why. Where a ledger cannot be read, the note says that: it is no clean record."""
+    if not scheduler.has_queue:
         return cluster
-    profile = cluster.profile
+    profile, notes = cluster.profile, list(cluster.notes)
     try:
-        ledgers = nodes.ledgers(profile.nodes_ledger)
-        found = nodes.suspects(nodes.read(ledgers), time.time())
+        found = nodes.suspects(nodes.read(nodes.ledgers(profile.nodes_ledger)), time.time())
     except (OSError, ValueError) as error:
-        return _with_notes(cluster, [f"which nodes have failed before is not known: {error}"])
-    if not found:
-        return cluster
+        notes.append(f"which nodes have failed before is not known: {error}")
+        return replace(cluster, notes=notes)
+    hosts: Sequence[str] | None = None
     try:
-        hosts: Sequence[str] | None = scheduler.list_hosts(profile)
+        hosts = scheduler.list_hosts(profile) if found else ()
     except SchedulerError as error:
-        note = f"how many nodes the partition has is not known, so one is left out: {error.message}"
-        hosts, cluster = None, _with_notes(cluster, [note])
-    left_out = nodes.to_leave_out(found, hosts)
-    notes = [
-        f"{host} is left out: it {', '.join(dict.fromkeys(one.words for one in events[-2:]))}; "
-        f"hpcdist cluster nodes --forget {host} takes it again"
-        for host, events in left_out.items()
-    ]
-    exclude = [*dict.fromkeys([*profile.exclude, *left_out])]
-    return _with_notes(replace(cluster, profile=replace(profile, exclude=exclude)), notes)
-
-
-def _with_notes(cluster: LoadedProfile, notes: Sequence[str]) -> LoadedProfile:
-    return replace(cluster, notes=[*cluster.notes, *notes])
+        why = f"how many nodes the partition has is not known: {error.message}"
+        notes.append(f"{why}, so one is left out at most")
+    left_out, title = nodes.to_leave_out(found, hosts), scheduler.title
+    for host, events in left_out.items():
+        did = ", ".join(dict.fromkeys(event.words for event in events[-2:]))
+        if scheduler.leaves_out_nodes:
+            forget = f"hpcdist cluster nodes --forget {host} takes it again"
+            notes.append(f"{host} is left out: it {did}; {forget}")
+        else:
+            notes.append(f"{host} {did}, and {title} cannot leave out a node: tell the site")
+    names = list(left_out) if scheduler.leaves_out_nodes else []
+    return replace(cluster, notes=notes, left_out=names)

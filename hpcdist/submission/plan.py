@@ -87,7 +87,7 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
         in it, with what it is for and the keys that it comes from."""
         from hpcdist.job.keys import job_keys, keys_below
 
-        profile, target = self.cluster.profile, self.target(Run(runs / PLACEHOLDER_ID))
+        profile, target = self.cluster.asked, self.target(Run(runs / PLACEHOLDER_ID))
         meanings = {key.path: key.meaning for key in [*keys_below(type(profile)), *job_keys()]}
         known = [
             *(Directive(line, keys=["setup"]) for line in "\n".join(profile.setup).split("\n")),
@@ -253,9 +253,9 @@ def plan_run(
         _check_min_nodes(loaded.job, chosen)
         loaded = settle_container(loaded, cluster, chosen)
         if allocation is not None:
-            plan = chosen.plan_step(loaded.job, cluster.profile, allocation)
+            plan = chosen.plan_step(loaded.job, cluster.asked, allocation)
         else:
-            plan = chosen.plan(loaded.job, cluster.profile)
+            plan = chosen.plan(loaded.job, cluster.asked)
     return PlannedRun(
         loaded=loaded,
         scheduler=chosen,

@@ -24,6 +24,7 @@ from hpcdist.agent.coordinator import (
 from hpcdist.agent.messages import HangReport
 from hpcdist.agent.node import NodeFacts, OwnNode, RankMeeting
 from hpcdist.agent.outcome.hang import hang_verdict
+from hpcdist.agent.preflight import LIMIT_S, Figures
 from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.runs.spec import LaunchPlan, NodePlan
 from hpcdist.runs.verdict import Verdict
@@ -78,6 +79,7 @@ class Cluster:
     limit_min: float | None = None
     leader: int = 0
     """Another than 0 takes over from it, after attempt 0."""
+    preflight: bool = False
 
     def __post_init__(self):
         launch = {"grace_s": 0.5, "join_timeout_s": 30, "hang_timeout_s": 60.0, "warning_s": 60.0}
@@ -89,6 +91,7 @@ class Cluster:
                 max_restarts=self.restarts,
                 min_nodes=self.min_nodes,
                 regrow_after=self.regrow_after,
+                preflight=self.preflight,
                 **launch,
             ),
             resources=Resources(gpus=self.ranks, time_limit_min=self.limit_min),
@@ -141,6 +144,10 @@ class Cluster:
 
     def tell(self, node, message):
         self.decide(Heard(node, message))
+
+    def check(self, node, product_s=1.0):
+        figures = Figures(product_s=product_s, sums_s={1 - node: 1.0})
+        self.tell(node, messages.Checked(attempt=0, figures=figures))
 
     def open_store(self):
         self.tell(self.leader, messages.StoreOpened(port=20001))
@@ -245,6 +252,8 @@ STUCK = report(0, is_waiting=True, where="train.py:3 (step)")
 ASLEEP = report(1, where="train.py:9 (load)")
 BOTH_WELL, BOTH_STOP = do.end(well(0), well(1, 1)), do.end(stop(0), stop(1, 1))
 
+SLOW = "a matrix product took 5.0 times as long as on the typical node (5e+03 and 1e+03 ms)"
+
 SCENARIOS = {
     # name: (what the run is like, what happens, what the verdict says)
     "an agent that ends its ranks slowly is not lost": (
@@ -265,6 +274,25 @@ SCENARIOS = {
             *(do.join(3), do.has_received(3, "close"), do.has_received(1)),
         ],
         {"kind": "launch", "says": "nodes 1 and 3 did not join within 30 s"},
+    ),
+    "nodes are checked once, before the first ranks start": (
+        {"preflight": True, "restarts": 1},
+        [
+            *(RUN, do.is_in("starting"), do.check(0), do.is_in("starting"), do.check(1)),
+            *(do.is_in("running"), do.wait(LIMIT_S), do.end(FAILED), do.wait(SETTLE_S), GONE),
+            *(do.is_in("starting"), do.open_store(), do.is_in("running"), BOTH_WELL, GONE),
+        ],
+        {"kind": "done", "attempts": 2},
+    ),
+    "a node that fails the preflight is to be left out": (
+        {"preflight": True, "restarts": 1},
+        [RUN, do.check(0), do.check(1, 5.0), GONE],
+        {"left_out": {"host1": SLOW}, "host": "host1", "try_elsewhere": True, "attempts": 1},
+    ),
+    "a node that never answers fails the preflight": (
+        {"preflight": True},
+        [RUN, do.check(0), do.wait(LIMIT_S), GONE],
+        {"host": "host1", "says": "failed the preflight: it did not answer within 120 s"},
     ),
     "failures of one moment are heard before the ranks are ended": (
         {"ranks": 2},

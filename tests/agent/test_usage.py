@@ -12,6 +12,7 @@ from waiting import wait_for
 from hpcdist.agent import sampler
 from hpcdist.agent.sampler import CpuReader, UsageSampler
 from hpcdist.rank.context import RankOrder
+from hpcdist.runs import nodes
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
 from hpcdist.summary import summarize
@@ -126,7 +127,11 @@ own.mkdir()  # so that the agent cannot close it, and has something to tell
 
 
 class NvmlError(Exception):
-    pass
+    value = 999
+
+
+class GpuIsLostError(NvmlError):
+    value = 15
 
 
 def ask(answer):
@@ -146,6 +151,10 @@ def known(uuid):
     return uuid
 
 
+def ask_no_events(*_):
+    raise NvmlError
+
+
 DRIVER = SimpleNamespace(
     NVMLError=NvmlError,
     nvmlMemory_v2=2,
@@ -154,7 +163,50 @@ DRIVER = SimpleNamespace(
     nvmlSystemGetDriverVersion=lambda: "550.54.15",
     nvmlDeviceGetMemoryInfo=lambda *_, **__: SimpleNamespace(total=80 << 30, used=1 << 28),
     nvmlDeviceGetUtilizationRates=ask(SimpleNamespace(gpu=60)),
+    NVML_ERROR_GPU_IS_LOST=GpuIsLostError.value,
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED=1,
+    NVML_VOLATILE_ECC=0,
+    nvmlEventTypeXidCriticalError=8,
+    nvmlDeviceGetTotalEccErrors=lambda *_: 3,
+    nvmlEventSetCreate=list,
+    nvmlDeviceRegisterEvents=lambda *_: None,
+    nvmlEventSetWait=ask_no_events,
 )
+
+
+def replies(*answers):
+    """One after the other, and the last one for ever."""
+    left = list(answers)
+
+    def call(*_):
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("ecc", "xids", "found"),
+    [
+        pytest.param([3], [], [], id="old errors, and no event"),
+        pytest.param([3, 4], [], ["GPU 0 had 1 memory errors"], id="more errors"),
+        pytest.param([NvmlError(), GpuIsLostError()], [], ["GPU 0 was lost"], id="lost"),
+        pytest.param([NvmlError()], [31, 79, 13], ["Xid 79"], id="events, also of programs"),
+    ],
+)
+def test_faults_of_gpus_since_the_begin_of_a_run_are_found_and_programs_are_not_to_blame(
+    ecc, xids, found
+):
+    events = [SimpleNamespace(eventData=xid) for xid in xids]
+    driver = SimpleNamespace(**vars(DRIVER))
+    driver.nvmlDeviceGetTotalEccErrors = replies(*ecc)
+    driver.nvmlEventSetWait = replies(*events, NvmlError())
+    gpus = sampler.GpuReader(driver, ["GPU-fake-1"])
+    said = list(gpus.faults())
+    assert len(said) == len(found)
+    assert all(map(str.startswith, said, found))
 
 
 @pytest.mark.parametrize(("last", "shares", "mean"), [(0, 1.2, 0.6), (2, None, None)])
@@ -171,7 +223,12 @@ def test_gpus_are_sampled_in_the_order_in_which_a_run_has_them(
     sampling.begin([order], lambda: living, uuids)
     file = run.usage_file(0)
     wait_for(lambda: file.exists() and len(read_events(file)) > 3)
+    monkeypatch.setattr(DRIVER, "nvmlDeviceGetTotalEccErrors", lambda *_: 7)
     living.clear()
+    sampling.end()  # they may have ended because of what is found now
+    events = nodes.read([nodes.ledger_file()])
+    assert [(one.kind, one.host, one.run) for one in events] == [("gpu", order.host, run.id)] * 2
+    assert "GPU 1 had 4 memory errors that ECC could not correct" in events[1].words
     assert (logged, sampling.gpu_share) == ([], shares)
     begin, windows = usage(run, 0)
     assert [gpu["uuid"] for gpu in begin["gpus"]] == [uuids[0], uuids[2]]

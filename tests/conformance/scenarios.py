@@ -494,3 +494,6 @@ def test_a_node_that_was_lost_in_two_runs_is_left_out(site, user):
     listed = user("cluster", "nodes", "--forget", lost)
     assert listed.stdout.count(lost) == 3
     assert "left out" not in user("render", script, *CPU, *TWO).stderr
+    assert user("resume", again.id).returncode == 0  # it is a submission of its own
+    assert lost not in again.script_file.read_text()
+    assert user("cancel", again.id).returncode == 0

@@ -4,6 +4,7 @@ import pytest
 
 from hpcdist.runs import nodes
 from hpcdist.runs.nodes import NodeEvent
+from hpcdist.runs.verdict import Verdict
 
 NOW = 1e9
 DAY = 86400
@@ -62,3 +63,18 @@ def test_lines_that_others_wrote_are_read_with_care(tmp_path):
     found = nodes.read([nodes.ledger_file(), foreign, tmp_path / "missing"])
     assert [one.host for one in found] == ["n2", "n1"]
     assert nodes.ledger_file().stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "noted"),
+    [
+        ("agent_lost", {}, [("n1", "agent_lost")]),
+        ("launch", {"try_elsewhere": True}, [("n1", "launch")]),
+        *((kind, {}, []) for kind in ("launch", "exception", "exit", "signal", "out_of_memory")),
+        *((kind, {}, []) for kind in ("hang", "cancelled", "time_limit", "preempted", "done")),
+    ],
+)
+def test_only_a_node_is_blamed_and_no_program_or_victim(kind, fields, noted):
+    nodes.note_verdict("one", Verdict(kind=kind, message="x", host="n1", node=1, **fields))
+    found = nodes.read([nodes.ledger_file()])
+    assert [(event.host, event.kind) for event in found] == noted

@@ -203,6 +203,14 @@ def wait_briefly_at_the_end():
     rank_exit.TEARDOWN_LIMIT_S = 0.3
 
 
+def multiply_wrongly():
+    """A change: what torch multiplies in float32 is wrong."""
+    import torch
+
+    right = torch.Tensor.__matmul__
+    torch.Tensor.__matmul__ = lambda a, b: right(a, b) + (a.dtype == torch.float32)
+
+
 def start_script(zygote, folder, script, *arguments, environment=None):
     """Start a script by itself in this folder, which must be there; its file `output` gets what it
     prints. It knows the variables of the test, and these."""

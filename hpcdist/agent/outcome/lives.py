@@ -200,7 +200,7 @@ def note_restart(run: Run, verdict: Verdict) -> str | None:
 
 def note_node(attempts: Attempts, verdict: Verdict) -> None:
     """Note the node that a verdict blames in the ledger, where submissions can leave it out."""
-    if attempts.requeuer is not None and attempts.requeuer.leaves_out_nodes:
+    if attempts.requeuer is not None:
         nodes.note_verdict(attempts.run.id, verdict)
 
 
@@ -242,6 +242,8 @@ def conclude(attempts: Attempts, verdict: Verdict, *, leaves_final: bool = False
     one life, one acts.
     """
     run, requeuer = attempts.run, attempts.requeuer
+    for host, why in verdict.left_out.items() if requeuer is not None else ():
+        nodes.note("preflight", host, run.id, why)
     if requeuer is None or not (leaves_final or _may_go_on(verdict)):
         run.write_verdict(verdict)
         return verdict

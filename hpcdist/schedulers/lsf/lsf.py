@@ -228,6 +228,8 @@ class Lsf(Batch):
 
     def decide(self, verdict: Verdict) -> Decision:
         """Answer the run limit, and the loss of a host, by a requeue; never a kill."""
+        if verdict.left_out:  # LSF would give the job the same hosts
+            return Decision(sequel="final", cause="nothing")
         end: str | None = ""
         if verdict.kind == "agent_lost" and verdict.node == 0:
             # The program that starts the agents outlives the first host's; where it is silent, too,

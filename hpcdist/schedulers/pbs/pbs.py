@@ -208,6 +208,10 @@ class Pbs(Batch):
         up = [one for one in nodes if not any(word in one["state"] for word in _DOWN)]
         return Start(is_free=sum(map(has_room, up)) >= job.resources.nodes)
 
+    def list_hosts(self, cluster: ClusterProfile) -> list[str]:
+        said = run_command(["pbsnodes", "-av"], timeout_s=_TIMEOUT_S).stdout
+        return [one["Mom"] or name for name, one in parse_blocks(said, "").items()]
+
     def list_jobs(self, ids: Collection[str]) -> list[Job]:
         """Ask qstat; jobs that ended lately are among them where the site keeps them."""
         wanted = set(filter(_JOB_ID.fullmatch, ids))

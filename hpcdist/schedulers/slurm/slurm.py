@@ -367,8 +367,17 @@ class Slurm(Batch):
             return decision
         return with_lost_node(decision, states, expand_nodes(nodes))
 
-    def requeue(self, run: Run) -> None:
-        run_command(["scontrol", "requeue", self.own_job_id()], timeout_s=_OWN_JOB_TIMEOUT_S)
+    def requeue(self, run: Run) -> str | None:
+        job_id, end = self.own_job_id(), run.read_attempt_verdict(run.newest_attempt())
+        out = list(end.left_out) if end is not None else []
+        before = job_fields(show_job(job_id)).get("ExcNodeList", "") if out else ""
+        run_command(["scontrol", "requeue", job_id], timeout_s=_OWN_JOB_TIMEOUT_S)
+        if not out:
+            return None
+        nodes = ",".join(filter(None, [*out, before.replace("(null)", "")]))
+        update = ["scontrol", "update", f"JobId={job_id}", f"ExcNodeList={nodes}"]
+        run_command(update, timeout_s=_OWN_JOB_TIMEOUT_S)  # Slurm takes it of waiting jobs alone
+        return f"the job starts again without {' and '.join(out)}"
 
     def end_job(self) -> None:
         run_command(["scancel", "--quiet", self.own_job_id()], timeout_s=_OWN_JOB_TIMEOUT_S)

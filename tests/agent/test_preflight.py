@@ -1,0 +1,65 @@
+"""The preflight: which nodes are not fit for a run, by what they measured."""
+
+import pytest
+
+from hpcdist.agent.node import NodeFacts
+from hpcdist.agent.preflight import Figures, judge
+
+
+def ring(*pairs):
+    """Figures of nodes in a ring, by the seconds of each with the next."""
+    last = len(pairs)
+    return {
+        node: {"sums_s": {(node + 1) % last: pairs[node], (node - 1) % last: pairs[node - 1]}}
+        for node in range(last)
+    }
+
+
+def products(*seconds):
+    return {node: {"product_s": each} for node, each in enumerate(seconds)}
+
+
+FOUR, PAIR = ring(1.0, 1.0, 1.0, 1.0), ring(None, None)
+
+
+@pytest.mark.parametrize(
+    ("figures", "unfit", "says"),
+    [
+        pytest.param(products(1.0), [], "", id="alone"),
+        pytest.param(products(1.0, 1.9), [], "", id="not clearly slower"),
+        pytest.param(products(1.0, 3.0), [1], "product took 3.0 times", id="the slower of two"),
+        pytest.param(FOUR, [], "", id="equal pairs"),
+        pytest.param(ring(1.0, None, 1.0, 9.0), [], "", id="pairs that did not get on"),
+        pytest.param(ring(1.0, 1.0, None, None), [3], "no all-reduce with", id="a cut network"),
+        pytest.param(ring(1.0, 1.0, 9.0, 9.0), [3], "all-reduce took 9.0 times", id="a slow one"),
+        pytest.param(ring(1.0, None, None), [2], "no all-reduce with", id="one of three is cut"),
+        pytest.param({0: {"fault": "E: x"}}, [0], "E: x", id="wrong by itself"),
+        pytest.param(PAIR | {1: {"fault": "x"}}, [1], "preflight: x", id="its partner is wrong"),
+        pytest.param(FOUR | {2: None}, [2], "did not answer within", id="no answer"),
+        pytest.param(PAIR, [], "", id="nobody knows which of two: the ranks will tell"),
+        pytest.param(FOUR | dict.fromkeys(range(3)), None, "3 of 4 nodes are not", id="most"),
+    ],
+)
+def test_who_failed_the_preflight(figures, unfit, says):
+    members = {node: NodeFacts(node=node, host=f"host{node}") for node in figures}
+    measured = {n: Figures(**{"product_s": 1.0} | f) for n, f in figures.items() if f}
+    verdict = judge(measured, members)
+    if unfit == []:
+        assert verdict is None
+        return
+    assert list(verdict.left_out) == [f"host{node}" for node in unfit or []]
+    assert verdict.try_elsewhere == bool(unfit)
+    assert says in verdict.message
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "says"),
+    [(1, "failed the preflight: ArithmeticError: 1024 rows"), (2, "2 of 2 nodes are not fit")],
+)
+def test_a_run_whose_nodes_compute_wrongly_starts_no_rank(launch, write_script, num_nodes, says):
+    wrong = {"preflight": True, "change": "harness:multiply_wrongly"}
+    launched = launch(write_script(""), nodes=num_nodes, **wrong)
+    verdict = launched.verdict()
+    assert (verdict.kind, verdict.state) == ("launch", "failed")
+    assert says in verdict.message
+    assert launched.run.log_files() == []
