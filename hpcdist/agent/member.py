@@ -252,6 +252,8 @@ class Member:
             )
         least = self._node.job.launch.min_nodes
         is_able = self._verdict is not None and self._leader is None and self._ranks.is_ready
+        requeuer = self._attempts.requeuer
+        is_able = is_able and (requeuer is None or requeuer.outlives_first_node)
         if least is None or meeting is None or len(meeting.nodes) <= least or not is_able:
             self._is_closing = True
             return

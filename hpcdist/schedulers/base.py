@@ -280,6 +280,8 @@ class Scheduler(ABC):
     """Jobs can be kept off nodes by their names: key `exclude` of the profile."""
     can_requeue: ClassVar[bool] = False
     """The scheduler can start a job again that was stopped before its end."""
+    outlives_first_node: ClassVar[bool] = False
+    """With launch.min_nodes, a job goes on that has lost its first node, where its script is."""
     can_enter: ClassVar[bool] = False
     """It has a command that starts something within a running job: `enter` returns that."""
     step_variables: ClassVar[tuple[str, ...]] = ("SUBMITIT_",)

@@ -133,6 +133,7 @@ class Slurm(Batch):
     title = "Slurm"
     container_runtimes = RUNTIMES
     can_enter = True
+    outlives_first_node = True
     step_variables = (
         *("SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK", "PMI"),
         *("SLURM_SRUN", "SLURM_GTIDS", "SLURM_LAUNCH_NODE", "SRUN_", "SUBMITIT_"),
