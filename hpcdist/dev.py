@@ -4,39 +4,43 @@
 A dev run is an ordinary run (`hpcdist dev`): it waits, is entered, watched and cancelled as any.
 On each node its local rank 0 serves. It has torch imported, and forks the agent of a run, which has
 it then: like the forkserver, it is one thread and never touches CUDA. Orders are files in a folder
-that only the user can write (`schedulers/dev.py`); no port is opened.
+that only the user can write (`schedulers/held.py`); no port is opened.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
+import math
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 import msgspec
+from msgspec.structs import replace
 
 from hpcdist import entry
 from hpcdist.base import files
 from hpcdist.base.ownership import NotOwnError, read_own
+from hpcdist.base.progress import poll
 from hpcdist.machine.command import python_command
-from hpcdist.machine.process import kill_descendants, send_signal
+from hpcdist.machine.process import send_signal
+from hpcdist.monitor.states import end_verdict
 from hpcdist.runs.run import Run
-from hpcdist.schedulers.dev import SCHEDULER_VARIABLE, DevState, Order
-from hpcdist.schedulers.request import time_limit_min
-from hpcdist.schedulers.tasks import AgentTask
+from hpcdist.schedulers import load_scheduler
+from hpcdist.schedulers.base import Condition
+from hpcdist.schedulers.held import Order
 from hpcdist.workloads import load_workload, own_code
 
 _POLL_S = 0.2
 _LOOK_S = 2.0
-"""Time between two looks for shells, and for the end of the dev run on other nodes."""
+"""Time between two looks for shells."""
 _WARNING_S = 60.0
 """Time before the end at which somebody who looks at the log is told."""
 
@@ -45,87 +49,79 @@ def main() -> None:
     """Serve until the dev run is to end: sys.argv has the seconds without a run or a shell after
     which it does."""
     dev = Run(Path(os.environ["HPCDIST_RUN_DIR"]))
-    if os.environ["LOCAL_RANK"] != "0":
-        while dev.dev_file.exists() or not os.path.lexists(_end_file(dev)):
-            time.sleep(_LOOK_S)
-        return
-    Server(dev, idle_s=float(sys.argv[1])).serve()
-
-
-def _end_file(dev: Run) -> Path:
-    return dev.launch_folder / "dev.ended"
+    if os.environ["LOCAL_RANK"] == "0":
+        Server(dev, idle_s=float(sys.argv[1])).serve()
+    while not os.path.lexists(dev.dev_end_file):
+        time.sleep(_LOOK_S)
 
 
 class Server:
     """The state of one node: the run that is under way, and since when there is none."""
 
     def __init__(self, dev: Run, *, idle_s: float) -> None:
-        job, plan, spec = dev.read_launch()
+        plan = dev.read_launch()[1]
         self._dev, self._idle_s = dev, idle_s
         self._node_rank = int(os.environ["NODE_RANK"])
         # The rank is bound to its share of the CPUs, and its parent to all that the job has.
         os.sched_setaffinity(0, os.sched_getaffinity(os.getppid()))
-        _have_environment_of_agent(plan.environment)
-        os.environ[SCHEDULER_VARIABLE] = str(spec.scheduler)
-        limit_min = time_limit_min(job, spec.cluster.profile)
-        self._ends_s = None if limit_min is None else time.time() + limit_min * 60
-        self._started: set[str] = set()
+        # The environment that its parent was started with, and the GPUs that this gave its ranks:
+        # what was planned for them besides, each run plans anew.
+        content = Path(f"/proc/{os.getppid()}/environ").read_bytes()
+        lines = [line for line in map(os.fsdecode, content.split(b"\0")) if "=" in line]
+        started = dict(line.split("=", 1) for line in lines)
+        gpus = {name: os.environ[name] for name in os.environ if name.endswith("_VISIBLE_DEVICES")}
+        kept = {n: text for n, text in started.items() if plan.environment.get(n) != text}
+        os.environ.clear()
+        os.environ.update(kept | gpus)
         self._agent: int | None = None
         """Pid of the agent that is under way."""
-        self._used_s = time.monotonic()
-        self._is_warned = False
         self._is_ending = False
 
     def serve(self) -> None:
-        signal.signal(signal.SIGTERM, self._end)
-        signal.signal(signal.SIGUSR2, self._warn)
+        for number in (signal.SIGTERM, signal.SIGUSR2):
+            signal.signal(number, self._take)
         _import("torch", "torch.distributed")
         gc.freeze()  # what the collector does not visit stays in pages that the runs share
         if self._node_rank == 0:
-            state = DevState(ends_s=self._ends_s, idle_s=self._idle_s)
-            files.write_json(self._dev.dev_file, msgspec.to_builtins(state))
+            self._dev.dev_file.touch()
             print("ready: torch is imported", flush=True)
-        self._used_s = time.monotonic()
-        looked_s = 0.0
-        while not (self._is_ending or os.path.lexists(_end_file(self._dev))):
-            for path in sorted(self._dev.orders_folder.glob("*.json"))[:1]:
-                if path.name not in self._started:
-                    self._started.add(path.name)
-                    self._carry_out(path)
-                    looked_s = 0.0
-            if time.monotonic() >= looked_s + _LOOK_S:
-                looked_s = time.monotonic()
-                self._look_at_time()
+        started, used_s, look_s, before_s = set[str](), time.monotonic(), 0.0, math.inf
+        while not (self._is_ending or os.path.lexists(self._dev.dev_end_file)):
             time.sleep(_POLL_S)
+            orders = sorted(self._dev.orders_folder.glob("*.json"))[:1]
+            for path in (one for one in orders if one.name not in started):
+                started.add(path.name)
+                self._carry_out(path)
+                used_s = time.monotonic()
+            if self._node_rank != 0 or not self._idle_s or time.monotonic() < look_s:
+                continue
+            look_s = time.monotonic() + _LOOK_S
+            if any(True for _ in self._shells()):
+                used_s = time.monotonic()
+            left_s = used_s + self._idle_s - time.monotonic()
+            if left_s <= 0:
+                idle = f"{self._idle_s / 60:g} minutes"
+                print(f"it ends: {idle} without a run or a shell", flush=True)
+                break
+            if left_s <= _WARNING_S < before_s:
+                print(f"it ends in {left_s:.0f} s unless a run or a shell begins", flush=True)
+            before_s = left_s
         self._dev.dev_file.unlink(missing_ok=True)
-        if self._node_rank == 0:
-            _end_file(self._dev).touch()
+        self._dev.dev_end_file.touch()
 
-    def _warn(self, *_: object) -> None:
-        """The time limit is near: tell the run that is under way, and shells."""
+    def _take(self, number: int, _frame: object) -> None:
+        """Pass a signal on to the run that is under way. SIGTERM: end after it; SIGUSR2: the time
+        limit is near, tell shells, too."""
+        self._is_ending |= number == signal.SIGTERM
         if self._agent is not None:
-            send_signal(self._agent, signal.SIGUSR2)
-        self._tell_shells("the time limit is near")
-
-    def _end(self, *_: object) -> None:
-        """End, and first the run that is under way."""
-        self._is_ending = True
-        if self._agent is not None:
-            send_signal(self._agent, signal.SIGTERM)
-
-    def _look_at_time(self) -> None:
-        """Have the dev run end where nobody has used it for long; warn before."""
-        if self._node_rank != 0 or not self._idle_s:
+            send_signal(self._agent, signal.Signals(number))
+        if number == signal.SIGTERM:
             return
-        if any(True for _ in self._shells()):
-            self._used_s, self._is_warned = time.monotonic(), False
-        left_s = self._used_s + self._idle_s - time.monotonic()
-        if left_s <= 0:
-            print(f"it ends: {self._idle_s / 60:g} minutes without a run or a shell", flush=True)
-            _end_file(self._dev).touch()
-        elif left_s <= _WARNING_S and not self._is_warned:
-            self._is_warned = True
-            print(f"it ends in {left_s:.0f} s unless a run or a shell begins", flush=True)
+        print("the time limit is near", flush=True)
+        for place in self._shells():
+            with suppress(OSError):
+                if (terminal := os.readlink(place / "fd/0")).startswith("/dev/pts/"):
+                    Path(terminal).write_text("\r\nhpcdist dev: the time limit is near\r\n")
 
     def _shells(self) -> Iterator[Path]:
         """Yield the folders in /proc of what `hpcdist attach` started on this node, and below; all
@@ -137,13 +133,6 @@ class Server:
                 if not is_own and mark in (place / "environ").read_bytes().split(b"\0"):
                     yield place
 
-    def _tell_shells(self, sentence: str) -> None:
-        print(sentence, flush=True)
-        for place in self._shells():
-            with suppress(OSError):
-                if (terminal := os.readlink(place / "fd/0")).startswith("/dev/pts/"):
-                    Path(terminal).write_text(f"\r\nhpcdist dev: {sentence}\r\n")
-
     def _carry_out(self, path: Path) -> None:
         """Start the agent of this node for the run that an order names, and wait for its end."""
         try:
@@ -152,52 +141,47 @@ class Server:
             _, plan, _ = run.read_launch()
             if self._node_rank < len(plan.nodes) and not run.verdict_file.exists():
                 self._run_agent(order, run)
+            # A command that has killed it says so in a moment.
+            limit_s = 1.0 if self._node_rank == 0 else 0.0
+            verdict = poll(run.read_verdict, interval_s=_POLL_S, limit_s=limit_s)
+            if self._node_rank == 0 and verdict is None:
+                run.write_verdict(end_verdict(run, Condition(state="lost")))
         except (NotOwnError, OSError, KeyError, msgspec.DecodeError) as error:
             print(f"{path} is not carried out: {error}", flush=True)
-        self._used_s, self._is_warned = time.monotonic(), False
         if self._node_rank == 0:
             path.unlink(missing_ok=True)
 
     def _run_agent(self, order: Order, run: Run) -> None:
+        preload = list[str]()
+        own_code.read_once.cache_clear()  # files may have been edited since the last run
+        with suppress(Exception):  # the ranks will say it
+            os.chdir(order.cwd)
+            preload = load_workload(run.read_launch()[0]).preload()
+        # A script may set variables that torch reads as it is imported: it has a fresh process.
+        is_fresh = not any(name.startswith("torch") for name in preload)
+        if not is_fresh:
+            _import(*preload)  # the runs after it are likely to want the same
         sys.stdout.flush()
         if (pid := os.fork()) == 0:
-            _become_agent(order, run, self._node_rank)
+            _become_agent(order, run, self._node_rank, is_fresh=is_fresh)
         self._agent = pid
-        with suppress(ChildProcessError):  # killed, and reaped with the others
-            while os.waitpid(pid, os.WNOHANG) == (0, 0):
-                if run.kill_file.exists():
-                    kill_descendants()
-                time.sleep(_POLL_S / 8)
+        os.waitpid(pid, 0)
         self._agent = None
-        _import(*_preload(run))  # the next run is likely to want the same
 
 
-def _have_environment_of_agent(planned: Mapping[str, str]) -> None:
-    """Have the environment that the dev run's agent was started with, and the GPUs that this gave
-    its ranks: what it planned for them besides, each run plans anew."""
-    lines = map(os.fsdecode, Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0"))
-    kept = {name: text for name, text in os.environ.items() if name.endswith("_VISIBLE_DEVICES")}
-    started = dict(line.split("=", 1) for line in lines if "=" in line)
-    os.environ.clear()
-    os.environ.update({n: text for n, text in started.items() if planned.get(n) != text} | kept)
-
-
-def _become_agent(order: Order, run: Run, node_rank: int) -> NoReturn:
+def _become_agent(order: Order, run: Run, node_rank: int, *, is_fresh: bool) -> NoReturn:
     """Be the agent of a run, in a process that was forked for it, and exit."""
     code = 1
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # until the agent handles it
-        log = os.open(
-            run.submitit_folder / f"dev_{node_rank}_log.out",
-            os.O_WRONLY | os.O_CREAT | os.O_APPEND,
-            files.PRIVATE_FILE,
-        )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        log = os.open(run.submitit_folder / f"dev_{node_rank}_log.out", flags, files.PRIVATE_FILE)
         for descriptor in (1, 2):
             os.dup2(log, descriptor)
         os.chdir(order.cwd)
         os.environ.update(order.environment)
-        if "torch" not in _preload(run):  # it may set variables that torch reads as it is imported
+        if is_fresh:
             start = "from hpcdist.dev import be_agent; import sys; be_agent(sys.argv[1])"
             os.execv(sys.executable, python_command(start, str(run.path)))  # noqa: S606
         code = be_agent(str(run.path))
@@ -210,19 +194,15 @@ def _become_agent(order: Order, run: Run, node_rank: int) -> NoReturn:
 
 def be_agent(run_path: str) -> int:
     """Be this node's agent in a run of the allocation; return the run's exit code."""
-    run, node_rank, code = entry.be_agent(AgentTask(run_path=run_path, scheduler="dev"))
-    if node_rank == 0:
+    from hpcdist.agent.agent import run_agent
+
+    run = Run(Path(run_path))
+    place = load_scheduler(str(run.spec.scheduler)).place()
+    # The run may be on fewer nodes, and begins now.
+    code = run_agent(run.path, replace(place, num_nodes=None, age_s=0.0))
+    if place.node_rank == 0:
         entry.keep_figures(run)
     return code
-
-
-def _preload(run: Run) -> list[str]:
-    """Return what the run's forkserver imports; nothing where it has to import torch itself."""
-    own_code.read_once.cache_clear()  # files may have been edited since the last run
-    with suppress(Exception):  # the ranks will say it
-        modules = load_workload(run.read_launch()[0]).preload()
-        return ["torch", *modules] if any(name.startswith("torch") for name in modules) else []
-    return []
 
 
 def _import(*modules: str) -> None:

@@ -12,7 +12,6 @@ from harness import (  # noqa: F401 - fixtures and hooks
     command_process,
     jobs_zygote,
     launch,
-    launch_from,
     lightning_zygote,
     pytest_collection,
     pytest_collection_modifyitems,

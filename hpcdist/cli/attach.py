@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcdist.base.errors import UserError
-from hpcdist.cli.options import run_argument, runs_option
+from hpcdist.cli.options import rank_option, run_argument, runs_option
 from hpcdist.cli.printing import say
 from hpcdist.runs.remote import host_of_run
 from hpcdist.runs.run import Run, check_own, find_run
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 @click.command()
 @run_argument
 @click.argument("command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "--rank", metavar="R", type=click.IntRange(min=0), default=0, help="The rank; 0 by default."
-)
+@rank_option
 @runs_option
 def attach(*, run_name: str, command: tuple[str, ...], rank: int, runs: Path) -> int:
     """Open a shell beside a rank of a running run: on its node, within its job.

@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import os
 import shlex
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import click
 
 from hpcdist.base.errors import SchedulerError
-from hpcdist.cli.options import run_argument, runs_option
+from hpcdist.cli.options import rank_option, run_argument, runs_option
 from hpcdist.cli.printing import say
 from hpcdist.runs.remote import read_remote
-from hpcdist.runs.run import check_own, find_run
-
-if TYPE_CHECKING:
-    from hpcdist.runs.run import Run
-
-_PORT = click.IntRange(1, 65535)
+from hpcdist.runs.run import Run, check_own, find_run
 
 
 @click.command()
 @run_argument
-@click.argument("node_port", metavar="PORT", type=_PORT)
+@click.argument("node_port", metavar="PORT", type=click.IntRange(1, 65535))
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="Port here. [default: the same; 0: any free one]"
 )
-@click.option(
-    "--rank", metavar="R", type=click.IntRange(min=0), default=0, help="Rank on the node."
-)
+@rank_option
 @click.option("--stdio", is_flag=True, hidden=True, help="Be the end at the node.")
 @runs_option
 def forward(
@@ -45,26 +39,28 @@ def forward(
     it leads to should ask for a password or a token. Connections go through the scheduler's command
     that enters a job (srun), or by ssh where it has none; of a run at a host through ssh to that.
     """
+    from hpcdist.remote.command import Verb
     from hpcdist.remote.relay import LOCALHOST, listen
+    from hpcdist.remote.ssh import Connection, Where
 
-    run, wanted = find_run(runs, run_name), node_port if port is None else port
+    run = find_run(runs, run_name)
     check_own(run.path, "forward")
-
-    def ready(number: int) -> None:
-        say(f"http://{LOCALHOST}:{number} leads to port {node_port} of rank {rank}'s node; Ctrl-C")
-
-    if (remote := read_remote(run)) is not None:
-        from hpcdist.remote.command import Verb
-        from hpcdist.remote.ssh import Connection, Where
-
-        words = ["forward", run.id, str(node_port), "--rank", str(rank), "--stdio"]
-        verb = Verb(where=Where.of(run, remote), argv=words)
-        with Connection(verb.where.host) as connection:
-            listen(connection.command(verb.script(connection)), wanted, ready)
-    argv = way_to(run, rank, node_port)
-    if stdio:
-        os.execvp(argv[0], argv)  # noqa: S606 - it takes this one's place
-    listen(argv, wanted, ready)
+    with ExitStack() as stack:
+        if (remote := read_remote(run)) is not None:
+            words = ["forward", run.id, str(node_port), "--rank", str(rank), "--stdio"]
+            verb = Verb(where=Where.of(run, remote), argv=words)
+            connection = stack.enter_context(Connection(verb.where.host))
+            argv = connection.command(verb.script(connection))
+        else:
+            argv = way_to(run, rank, node_port)
+        if stdio:
+            os.execvp(argv[0], argv)  # noqa: S606 - it takes this one's place
+        there = f"leads to port {node_port} of rank {rank}'s node; Ctrl-C"
+        listen(
+            argv,
+            node_port if port is None else port,
+            lambda here: say(f"http://{LOCALHOST}:{here} {there}"),
+        )
 
 
 def way_to(run: Run, rank: int, port: int) -> list[str]:

@@ -11,7 +11,7 @@ import click
 from hpcdist.base.errors import UserError
 from hpcdist.base.text import listed
 from hpcdist.cli.host import HostCommand
-from hpcdist.cli.options import about_runs, parse_ranks, run_argument
+from hpcdist.cli.options import about_runs, ranks_option, run_argument
 from hpcdist.cli.printing import note, print_json
 from hpcdist.runs.run import Run, find_run
 
@@ -21,13 +21,7 @@ _MOST_RANKS = 100
 
 @click.command(cls=HostCommand)
 @run_argument
-@click.option(
-    "--rank",
-    "ranks",
-    metavar="R[,R...]",
-    callback=parse_ranks,
-    help="Only these ranks, such as 3 or 0,8-11.",
-)
+@ranks_option
 @click.option("--follow", "-f", is_flag=True, help="Keep printing until the run has ended.")
 @about_runs
 def logs(

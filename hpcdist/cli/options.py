@@ -87,6 +87,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 about_runs = with_options(host_option, runs_option, json_option)
 """The options of a verb that is about runs, wherever they are."""
 run_argument = click.argument("run_name", metavar="RUN")
+rank_option = click.option(
+    "--rank", metavar="R", type=click.IntRange(min=0), default=0, help="The rank; 0 by default."
+)
 run_arguments = click.argument("run_names", metavar="[RUN]...", nargs=-1)
 
 
@@ -104,6 +107,16 @@ def parse_ranks(
             raise click.BadParameter(f"{text!r} names no ranks: they are such as 0,3,8-11")
         found.update(range(first, last + 1))
     return sorted(found)
+
+
+ranks_option = click.option(
+    "--rank",
+    "--ranks",
+    "ranks",
+    metavar="R[,R...]",
+    callback=parse_ranks,
+    help="Only these ranks, such as 3 or 0,8-11.",
+)
 
 
 class JobOptions(Struct, frozen=True, kw_only=True, dict=True):

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdist.base.errors import EXIT_DONE, SchedulerError
+from hpcdist.base.errors import EXIT_DONE
 from hpcdist.base.text import number_of, show_bytes
 from hpcdist.cli.host import JobCommand
 from hpcdist.cli.options import JOB_OPTIONS, JobOptions, job_options, json_option
 from hpcdist.cli.printing import print_fact, print_json
 
 if TYPE_CHECKING:
-    from hpcdist.job.spec import JobSpec
-    from hpcdist.planning.how_long import Duration
+    from hpcdist.planning.earlier import Duration
     from hpcdist.planning.memory import Memory
     from hpcdist.planning.when import When
 
@@ -46,10 +45,9 @@ def plan(*, options: JobOptions, probe_s: float | None, as_json: bool) -> int:
     first run is planned.
     """
     from hpcdist.cli.submit import plan as plan_all
-    from hpcdist.job.spec import TrainingJob, job_to_dict
-    from hpcdist.planning import earlier, fits, foresight, how_long, when
+    from hpcdist.job.spec import TrainingJob, job_to_dict, warning_before_s
+    from hpcdist.planning import earlier, when
     from hpcdist.runs.spec import Planned
-    from hpcdist.schedulers.base import Start
     from hpcdist.schedulers.request import time_limit_min
     from hpcdist.summary.compare.cells import Size
     from hpcdist.summary.compare.planned import sentence
@@ -57,30 +55,32 @@ def plan(*, options: JobOptions, probe_s: float | None, as_json: bool) -> int:
 
     planned, now_s = plan_all(options).plans[0], time.time()
     job, cluster = planned.loaded.job, planned.plan.cluster
-    nodes = job.resources.nodes
-    try:
-        start = when.ask_when(planned, now_s=now_s)
-    except SchedulerError as error:
-        start = when.When(start=Start(), notes=[error.message])
+    nodes, gpus = job.resources.nodes, job.resources.gpus
+    size = Size(nodes * gpus, nodes)
+    start = when.ask_when(planned, now_s=now_s)
     runs = earlier.read_earlier(options.runs)
     there, asked = earlier.at_its_place(runs, planned), flatten(job_to_dict(job))
-    size = Size(job.resources.gpus * nodes, nodes)
     steps = earlier.count_steps(job) if isinstance(job, TrainingJob) else None
-    duration = how_long.find_duration(there, asked, size, steps)
+    duration = earlier.find_duration(there, asked, size, steps)
     if duration.time_s is None and probe_s is not None:
         duration = earlier.probe(planned, options.runs, probe_s, steps)
-    memory, limit_min = fits.find_memory(planned, there, asked), time_limit_min(job, cluster)
+    memory = earlier.find_memory(planned, there, asked)
     values = Planned(
         wait_s=start.start.time_s and max(0.0, start.start.time_s - now_s),
         duration_s=duration.time_s.mean if duration.time_s else None,
         memory_bytes=memory.peak_bytes,
         estimate_bytes=memory.estimate_bytes,
     )
-    foresight.keep(values, planned, options.runs)
-    hours = (values.duration_s or 0) / 3600
-    limits = _limits(duration, job, limit_min) | {
-        "is_requeued": job.launch.requeue and planned.scheduler.can_requeue
+    when.keep(values, planned, options.runs)
+    limit_min = time_limit_min(job, cluster)
+    warning_s = warning_before_s(job.launch, limit_min)
+    limits = {
+        "limit_min": limit_min,
+        "enough_min": earlier.suggest_limit_min(duration, warning_s=warning_s),
+        "requeues": earlier.count_requeues(duration, limit_min=limit_min, warning_s=warning_s),
+        "is_requeued": job.launch.requeue and planned.scheduler.can_requeue,
     }
+    hours = (values.duration_s or 0) / 3600
     cost = {"gpu_hours": hours * size.gpus, "price": hours * nodes * (cluster.price_per_hour or 0)}
     if as_json:
         parts = {"start": start, "duration": duration, "limits": limits, "memory": memory}
@@ -90,7 +90,7 @@ def plan(*, options: JobOptions, probe_s: float | None, as_json: bool) -> int:
     price = f", price {cost['price']:.4g}" if cost["price"] else ""
     costs = f"{cost['gpu_hours']:.3g} {unit} hours{price}" if hours else "not known"
     place = f"profile {planned.cluster.name}" if planned.cluster.name else planned.scheduler.title
-    print_fact("", f"{job.name} on {number_of(nodes, 'node')} x {job.resources.gpus}, {place}")
+    print_fact("", f"{job.name} on {number_of(nodes, 'node')} x {gpus}, {place}")
     for name, lines in {
         "start": _start_lines(start, now_s),
         "time": _time_lines(duration, limits),
@@ -101,20 +101,6 @@ def plan(*, options: JobOptions, probe_s: float | None, as_json: bool) -> int:
         for number, line in enumerate(lines):
             print_fact(f"{'' if number else name:<8}", line)
     return EXIT_DONE
-
-
-def _limits(duration: Duration, job: JobSpec, limit_min: float | None) -> dict[str, float | None]:
-    """Return the time limit that is asked, how often it ends the job, and one that is enough."""
-    from hpcdist.job.spec import warning_before_s
-    from hpcdist.planning.how_long import count_requeues, suggest_limit_min
-
-    limits: dict[str, float | None] = {"limit_min": limit_min}
-    warning_s = warning_before_s(job.launch, limit_min)
-    if duration.time_s is not None:
-        limits["enough_min"] = suggest_limit_min(duration.time_s, warning_s=warning_s)
-        if limit_min is not None:
-            limits["requeues"] = count_requeues(duration, limit_min=limit_min, warning_s=warning_s)
-    return limits
 
 
 def _start_lines(start: When, now_s: float) -> Iterator[str]:
@@ -140,10 +126,9 @@ def _time_lines(duration: Duration, limits: dict[str, Any]) -> Iterator[str]:
     if duration.time_s is None:
         yield f"not known: {duration.source}"
         return
-    ends = duration.time_s.interval
+    ends, enough = duration.time_s.interval, f"--time {as_limit(limits['enough_min'])} is enough"
     interval = f" ({show_length(ends.low)} to {show_length(ends.high)})" if ends else ""
     yield f"{show_length(duration.time_s.mean)}{interval}, {duration.source}"
-    enough = f"--time {as_limit(limits['enough_min'])} is enough"
     if limits["limit_min"] is None:
         yield enough
         return

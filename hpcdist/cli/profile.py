@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED
-from hpcdist.base.progress import StatusLine
 from hpcdist.base.text import (
     decimals_for,
     format_number,
@@ -23,8 +22,9 @@ from hpcdist.base.text import (
     one_line,
 )
 from hpcdist.cli.host import HostCommand
-from hpcdist.cli.options import about_runs, parse_ranks, run_argument
+from hpcdist.cli.options import about_runs, ranks_option, run_argument
 from hpcdist.cli.printing import note, print_columns, print_json, print_wrapped
+from hpcdist.cli.stacks import ask_agents
 from hpcdist.runs.run import Run, find_run
 
 if TYPE_CHECKING:
@@ -46,12 +46,7 @@ _LEAST_SHARE = 0.0005
 @click.option(
     "--steps", type=click.IntRange(1, 1000), default=5, show_default=True, help="Steps to profile."
 )
-@click.option(
-    "--ranks",
-    metavar="R[,R...]",
-    callback=parse_ranks,
-    help=f"Only these, such as 0,3 or 0-7. [default: the first {_RANKS_UNASKED}]",
-)
+@ranks_option
 @about_runs
 def profile(
     *, run_name: str, steps: int, ranks: list[int] | None, runs: Path, as_json: bool
@@ -65,7 +60,6 @@ def profile(
     CALLS, MS  of one step, mean of the ranks; without what the operation calls
     %          of the time of a step; all rows together are the step
     """
-    from hpcdist.monitor.living import ask
     from hpcdist.runs.requests import NodeProfiles, Request
 
     run = find_run(runs, run_name)
@@ -75,9 +69,7 @@ def profile(
         note(f"the first {_RANKS_UNASKED} of {num_ranks} ranks are profiled; --ranks names others")
     limit_s = _WAIT_S + _EXTRA_S
     request = Request(limit_s=limit_s, ranks=ranks, profiled_steps=steps, wait_s=_WAIT_S)
-    with StatusLine() as line:
-        what = f"waiting for {number_of(steps, 'step')} of the ranks"
-        answer = ask(run, request, on_wait=lambda waited_s: line.show(f"{what}: {waited_s:.0f} s"))
+    answer = ask_agents(run, request, f"waiting for {number_of(steps, 'step')} of the ranks")
     nodes = [node.ranks for node in answer.reports.values() if isinstance(node, NodeProfiles)]
     reports = dict(sorted((rank, one) for ranks in nodes for rank, one in ranks.items()))
     errors = {rank: one.error for rank, one in reports.items() if one.error is not None}

@@ -15,13 +15,13 @@ from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED
 from hpcdist.base.progress import StatusLine
 from hpcdist.base.text import UNDEFINED, format_ranges, one_line
 from hpcdist.cli.host import HostCommand
-from hpcdist.cli.options import about_runs, parse_ranks, run_argument
+from hpcdist.cli.options import about_runs, ranks_option, run_argument
 from hpcdist.cli.printing import note, print_columns, print_json, print_wrapped
-from hpcdist.runs.run import find_run
+from hpcdist.runs.run import Run, find_run
 
 if TYPE_CHECKING:
     from hpcdist.monitor.living import RankView, StacksView
-    from hpcdist.runs.requests import Frame
+    from hpcdist.runs.requests import Answer, Frame, Request
 
 _LIMIT_S = 4.0
 _SHOWN_ROWS = 50
@@ -33,13 +33,7 @@ _FRAME_WIDTH = 34
 
 @click.command(cls=HostCommand)
 @run_argument
-@click.option(
-    "--rank",
-    "ranks",
-    metavar="R[,R...]",
-    callback=parse_ranks,
-    help="Only these ranks, such as 3 or 0,8-11.",
-)
+@ranks_option
 @about_runs
 def stacks(*, run_name: str, ranks: list[int] | None, runs: Path, as_json: bool) -> int:
     """Show where the ranks of a living run are, and who waits for whom.
@@ -49,14 +43,12 @@ def stacks(*, run_name: str, ranks: list[int] | None, runs: Path, as_json: bool)
 
     NEWEST COLLECTIVE: its number in the process group, and how long it has waited
     """
-    from hpcdist.monitor.living import ask, view_stacks
+    from hpcdist.monitor.living import view_stacks
     from hpcdist.runs.requests import Request
 
     run = find_run(runs, run_name)
     request = Request(limit_s=_LIMIT_S, ranks=ranks)
-    with StatusLine() as line:
-        what = "waiting for the agents"
-        answer = ask(run, request, on_wait=lambda waited_s: line.show(f"{what}: {waited_s:.0f} s"))
+    answer = ask_agents(run, request, "waiting for the agents")
     view = view_stacks(answer, ranks)
     if as_json:
         print_json({"run": run.id, **structs.asdict(view)})
@@ -64,6 +56,14 @@ def stacks(*, run_name: str, ranks: list[int] | None, runs: Path, as_json: bool)
         _print(run.id, view)
     note(*(f"node {node}: {why}" for node, why in view.troubles.items()))
     return EXIT_FAILED if view.troubles else EXIT_DONE
+
+
+def ask_agents(run: Run, request: Request, what: str) -> Answer:
+    """Ask the agents of a run; on a terminal, say meanwhile `what` takes the time."""
+    from hpcdist.monitor.living import ask
+
+    with StatusLine() as line:
+        return ask(run, request, on_wait=lambda waited_s: line.show(f"{what}: {waited_s:.0f} s"))
 
 
 def _print(name: str, view: StacksView) -> None:

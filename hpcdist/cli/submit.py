@@ -18,7 +18,6 @@ from hpcdist.cli.follow import Interrupts, follow_run
 from hpcdist.cli.host import JobCommand
 from hpcdist.cli.options import JOB_OPTIONS, JobOptions, how_to_follow, job_options, json_option
 from hpcdist.cli.printing import note, print_json, say
-from hpcdist.cluster.schedulers import DEV
 from hpcdist.runs.run import Run, check_own, find_run, name_to_type
 
 if TYPE_CHECKING:
@@ -75,8 +74,7 @@ def submit(
     Ctrl-C ends a run that was started with --local, --here or --in; with --detach it goes on.
     A run on a cluster continues; `hpcdist cancel` ends it.
     """
-    from hpcdist.planning.foresight import Foresight
-    from hpcdist.planning.when import start_sentence
+    from hpcdist.planning.when import Foresight, start_sentence
     from hpcdist.schedulers.base import Start
     from hpcdist.submission.submit import begin, submitted_before
     from hpcdist.submission.submit import submit as hand_over
@@ -157,6 +155,7 @@ def plan(options: JobOptions) -> PlannedSubmission:
 def _plan_in(options: JobOptions, within: str | None) -> PlannedSubmission:
     """Plan a run in the allocation of the dev run `within`; None: in that of this shell."""
     from hpcdist.schedulers import find_allocation, load_scheduler
+    from hpcdist.schedulers.held import allocation_of
     from hpcdist.submission.plan import PlannedSubmission, plan_run
 
     option = "--here" if within is None else "--in"
@@ -166,8 +165,8 @@ def _plan_in(options: JobOptions, within: str | None) -> PlannedSubmission:
     else:
         dev = find_run(options.runs, within)
         check_own(dev.path, "submit --in")
-        scheduler = load_scheduler(DEV)
-        allocation = scheduler.allocation(str(dev.path), os.environ)
+        allocation = allocation_of(dev)
+        scheduler = load_scheduler(str(dev.read_scheduler()))
     if options.scheduler not in {None, "auto", scheduler.name}:
         raise click.UsageError(f"{option} is in a job of {scheduler.title}")
     run = plan_run(

@@ -12,7 +12,6 @@ SCHEDULERS = {
     "pbs": "hpcdist.schedulers.pbs.pbs",
     "azure": "hpcdist.schedulers.azure.azure",
     "local": "hpcdist.schedulers.local",
-    "dev": "hpcdist.schedulers.dev",
 }
 """Scheduler -> module with an object `scheduler`, a `hpcdist.schedulers.base.Scheduler`.
 
@@ -21,10 +20,8 @@ SCHEDULERS = {
 
 LOCAL = "local"
 """The scheduler of --local: this machine."""
-DEV = "dev"
-"""The scheduler of --in: the allocation of a dev run, which no profile can name."""
 
 
 def scheduler_choices() -> list[str]:
     """Return what a profile, and the option --scheduler, may name."""
-    return ["auto", *(name for name in SCHEDULERS if name != DEV)]
+    return ["auto", *SCHEDULERS]

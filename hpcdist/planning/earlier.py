@@ -1,49 +1,84 @@
-"""Sources of a plan: the user's earlier runs, the steps of a training, and a probe of it."""
+"""The duration and the memory of a job, from the user's earlier runs, a probe, and torch's tracker.
+
+A run took its startup, and the rest for its steps: what it did between them, such as evaluations,
+is proportional to them. For another size the law of the forecast gives the speed. The interval is
+that of one more run: t x sd x sqrt(1 + 1/n).
+
+Torch's trackers know tensors alone: not the workspaces of cuDNN and NCCL, nor what the allocator
+loses. So what they say is corrected by what earlier runs on such devices took of it. The memory of
+scripts is known from their earlier runs alone.
+"""
 
 from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
+from typing import Any
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.base.progress import poll
-from hpcdist.base.statistics import Measure
+from hpcdist.base.statistics import CONFIDENCE, Interval, Measure, mean, measure, quantile
+from hpcdist.base.text import number_of
 from hpcdist.data.catalog import check_data
-from hpcdist.job.spec import LightningJob, TrainingJob
+from hpcdist.job.spec import LightningJob, TrainingJob, job_to_dict
+from hpcdist.machine.command import python_command
+from hpcdist.machine.memory import free_bytes
 from hpcdist.monitor.states import run_accounting
-from hpcdist.planning.foresight import FOLDER
-from hpcdist.planning.how_long import Duration
-from hpcdist.runs.run import all_runs, make_runs_folder, make_unique_folder
+from hpcdist.planning.memory import Memory, Question
+from hpcdist.planning.when import FOLDER
+from hpcdist.runs.events import NodeBegin
+from hpcdist.runs.run import Run, all_runs, make_runs_folder, make_unique_folder
+from hpcdist.schedulers.request import mem_gb_per_node
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission, plan_run
 from hpcdist.submission.submit import submit
+from hpcdist.summary import measuring
+from hpcdist.summary.compare.cells import Size, size
+from hpcdist.summary.compare.forecast import make_forecast
+from hpcdist.summary.compare.groups import NOT_COMPARED
+from hpcdist.summary.compare.planned import peak_bytes
 from hpcdist.summary.figures.run import MeasuredRun, place_run
-from hpcdist.summary.measuring import find_measurements, measure
+from hpcdist.summary.read.event_file import read_events
+from hpcdist.summary.values import RanWith, RunFigures
 
 _MOST_RUNS = 200
+_PLACE = ("script", "module", "program", "data.root", *RanWith.__struct_fields__)
+_LENGTH = ("train.epochs", "train.max_steps", "checkpoint")
+_FREE = tuple(f"{key}." for key in (*NOT_COMPARED, *_LENGTH, *_PLACE))
+"""Keys, and sections, that may differ between runs from which one time is computed."""
+_WITHOUT_INTERVAL = 1.25
+"""The longest time that a limit allows for, as a multiple of the mean."""
+_MARGIN = 1.1
+_TRACKER_LIMIT_S = 300.0
+_NOT_TRACKED = 1.2
+"""On GPUs without earlier runs, so many times as much must fit."""
 
 
-def count_steps(job: TrainingJob) -> int:
-    """Return the optimizer steps of a training, by the size of its data."""
-    train, num_samples = job.train, check_data(job.data).train
-    ranks = job.resources.nodes * job.resources.gpus
-    per_epoch = math.ceil(num_samples / (train.batch_size * ranks * train.accumulate))
-    if isinstance(job, LightningJob):  # whose loader drops the last batch
-        batches = math.ceil(num_samples / ranks) // train.batch_size
-        per_epoch = math.ceil(batches / train.accumulate)
-    return min(train.epochs * per_epoch, train.max_steps or train.epochs * per_epoch)
+class Duration(Struct, frozen=True, kw_only=True):
+    """The duration of a job."""
+
+    time_s: Measure | None = None
+    """With the interval of one more run; None: not known."""
+    startup_s: float = 0.0
+    source: str
+    """Its source, or why it is not known."""
+    runs: list[str] = []
 
 
 def read_earlier(folder: Path) -> list[MeasuredRun]:
     """Return the newest runs in figures, with the books on those whose start was foreseen."""
     runs = all_runs(folder)[-_MOST_RUNS:]
-    found = find_measurements(runs, uses_kept=True)
+    found = measuring.find_measurements(runs, uses_kept=True)
     pairs = [(run, one.run) for run, one in zip(runs, found, strict=True) if one.run]
     foreseen = [run for run, one in pairs if (plan := one.figures.planned) and plan.wait_s]
-    books = run_accounting(foreseen, warn=lambda _: None) if foreseen else {}
+    books = run_accounting(foreseen)
     return [
         place_run(one, run.path, state=None, accounting=books.get(run.id)) for run, one in pairs
     ]
@@ -57,11 +92,79 @@ def device_of(planned: PlannedRun) -> str:
 
 def at_its_place(runs: Sequence[MeasuredRun], planned: PlannedRun) -> list[MeasuredRun]:
     """Return the runs on the same device of the same cluster: others say nothing about a job."""
-    on_gpus, name = device_of(planned) == "cuda", planned.scheduler.name
-    figures = [(run, run.figures.scheduler, run.figures.ran_with.device) for run in runs]
+    place = (planned.scheduler.name, device_of(planned) == "cuda")
+    figures = [(run, run.figures) for run in runs]
     # The device of DataParallel without its GPUs is neither.
-    there = [run for run, at, device in figures if at == name and (device == "cuda") == on_gpus]
+    there = [run for run, one in figures if (one.scheduler, one.ran_with.device == "cuda") == place]
     return [run for run in there if planned.cluster.name in {None, run.figures.cluster}]
+
+
+def count_steps(job: TrainingJob) -> int:
+    """Return the optimizer steps of a training, by the size of its data."""
+    train, num_samples = job.train, check_data(job.data).train
+    num_gpus = job.resources.nodes * job.resources.gpus
+    per_epoch = math.ceil(num_samples / (train.batch_size * num_gpus * train.accumulate))
+    if isinstance(job, LightningJob):  # whose loader drops the last batch
+        batches = math.ceil(num_samples / num_gpus) // train.batch_size
+        per_epoch = math.ceil(batches / train.accumulate)
+    return min(train.epochs * per_epoch, train.max_steps or train.epochs * per_epoch)
+
+
+def is_like(run: MeasuredRun, asked: Mapping[str, Any]) -> bool:
+    """Return whether a run is done and of these settings, but for its size and length."""
+
+    def text(values: Mapping[str, Any], key: str) -> str:  # JSON has no tuples, and no unset keys
+        value = values.get(key)
+        return str([*value] if isinstance(value, tuple) else value or "")
+
+    if run.figures.job != asked["name"] or run.figures.state != "done" or run.figures.cost is None:
+        return False
+    keys = [key for key in {**run.conditions, **asked} if not f"{key}.".startswith(_FREE)]
+    return all(text(run.conditions, key) == text(asked, key) for key in keys)
+
+
+def find_duration(
+    runs: Sequence[MeasuredRun], asked: Mapping[str, Any], wanted: Size, steps: int | None
+) -> Duration:
+    """Return the time of a job with these conditions, by dotted key, and of this size, from those
+    of the runs that are like it; `steps`: None for as many as they did."""
+    alike = [run.figures for run in runs if is_like(run, asked)]
+    same = [run for run in alike if size(run) == wanted]
+    used = same or [run for run in alike if steps and run.rate and run.steps]
+    if not used:
+        return Duration(source="no run of this job with these settings is done")
+    startup_s = mean(run.startup_s or 0.0 for run in used)
+    source = f"from {number_of(len(same), 'run')} of this size"
+    if same:
+        time_s = measure([(run.startup_s or 0.0) + _working_s(run, steps) for run in same])
+        if time_s.sd is not None:
+            t = quantile(CONFIDENCE, len(same) - 1)
+            half_s = t * time_s.sd * math.sqrt(1 + 1 / len(same))
+            ends = Interval(low=max(0.0, time_s.mean - half_s), high=time_s.mean + half_s)
+            time_s = replace(time_s, interval=ends)
+    else:
+        forecast = make_forecast(used, "weak", asked=wanted)
+        if not forecast.sizes:
+            return Duration(source=f"no run has this size, and {forecast.refused_because}")
+        source = f"by the law of the forecast, from {number_of(len(used), 'run')} of other sizes"
+        speedup, smallest = forecast.sizes[0].speedup, min(map(size, used))
+        alone_s = mean(_working_s(run, steps) for run in used if size(run) == smallest)
+        scaled_s = alone_s * wanted.gpus / smallest.gpus
+        ends = speedup.interval or Interval(low=speedup.mean, high=speedup.mean)
+        low_s, mean_s, high_s = (
+            startup_s + scaled_s / factor for factor in (ends.high, speedup.mean, ends.low)
+        )
+        time_s = Measure(mean=mean_s, interval=Interval(low=low_s, high=high_s))
+    names = [run.run for run in used]
+    return Duration(time_s=time_s, startup_s=startup_s, source=source, runs=names)
+
+
+def _working_s(run: RunFigures, steps: int | None) -> float:
+    """Return the time after the startup for so many steps, None: as many as it did, without what
+    restarts lost."""
+    held_s = run.cost.held_s if run.cost else 0.0
+    working_s = max(0.0, held_s - (run.startup_s or 0.0) - (run.lost_time_s or 0.0))
+    return working_s * (steps / run.steps if steps and run.steps else 1.0)
 
 
 def probe(planned: PlannedRun, runs: Path, probe_s: float, steps: int | None) -> Duration:
@@ -70,9 +173,8 @@ def probe(planned: PlannedRun, runs: Path, probe_s: float, steps: int | None) ->
     make_runs_folder(runs)
     own = make_unique_folder(runs / FOLDER, "probe")
     try:
-        there = plan_run(
-            planned.loaded.with_job(resources=resources), scheduler="local", snapshot=False
-        )
+        loaded = planned.loaded.with_job(resources=resources)
+        there = plan_run(loaded, scheduler="local", snapshot=False)
         there.prepare()
         (run,) = submit(PlannedSubmission(plans=[there]), runs=own).runs
         try:
@@ -80,16 +182,101 @@ def probe(planned: PlannedRun, runs: Path, probe_s: float, steps: int | None) ->
         finally:  # also after Ctrl-C
             if run.read_verdict() is None:
                 there.scheduler.cancel([run])
-        figures = (found := measure(run).run) and found.figures
+        found = measuring.measure(run).run
     except HpcdistError as error:
         return Duration(source=f"the probe failed: {error.message}")
     finally:
         shutil.rmtree(own, ignore_errors=True)
-    if not figures or not figures.step_time_s or not steps:
+    if found is None or not found.figures.step_time_s or not steps:
         return Duration(source="the probe recorded too few steps: give --probe more seconds")
-    startup_s, step_s = figures.startup_s or 0.0, figures.step_time_s.mean
+    startup_s, step_s = found.figures.startup_s or 0.0, found.figures.step_time_s.mean
     return Duration(
         time_s=Measure(mean=startup_s + steps * step_s),
         startup_s=startup_s,
         source=f"{steps:,} steps at the pace of a probe: one rank here, without communication",
     )
+
+
+# The time limit.
+
+
+def suggest_limit_min(duration: Duration, *, warning_s: float) -> float | None:
+    """Return a round time limit, in minutes, that is enough: the warning comes before its end."""
+    if (time_s := duration.time_s) is None:
+        return None
+    longest_s = time_s.interval.high if time_s.interval else time_s.mean * _WITHOUT_INTERVAL
+    minutes = (longest_s * _MARGIN + warning_s) / 60
+    step = 30 if minutes >= 240 else 5 if minutes >= 10 else 1
+    return step * math.ceil(minutes / step)
+
+
+def count_requeues(duration: Duration, *, limit_min: float | None, warning_s: float) -> int | None:
+    """Return how often its time limit ends a job before it is done, which then goes on in another;
+    None where one life leaves no time to work, or one of the times is not known."""
+    each_s = (limit_min or 0) * 60 - warning_s - duration.startup_s
+    if duration.time_s is None or each_s <= 0:
+        return None
+    return max(0, math.ceil((duration.time_s.mean - duration.startup_s) / each_s) - 1)
+
+
+# The memory.
+
+
+def find_memory(
+    planned: PlannedRun, runs: Sequence[MeasuredRun], asked: Mapping[str, Any]
+) -> Memory:
+    """Return the memory of a job, by runs at its place; it takes some seconds, in which torch is
+    imported beside."""
+    job, device = planned.loaded.job, device_of(planned)
+    room_bytes = _room(planned, runs, device)
+    if not isinstance(job, TrainingJob):
+        peaks = [peak for run in runs if is_like(run, asked) and (peak := peak_bytes(run.figures))]
+        source = f"the most of {number_of(len(peaks), 'earlier run')}"
+        source = source if peaks else "not known before its first run: it is not a trainer"
+        most = max(peaks, default=None)
+        return Memory(device=device, peak_bytes=most, room_bytes=room_bytes, source=source)
+    own, others = list[float](), list[float]()
+    for run in (one.figures for one in runs):
+        estimate, peak = run.planned and run.planned.estimate_bytes, peak_bytes(run)
+        if estimate and peak:
+            (own if run.job == job.name else others).append(peak / estimate)
+    counted = own or others
+    factor, source = median(counted or [1.0]), ""
+    spare = 1.0
+    if counted:
+        source = f", x {factor:.2f} as in {number_of(len(counted), 'earlier run')}"
+    elif device == "cuda":
+        spare = _NOT_TRACKED
+        source = "; without cuDNN's and NCCL's workspaces and fragmentation: 10 to 20 % more"
+    question: Question = (job_to_dict(job), device, room_bytes and room_bytes / (factor * spare))
+    try:
+        done = subprocess.run(
+            python_command("from hpcdist.planning.memory import answer; answer()"),
+            input=msgspec.json.encode(question),
+            capture_output=True,
+            timeout=_TRACKER_LIMIT_S,
+            check=False,
+        )
+        found = msgspec.json.decode(done.stdout, type=Memory)
+    except (subprocess.TimeoutExpired, msgspec.DecodeError) as error:
+        found = Memory(device=device, source=f"not known: torch's tracker failed: {error}")
+    if found.estimate_bytes is not None:
+        source = f"by torch's tracker{source}"
+        found = replace(found, peak_bytes=found.estimate_bytes * factor, source=source)
+    return replace(found, room_bytes=room_bytes)
+
+
+def _room(planned: PlannedRun, runs: Sequence[MeasuredRun], device: str) -> float | None:
+    """Return the memory that a rank has; on GPUs as the newest run there saw it."""
+    job = planned.loaded.job
+    if device == "cuda":
+        files = [one for run in runs for one in Run(Path(str(run.figures.path))).usage_files()]
+        for number, attempt, path in reversed(files):
+            begin = read_events(path, number=number, attempt=attempt).last(NodeBegin)
+            sizes = [gpu.memory_bytes for gpu in (begin.gpus if begin else ())]
+            if known := [size for size in sizes if size]:
+                return float(min(known))
+        return None
+    if (mem_gb := mem_gb_per_node(job, planned.plan.cluster)) is not None:
+        return mem_gb * 1e9 / job.ranks_per_node
+    return free_bytes() / job.num_ranks if planned.scheduler.runs_here else None

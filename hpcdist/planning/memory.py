@@ -11,11 +11,13 @@ import importlib
 import os
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdist.job.spec import TrainingJob, job_from_dict
 from hpcdist.machine.process import die_with_parent
@@ -23,8 +25,6 @@ from hpcdist.machine.process import die_with_parent
 _EVALUATION_BATCH = 128
 _SEARCH_S = 30.0
 """Time after which no larger batch is tried."""
-
-
 Question = tuple[dict[str, Any], str, float | None]
 """A job, the device of its ranks, and the bytes that each has; None: no larger batch is looked
 for."""
@@ -75,30 +75,19 @@ def answer() -> None:
 
 
 def _measure(job: TrainingJob, device: str, room_bytes: float | None) -> Memory:
-    import torch
-    from torch import nn
-
     from hpcdist.data.catalog import load_data
 
     data, begin_s = load_data(job.data, seed=job.train.seed), time.monotonic()
-    # A step of a small model brings in what every training uses of the libraries.
-    tiny = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
-    optimizer = torch.optim.AdamW(tiny.parameters(), fused=True)
-    torch.autograd.backward(tiny(torch.rand(4, 1, 8, 8)).sum())
-    optimizer.step()
-    base_bytes = 0
-    if device == "cpu":
-        with open("/proc/self/statm") as file:
-            base_bytes = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    base_bytes = _base_bytes() if device == "cpu" else 0
     # On CPUs, one process takes the batches of all GPUs that it stands for.
     gpus, most = job.gpus_per_rank if device == "cpu" else 1, len(data.train) // job.num_ranks
-    parts = _peak(job, data, job.train.batch_size * gpus)
-    estimate_bytes = base_bytes + sum(parts.values())
+    asked = job.train.batch_size
+    parts = _peak(job, data, asked * gpus)
+    peak_bytes = base_bytes + sum(parts.values())
+    found = Memory(device=device, estimate_bytes=peak_bytes, parts=parts)
     if room_bytes is None:
-        return Memory(device=device, estimate_bytes=estimate_bytes, parts=parts)
-    low, high = job.train.batch_size, 0
-    if estimate_bytes > room_bytes:
-        low, high = 0, low
+        return found
+    low, high = (asked, 0) if peak_bytes <= room_bytes else (0, asked)
     # Doubled until one does not fit, then bisected.
     while time.monotonic() - begin_s < _SEARCH_S:
         batch = (low + high) // 2 if high else min(2 * low, most // gpus)
@@ -106,7 +95,20 @@ def _measure(job: TrainingJob, device: str, room_bytes: float | None) -> Memory:
             break
         does_fit = base_bytes + sum(_peak(job, data, batch * gpus).values()) <= room_bytes
         low, high = (batch, high) if does_fit else (low, batch)
-    return Memory(device=device, estimate_bytes=estimate_bytes, parts=parts, largest_batch=low)
+    return replace(found, largest_batch=low)
+
+
+def _base_bytes() -> int:
+    """Return the memory of this process after a step of a small model, which brings in what every
+    training uses of the libraries."""
+    import torch
+    from torch import nn
+
+    tiny = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
+    optimizer = torch.optim.AdamW(tiny.parameters(), fused=True)
+    torch.autograd.backward(tiny(torch.rand(4, 1, 8, 8)).sum())
+    optimizer.step()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _peak(job: TrainingJob, data: Any, batch: int) -> dict[str, int]:

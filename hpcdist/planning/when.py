@@ -1,4 +1,5 @@
-"""The start of a job, as its scheduler foresees it, and that of smaller requests.
+"""The start of a job, as its scheduler foresees it, and that of smaller requests; and what a
+submission keeps of all that was foreseen. Light: every submission imports it.
 
 Slurm alone says when (`sbatch --test-only`), at the latest; LSF and PBS say what is free now. A job
 whose time limit reaches into a maintenance of the nodes waits until that is over.
@@ -6,26 +7,37 @@ whose time limit reaches into a maintenance of the nodes waits until that is ove
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+import msgspec
 from msgspec.structs import replace
 
+from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, SchedulerError
 from hpcdist.cluster.load import all_profiles, load_profile
 from hpcdist.cluster.site import Partition
-from hpcdist.runs.run import Run
+from hpcdist.job.spec import job_to_dict
+from hpcdist.runs.run import Run, make_runs_folder
+from hpcdist.runs.spec import Planned
 from hpcdist.schedulers.base import Scheduler, Start
 from hpcdist.schedulers.request import as_limit, time_limit_min
 from hpcdist.submission.plan import PlannedRun
 from hpcdist.submission.workspace import PLACEHOLDER_ID
 
+FOLDER = ".plans"
+"""In the folder of the runs: hidden, so that nothing takes it for a run."""
+_KEPT_S = 24 * 3600.0
+_AT_SUBMISSION_S = 1.0
 _MOST_QUESTIONS = 6
 _WORTH_S = 60.0
 """A smaller request that starts so little sooner is not named."""
@@ -33,10 +45,10 @@ _MARGIN_MIN = 2.0
 """From the question to the submission."""
 
 
-class When(Struct, frozen=True, kw_only=True):
+class When(msgspec.Struct, frozen=True, kw_only=True):
     """When a job would start; times are Unix times, and None where nothing is known."""
 
-    start: Start
+    start: Start = Start()
     maintenance_s: float | None = None
     """Begin of the maintenance that its time limit reaches into."""
     longest_min: float | None = None
@@ -53,35 +65,37 @@ def ask_start(planned: PlannedRun, *, timeout_s: float = 10.0) -> Start:
 
 
 def ask_when(planned: PlannedRun, *, now_s: float) -> When:
-    """Ask of the run, and then of smaller requests and other profiles, beside each other.
-
-    Raises SchedulerError where the scheduler does not answer.
-    """
+    """Ask of the run, and then of smaller requests and other profiles, beside each other."""
     scheduler, cluster = planned.scheduler, planned.plan.cluster
-    if not scheduler.has_queue:
-        return When(start=ask_start(planned))
-    outlook = partial(scheduler.outlook, cluster)
-    questions = (partial(ask_start, planned), partial(_partitions, scheduler), outlook)
-    start, partitions, (begins, notes) = _beside(*questions)
-    limit_min = time_limit_min(planned.loaded.job, cluster)
+    limit_min, outlook = time_limit_min(planned.loaded.job, cluster), scheduler.outlook
+    questions = (partial(ask_start, planned), partial(_partitions, scheduler))
+    try:
+        start, partitions, (begins, notes) = _beside(*questions, partial(outlook, cluster))
+    except SchedulerError as error:
+        return When(notes=[error.message])
     if too_long := why_too_long(partitions, cluster.partition, limit_min):
-        start = Start(never=too_long)
+        start = Start(says=f"it would not start: {too_long}")
     reached = [one for one in begins if now_s < one < now_s + (limit_min or math.inf) * 60]
     begin_s = min(reached, default=math.inf)
     longest_min = longest_before(begin_s, now_s=now_s) if reached else None
     others = dict(_smaller(planned, [longest_min, limit_min and limit_min // 4]))
-    starts = dict(
-        zip(others, _beside(*(partial(_ask_other, one) for one in others.values())), strict=True)
-    )
-    is_before = starts.get(f"--time {as_limit(longest_min or 0)}", math.inf) < begin_s
-    worth = [(one, name) for name, one in starts.items() if one < (start.time_s or 0) - _WORTH_S]
+    times = _beside(*(partial(_ask_other, one) for one in others.values()))
+    starts = dict(sorted(zip(others, times, strict=True), key=itemgetter(1)))
+    shortened = f"--time {as_limit(longest_min or 0)}"
     return When(
         start=start,
         maintenance_s=min(reached, default=None),
-        longest_min=longest_min if is_before else None,
-        sooner={name: one for one, name in sorted(worth)},
+        longest_min=longest_min if starts.get(shortened, math.inf) < begin_s else None,
+        sooner={name: at for name, at in starts.items() if at < (start.time_s or 0) - _WORTH_S},
         notes=notes,
     )
+
+
+def _beside(*questions: Callable[[], Any]) -> list[Any]:
+    from concurrent.futures import ThreadPoolExecutor  # which takes 10 ms
+
+    with ThreadPoolExecutor(_MOST_QUESTIONS) as pool:
+        return [one.result() for one in [pool.submit(ask) for ask in questions]]
 
 
 def _partitions(scheduler: Scheduler) -> Sequence[Partition]:
@@ -96,28 +110,21 @@ def _ask_other(planned: PlannedRun) -> float:
     return math.inf
 
 
-def _beside(*calls: Callable[[], Any]) -> list[Any]:
-    from concurrent.futures import ThreadPoolExecutor  # which takes 10 ms
-
-    with ThreadPoolExecutor(_MOST_QUESTIONS) as pool:
-        return [one.result() for one in [pool.submit(call) for call in calls]]
-
-
 def _smaller(
     planned: PlannedRun, limits: Sequence[float | None]
 ) -> Iterator[tuple[str, PlannedRun]]:
     """Yield options that make a request smaller, or send it elsewhere, with the plan of each."""
-    asked, scheduler, own = planned.loaded.job.resources, planned.scheduler, planned.cluster.name
+    asked, scheduler, own = planned.loaded.job.resources, planned.scheduler, planned.cluster
+    is_typed = own.origins["partition"].startswith("--")  # of no other profile
+    names = () if own.name is None or is_typed else all_profiles()[1]
     requests: list[tuple[str, dict[str, Any]]] = [
-        (f"--time {as_limit(one)}", {"time_limit_min": one}) for one in limits if one
+        *((f"--time {as_limit(one)}", {"time_limit_min": one}) for one in limits if one),
+        *((f"--nodes {half}", {"nodes": half}) for half in [asked.nodes // 2] if half),
+        *((f"--cluster {name}", {}) for name in names if name != own.name),
     ]
-    requests += [(f"--nodes {half}", {"nodes": half}) for half in [asked.nodes // 2] if half]
-    is_typed = planned.cluster.origins["partition"].startswith("--")  # of no other profile
-    names = () if own is None or is_typed else all_profiles()[1]
-    requests += [(f"--cluster {name}", {}) for name in names if name != own]
     for options, changes in requests[:_MOST_QUESTIONS]:
         with suppress(HpcdistError):  # it cannot run there
-            cluster = planned.cluster if changes else load_profile(options.split()[1])
+            cluster = own if changes else load_profile(options.split()[1])
             is_there = cluster.profile.scheduler in {"auto", scheduler.name}
             if changes or (is_there and not cluster.profile.host):
                 loaded = planned.loaded.with_job(resources=replace(asked, **changes))
@@ -130,10 +137,12 @@ def why_too_long(
 ) -> str | None:
     """Return why a partition starts no job with this time limit; Slurm's --test-only accepts what
     is too long (seen with 22.05), and the job waits for ever."""
-    asked = [one for one in partitions if one.name == name or (one.is_default and name is None)]
-    most_min = min((one.time_limit_min or math.inf for one in asked), default=math.inf)
-    is_short = most_min < (limit_min or 0)
-    return f"{asked[0].name} allows --time {as_limit(most_min)} at most" if is_short else None
+    for one in partitions:
+        is_asked = one.is_default if name is None else one.name == name
+        most_min = one.time_limit_min or math.inf
+        if is_asked and most_min < (limit_min or 0):
+            return f"{one.name} allows --time {as_limit(most_min)} at most"
+    return None
 
 
 def longest_before(begin_s: float, *, now_s: float) -> float | None:
@@ -144,6 +153,47 @@ def longest_before(begin_s: float, *, now_s: float) -> float | None:
     return step * (left_min // step) if left_min >= 1 else None
 
 
+# What a submission keeps.
+
+
+def _kept_file(planned: PlannedRun, runs: Path) -> Path:
+    content = [job_to_dict(planned.loaded.job), planned.scheduler.name, planned.cluster.name]
+    return runs / FOLDER / hashlib.sha256(json.dumps(content).encode()).hexdigest()[:24]
+
+
+def keep(values: Planned, planned: PlannedRun, runs: Path) -> None:
+    """Keep what is foreseen of a job for its submission, in a private folder."""
+    make_runs_folder(runs)
+    file = _kept_file(planned, runs)
+    with suppress(OSError):  # the plan is shown all the same
+        file.parent.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
+        files.write_json(file, msgspec.to_builtins(values))
+
+
+class Foresight:
+    """The start of a run that is being submitted. It is not waited for: a scheduler that does not
+    answer meanwhile says nothing."""
+
+    def __init__(self, planned: PlannedRun) -> None:
+        self.start, self._asked_s, self._planned = Start(), time.time(), planned
+        if planned.scheduler.has_queue:
+            threading.Thread(target=self._ask, daemon=True).start()
+
+    def _ask(self) -> None:
+        with suppress(HpcdistError, OSError, ValueError):
+            self.start = ask_start(self._planned, timeout_s=_AT_SUBMISSION_S)
+
+    def values(self, runs: Path) -> Planned | None:
+        """Return what is foreseen so far, also by a plan of the last day; None: nothing."""
+        kept, file = None, _kept_file(self._planned, runs)
+        with suppress(OSError), files.open_private(file):  # of nobody else's making
+            if time.time() - file.stat().st_mtime < _KEPT_S:
+                kept = files.read_as(file, Planned)
+        if self.start.time_s is None:
+            return kept
+        return replace(kept or Planned(), wait_s=max(0.0, self.start.time_s - self._asked_s))
+
+
 # As people read it.
 
 
@@ -152,16 +202,15 @@ def show_length(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.2g} s"
     hours, minutes = divmod(round(seconds / 60), 60)
-    days, hours = divmod(hours, 24)
-    parts = [f"{value} {unit}" for value, unit in ((days, "d"), (hours, "h"), (minutes, "min"))]
-    return " ".join([one for one in parts if not one.startswith("0 ")][:2])
+    parts = ((hours // 24, "d"), (hours % 24, "h"), (minutes, "min"))
+    return " ".join([f"{value} {unit}" for value, unit in parts if value][:2])
 
 
 def show_moment(time_s: float, now_s: float) -> str:
     """Return `at once`, `14:05` of today, `Friday 06:00` of the next days, else with the date."""
+    moment = time.localtime(time_s)
     if time_s < now_s + 30:
         return "at once"
-    moment = time.localtime(time_s)
     if moment[:3] == time.localtime(now_s)[:3]:
         return time.strftime("%H:%M", moment)
     return time.strftime("%A %H:%M" if time_s - now_s < 6 * 86400 else "%Y-%m-%d %H:%M", moment)
@@ -169,11 +218,8 @@ def show_moment(time_s: float, now_s: float) -> str:
 
 def start_sentence(start: Start, now_s: float) -> str:
     """Return when a job would start, in a sentence; empty where nothing is known."""
-    if start.never:
-        return f"it would not start: {start.never}"
-    if start.time_s is not None:
-        moment = show_moment(start.time_s, now_s)
-        wait = f", in {show_length(start.time_s - now_s)}, at the latest"
-        return f"{moment}{'' if moment == 'at once' else wait}, as things stand"
-    free = {None: "", True: "what it asks for is free now", False: "not enough is free now"}
-    return free[start.is_free]
+    if start.time_s is None:
+        return start.says
+    moment = show_moment(start.time_s, now_s)
+    wait = f", in {show_length(start.time_s - now_s)}, at the latest"
+    return f"{moment}{'' if moment == 'at once' else wait}, as things stand"

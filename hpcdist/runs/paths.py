@@ -67,10 +67,9 @@ class RunPaths:
     """The file that says that the user cancelled: agents cannot tell it from other signals."""
     request_file = _Within("launch/request.json")
     """The file with what a command wants of the agents, until node 0's has taken it."""
-    kill_file = _Within("launch/kill")
-    """The file that says that a run in the allocation of a dev run is to end at once."""
-    dev_file = _Within("launch/dev.json")
+    dev_file = _Within("launch/dev")
     """The file by which a dev run shows that it takes runs."""
+    dev_end_file = _Within("launch/dev.ended")
     orders_folder = _Within("launch/orders")
     """The folder with the runs that a dev run is to start."""
     missed_file = _Within("launch/missed.json")

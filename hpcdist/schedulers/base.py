@@ -51,6 +51,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     cluster: ClusterProfile = ClusterProfile()
     allocation: str | None = None
     """Id of the allocation in which the job runs at once, as a step; None: it is submitted."""
+    dev: str | None = None
+    """Path of the dev run in whose nodes it starts; None: it is in none."""
 
     @property
     def asks_for_gpus(self) -> bool:
@@ -64,6 +66,8 @@ class Allocation(Struct, frozen=True, kw_only=True):
     num_nodes: int
     left_min: float | None = None
     """Minutes until it ends; None: there is no limit, or the scheduler keeps to it."""
+    dev: str | None = None
+    """Path of the dev run that holds it; None: a shell does."""
 
 
 class Dependency(Struct, frozen=True, kw_only=True):
@@ -164,10 +168,8 @@ class Start(Struct, frozen=True, kw_only=True):
     time_s: float | None = None
     """Unix time, at the latest as things stand: running jobs may end before their limits. None: the
     scheduler does not say."""
-    is_free: bool | None = None
-    """What it asks for is free now, though jobs that wait may get it; None: not known."""
-    never: str = ""
-    """Why it would not start at all."""
+    says: str = ""
+    """The scheduler's answer in its place: what is free, or why it would not start at all."""
 
 
 class Rendezvous(Struct, frozen=True, kw_only=True):

@@ -244,7 +244,9 @@ class Batch(Scheduler):
     def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
         sent = {run.id: run.read_submission() for run in runs}
         found = {
-            run.id: _step_condition(run, one) for run in runs if (one := sent[run.id]) and one.step
+            run.id: _step_condition(run, one)
+            for run in runs
+            if (one := sent[run.id]) and one.step and (one.process or run.verdict_file.exists())
         }
         queued = [run for run in runs if run.id not in found]
         ids = sorted({str(one.job_id) for run in queued if (one := sent[run.id])})
@@ -254,6 +256,8 @@ class Batch(Scheduler):
         for run in queued:
             job = known.find(run, sent[run.id])
             found[run.id] = condition_of(run, sent[run.id], job, self.title)
+            if (one := sent[run.id]) and one.step:  # the job is a dev run's
+                found[run.id] = _condition_in(run, found[run.id])
         return found
 
     def cancel(self, runs: Sequence[Run], **_: Any) -> None:
@@ -469,24 +473,36 @@ def _step_condition(run: Run, submission: Submission) -> Condition:
     return Condition(state="running") if is_running else Condition(state="pending", reason=reason)
 
 
+def _condition_in(run: Run, dev: Condition) -> Condition:
+    """Return the condition of a run in the nodes of a dev run, whose server leaves a verdict."""
+    if dev.state == "running" and not run.has_started():
+        return Condition(state="pending", reason="it begins once the runs before it have ended")
+    if dev.state in ("pending", "running", "unknown"):
+        return dev
+    return Condition(state="lost", reason="what held its nodes has ended")
+
+
 def _end_step(run: Run, submission: Submission) -> None:
     """Wait until nothing is left of a run that is asked to end: its agents see that, wherever they
-    are. What has no agents yet is killed where its script is."""
+    are. What has no agents yet is killed where its script is; a dev run does not start it."""
     process = submission.process
-    if process is None:
+    if process is None and not run.has_started():
         return
-    if not run.has_started() and is_alive(process) and works_in(process.pid, run.path):
+    if process and not run.has_started() and is_alive(process) and works_in(process.pid, run.path):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
     def is_over() -> bool | None:
+        if process is None:
+            run.look_anew()
+            return run.verdict_file.exists() or None
         is_left = run.is_alive() if is_alive(process) is None else is_alive(process)
         return None if is_left else True
 
     patience_s = _STEP_END_S + run.spec.outline.launch.grace_s
     if not poll(is_over, interval_s=_POLL_S, limit_s=patience_s):
         raise SchedulerError(
-            f"run {run.id} in allocation {submission.job_id} does not end: it was started on host "
-            f"{process.host}",
-            hint=f"its nodes may be down; kill process {process.pid} there",
+            f"run {run.id} in allocation {submission.job_id} does not end",
+            hint="its nodes may be down"
+            + (f"; kill process {process.pid} on {process.host}" if process else ""),
         )

@@ -18,7 +18,7 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import call_command
 from hpcdist.runs.spec import LaunchPlan, NodePlan
-from hpcdist.schedulers.base import Plan, Target
+from hpcdist.schedulers.base import Plan, Start, Target
 
 _ASK_TIMEOUT_S = 5.0
 
@@ -62,6 +62,13 @@ def lay_out(
         warning_signals=list(warning_signals),
         limit_min=limit_min,
     )
+
+
+def start_by_room(num_nodes: int, job: JobSpec) -> Start:
+    """Return what is known of a job's start where so many nodes have room for it; jobs that wait
+    may get them."""
+    is_free = num_nodes >= job.resources.nodes
+    return Start(says="what it asks for is free now" if is_free else "not enough is free now")
 
 
 def refuse_keys(cluster: ClusterProfile, keys: Sequence[str], scheduler: str) -> None:

@@ -29,6 +29,7 @@ from hpcdist.runs.run import Run, Sweep
 from hpcdist.runs.spec import Planned
 from hpcdist.schedulers import detect_scheduler, load_scheduler
 from hpcdist.schedulers.base import Allocation, Dependency, Directive, Plan, Scheduler, Target
+from hpcdist.schedulers.held import plan_in
 from hpcdist.submission.leave_out import leave_out_nodes
 from hpcdist.submission.points import Point
 from hpcdist.submission.workspace import (
@@ -112,7 +113,7 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
 
     def now(self) -> PlannedRun:
         """Return the plan for this machine as it is now: which GPUs are idle changes."""
-        if not self.scheduler.runs_here:
+        if not self.scheduler.runs_here or self.plan.dev is not None:
             return self
         with _located(self.loaded):
             return replace(self, plan=self.scheduler.plan(self.loaded.job, self.plan.cluster))
@@ -252,7 +253,9 @@ def plan_run(
         load_workload(loaded.job).check()
         _check_min_nodes(loaded.job, chosen)
         loaded = settle_container(loaded, cluster, chosen)
-        if allocation is not None:
+        if allocation is not None and allocation.dev is not None:
+            plan = plan_in(Run(Path(allocation.dev)), loaded.job, cluster.asked)
+        elif allocation is not None:
             plan = chosen.plan_step(loaded.job, cluster.asked, allocation)
         else:
             plan = chosen.plan(loaded.job, cluster.asked)

@@ -24,16 +24,14 @@ from hpcdist.base.errors import (
     UserError,
 )
 from hpcdist.cluster.load import LoadedProfile
-from hpcdist.cluster.schedulers import DEV
 from hpcdist.job.load import Flag, load_values
 from hpcdist.job.spec import Container, JobSpec, ScriptJob, job_to_dict
 from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions, wait_until_gone
 from hpcdist.runs.run import Run, check_own, name_to_type
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers import detect_scheduler, load_scheduler
+from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.base import FORMER_LIVES_VARIABLE
-from hpcdist.schedulers.dev import dev_of
 from hpcdist.schedulers.tasks import claim_file
 from hpcdist.submission.plan import PlannedRun, plan_run
 from hpcdist.submission.submit import hand_over, write_spec
@@ -100,8 +98,6 @@ def plan_resume(run: Run, ended: Ended, flags: Mapping[str, Flag]) -> PlannedRun
     """
     spec, source, values = ended.spec, str(run.spec_file), job_to_dict(ended.job)
     scheduler = str(run.read_scheduler())
-    if scheduler == DEV:  # it goes on as a job of what held its nodes
-        scheduler = dev_of(run).read_scheduler() or detect_scheduler()
     for key, flag in flags.items():
         if not key.startswith(_CHANGEABLE):
             raise JobError(

@@ -33,6 +33,7 @@ from hpcdist.runs.run import (
 from hpcdist.runs.snapshot import copy_code, run_git
 from hpcdist.runs.spec import RunSpec, SweepPlace, UsedCluster
 from hpcdist.schedulers.base import Dependency, Target
+from hpcdist.schedulers.held import give_order
 from hpcdist.schedulers.tasks import array_of
 from hpcdist.submission.plan import Job, PlannedRun, PlannedSubmission, lay_out
 from hpcdist.submission.workspace import SUBMISSION_VARIABLE, used_container
@@ -188,6 +189,10 @@ def start_points(planned: PlannedSubmission) -> Iterator[tuple[int, Run | Hpcdis
 
 def hand_over(planned: PlannedRun, target: Target, runs: Sequence[Run]) -> list[str]:
     """Give runs whose directories are there to the scheduler; return what that had to say."""
+    if planned.plan.dev is not None:
+        (run,) = runs
+        give_order(Run(Path(planned.plan.dev)), run, target, planned.plan.cluster)
+        return []
     target.make_folders()
     job = planned.workspace.job(planned.loaded.job)
     return planned.scheduler.submit(job, target, runs, planned.script(target))

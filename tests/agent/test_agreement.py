@@ -18,7 +18,7 @@ from hpcdist.agent.node import (
     agree,
     rank_orders,
 )
-from hpcdist.job.spec import Launch, TrainJob
+from hpcdist.job.spec import Launch
 from hpcdist.machine.network import NoSuchInterfaceError, offered_addresses
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan, NodePlan
@@ -177,17 +177,3 @@ def test_what_the_user_has_set_stays(monkeypatch, before, expected):
         monkeypatch.setenv(name, value)
     variables = environment_of(place())
     assert [variables.get(name) for name in OWN] == expected
-
-
-@pytest.mark.parametrize(
-    ("device", "before", "expected"),
-    [
-        ("cuda", {}, "1"),
-        ("cuda", {"PYTORCH_NVML_BASED_CUDA_CHECK": "0"}, None),
-        ("cpu", {}, None),
-    ],
-)
-def test_asking_for_cuda_starts_no_cuda_before_the_fork(device, before, expected):
-    plan = LaunchPlan(nodes=[NodePlan()], device=device, backend="gloo")
-    node = OwnNode(TrainJob(name="job"), plan, JobPlace(node_rank=0, host="h"))
-    assert node.environment(before).get("PYTORCH_NVML_BASED_CUDA_CHECK") == expected

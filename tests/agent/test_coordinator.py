@@ -22,7 +22,7 @@ from hpcdist.agent.coordinator import (
     Send,
 )
 from hpcdist.agent.messages import HangReport
-from hpcdist.agent.node import NodeFacts, OwnNode, RankMeeting
+from hpcdist.agent.node import NodeFacts, OwnNode
 from hpcdist.agent.outcome.hang import hang_verdict
 from hpcdist.agent.preflight import LIMIT_S, Figures
 from hpcdist.job.spec import Launch, Resources, ScriptJob
@@ -353,11 +353,6 @@ SCENARIOS = {
         ],
         {"kind": "signal", "first": 0},
     ),
-    "an agent that comes and goes before it joins is not lost": (
-        {},
-        [do.join(0), do.lose(1), do.is_in("joining"), RUN, do.is_in("running"), BOTH_WELL, GONE],
-        {"kind": "done"},
-    ),
     "messages of an old attempt do not count": (
         {"restarts": 1},
         [
@@ -380,11 +375,6 @@ SCENARIOS = {
             *(do.note(1, "no route", is_host_lost=True), do.gone(0)),
         ],
         {"kind": "launch", "try_elsewhere": True, "says": UNREACHED},
-    ),
-    "node 0's own agent is let go also where the run ends before it has joined": (
-        {},
-        [do.note(1, "no route"), do.has_received(0, "close"), do.has_received(1)],
-        {"kind": "launch", "says": UNREACHED},
     ),
     "nodes that do not fit together end the run before any rank starts": (
         {},
@@ -531,16 +521,6 @@ SCENARIOS = {
         [RUN, do.end(end(1, 1, signal="SIGTERM")), do.cancel(), do.wait(1), GONE],
         {"state": "cancelled"},
     ),
-    "cancel after all ended well changes nothing": (
-        {},
-        [RUN, BOTH_WELL, do.cancel(), GONE, do.cancel()],
-        {"kind": "done"},
-    ),
-    "a warned run can be cancelled": (
-        {},
-        [*WARNED, do.cancel("SIGINT"), GONE],
-        {"kind": "cancelled"},
-    ),
     "a run whose ranks have just stopped can still be cancelled": (
         {},
         [*WARNED, BOTH_STOP, do.cancel("SIGINT"), GONE],
@@ -554,11 +534,6 @@ SCENARIOS = {
             do.has_received(0, "begin", "start", "pause", "end", "close"),
         ],
         {"kind": "time_limit"},
-    ),
-    "the time limit does not hide a failure": (
-        {"limit_min": 2.0},
-        [RUN, do.wait(119.9), do.end(killed(0)), do.wait(0.1), do.wait(1), GONE],
-        {"kind": "signal"},
     ),
     "a warning makes all nodes stop after the last boundary that any has reached": (
         {},
@@ -574,11 +549,6 @@ SCENARIOS = {
             "stop_at": 13,
             "message": "stopped at step 12 before the time limit",
         },
-    ),
-    "SIGTERM is a preemption": (
-        {},
-        [RUN, do.signalled("SIGTERM"), BOTH_STOP, GONE],
-        {"kind": "preempted", "signal": "SIGTERM", "message": "stopped at step 12 by SIGTERM"},
     ),
     "a run that ends before it stops is done": ({}, [*WARNED, BOTH_WELL, GONE], {"kind": "done"}),
     "a rank that lost a peer that stopped is no failure": (
@@ -643,19 +613,6 @@ SCENARIOS = {
         [RUN, do.wait(240), do.has_received(0, "begin", "start", "pause"), do.wait(60), GONE],
         {"kind": "time_limit", "state": "failed", "says": "had been asked to stop, and did not"},
     ),
-    "the limit that is told after our own warning is the same limit": (
-        {"limit_min": 5.0},
-        [
-            *(RUN, do.wait(240), do.signalled("SIGUSR2"), BOTH_STOP, GONE),
-            do.has_received(0, "begin", "start", "pause", "end", "close"),
-        ],
-        {"kind": "time_limit", "signal": "SIGUSR2"},
-    ),
-    "a kill while the ranks stop for our own limit is not taken for the limit": (
-        {"limit_min": 5.0},
-        [RUN, do.wait(240), do.signalled("SIGINT"), BOTH_STOP, GONE],
-        {"kind": "preempted", "signal": "SIGINT"},
-    ),
     "a kill while the ranks stop for a limit that was told is not taken for the limit": (
         {},
         [*WARNED, do.signalled("SIGINT"), BOTH_STOP, GONE],
@@ -692,11 +649,6 @@ SCENARIOS = {
         ],
         {"kind": "time_limit", "exit_code_of_run": 75},
     ),
-    "SIGTERM after a warning has a verdict where no rank had begun": (
-        {},
-        [*WARNED, do.signalled("SIGTERM"), GONE],
-        {"kind": "time_limit", "state": "failed"},
-    ),
     # Hangs
     "a hang is decided when all agents have answered": (
         {},
@@ -710,11 +662,6 @@ SCENARIOS = {
             "message": "rank 1 (node 1, host host1) hangs: no sign of work for 5 s, in "
             "train.py:9 (load); rank 0 ended because of it",
         },
-    ),
-    "a hang is decided without an agent that does not answer": (
-        {},
-        [RUN, do.be_quiet(), do.stacks(0, report(0)), do.wait(6), GONE],
-        {"kind": "hang", "first": 0},
     ),
     "a hang of which no agent says anything is a hang all the same": (
         {},
@@ -753,33 +700,6 @@ def test_what_happens_leads_to_the_verdict(name):
     for key, value in expected.items():
         if key != "says":
             assert (found[key] if key in found else getattr(verdict, key)) == value, key
-
-
-def test_a_run_goes_from_joining_to_its_verdict():
-    cluster = play(do.join(0), do.is_in("joining"))
-    assert not cluster.stores
-    cluster.join(1)
-    cluster.is_in("starting")
-    cluster.open_store()
-    assert [(node, begin.meeting.attempt) for node, begin in cluster.sent[:2]] == [(0, 0), (1, 0)]
-    (start, _) = (message for _, message in cluster.sent[2:])
-    assert start.meeting == RankMeeting(
-        attempt=0,
-        restart_count=0,
-        master_addr="10.0.0.1",
-        bind_to="10.0.0.1",
-        master_port=20001,
-        device="cpu",
-        backend="gloo",
-        nodes=(0, 1),
-    )
-    cluster.end(well(0), well(1, 1))
-    cluster.gone(0)
-    cluster.is_in("ending")
-    cluster.gone(1)
-    assert cluster.verdict.kind == "done"
-    assert cluster.received(0) == cluster.received(1) == ["begin", "start", "end", "close"]
-    assert cluster.coordinator.deadline is None
 
 
 def test_the_failure_of_an_attempt_is_kept_for_its_own_verdict():

@@ -145,7 +145,6 @@ ENDS = {
     # hpcdist requeues the job, kind, state and exit code, words of the message)
     "the user wants no requeue": (NEVER, STOPPED, {}, True, 0, PREEMPTED, STOPPED.message),
     "the scheduler decides so": (TRAINING, STOPPED, {"decision": "final"}, True, 0, PREEMPTED, ""),
-    "no agent could be started": (NEVER, UNSTARTED, {}, True, 0, ("launch", "failed", 1), ""),
     "a failure is final": (TRAINING, FAILED, {}, True, 0, ("exception", "failed", 1), "no"),
     "it requeues by itself": (TRAINING, STOPPED, {"decision": "leave"}, False, 0, PREEMPTED, ""),
     "a requeue that fails": (
@@ -163,16 +162,8 @@ ENDS = {
     "SIGTERM for a preemption": (
         *(TRAINING, STOPPED, {"cause": "preemption"}, False, 1, PREEMPTED, "preempted: stopped"),
     ),
-    "SIGTERM for either": (
-        *(TRAINING, STOPPED, {"cause": "requeue or preemption"}, False, 1, PREEMPTED),
-        "preempted or requeued: stopped",
-    ),
     "a training at its limit has saved nothing": (
         *(TRAINING, OVERDUE, {"cause": "time_limit"}, True, 0, OVER),
-        "the time limit was reached: ended by SIGTERM",
-    ),
-    "a training at its limit was not warned": (
-        *(TRAINING, ENDED, {"cause": "time_limit"}, True, 0, OVER),
         "the time limit was reached: ended by SIGTERM",
     ),
     "a script at its limit has saved nothing": (
@@ -185,7 +176,6 @@ ENDS = {
     ),
     "it is silent for a while": (TRAINING, WARNED, {"silent": 12}, False, 1, WARNING, ""),
     "it has heard and says nothing": (TRAINING, WARNED, {"deaf": 1}, False, 1, WARNING, ""),
-    "it is silent, then deaf": (TRAINING, WARNED, {"silent": 1, "deaf": 1}, False, 1, WARNING, ""),
     "a request that was perhaps heard": (
         *(TRAINING, WARNED, {"error": RequeueUnclearError("LSF may, or not")}, False, 0, WARNING),
         "; LSF may, or not",
@@ -193,6 +183,9 @@ ENDS = {
     "the next life is told what is different": (
         *(TRAINING, UNREACHED, {"difference": "it starts again without n2"}, False, 1),
         *(("launch", "failed", 1), "no route; it starts again without n2"),
+    ),
+    "an agent that is cut off from a run that is not to go on": (
+        *(NEVER, LOST, {"decision": None}, True, 0, ("agent_lost", "failed", 1), ""),
     ),
     "an agent that is cut off leaves the run to the others": (
         *(TRAINING, LOST, {"decision": None}, False, 0, ("agent_lost", "failed", 1)),

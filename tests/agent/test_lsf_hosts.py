@@ -3,17 +3,7 @@
 import re
 import subprocess
 
-from hpcdist.schedulers.hosts import Job, host_script, launch_command
-
-
-def test_a_launcher_is_given_plain_words_and_quotes_where_there_are_none():
-    def words(launcher, *command):
-        return launch_command(launcher, ["/bin/sh", *command], host="b")
-
-    plain = words("blaunch -z {host} {command}", "x.sh", "1")
-    assert plain == ["blaunch", "-z", "b", "/bin/sh", "x.sh", "1"]
-    assert words("ssh {host} 'exec {command}'", "x.sh") == ["ssh", "b", "exec /bin/sh x.sh"]
-    assert words("rsh {host} {command}", "/my runs/x.sh")[3] == "'/my runs/x.sh'"
+from hpcdist.schedulers.hosts import Job, host_script
 
 
 def test_a_host_script_is_plain_sh_with_the_environment_but_for_secrets_and_the_first_hosts_own(

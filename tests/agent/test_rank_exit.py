@@ -2,36 +2,6 @@
 
 import pytest
 
-
-def test_ranks_that_fail_have_written_their_files_whatever_destructors_and_threads_do(
-    launch, write_script, tmp_path
-):
-    """The first one's end does not cut off the second one's."""
-    script = write_script(
-        "import os, sys, threading, time\n"
-        "from pathlib import Path\n"
-        "folder, rank = Path(sys.argv[1]), os.environ['RANK']\n"
-        "kept = open(folder / f'kept-{rank}', 'w')\n"
-        "kept.write('whole')\n"
-        "class Slow:\n"
-        "    def __del__(self, sleep=time.sleep, file=open(folder / rank, 'w')):\n"
-        "        sleep(1.5)\n"
-        "        file.write('whole')\n"
-        "slow = Slow()\n"
-        "(folder / f'here-{rank}').touch()\n"
-        "while len(list(folder.glob('here-*'))) < 2: time.sleep(0.01)\n"
-        "if rank == '0':\n"
-        "    threading.Thread(target=time.sleep, args=(1000,)).start()\n"
-        "raise OSError('gone')"
-    )
-    launched = launch(script, tmp_path, gpus=2)
-    verdict = launched.verdict()
-    assert (verdict.first.report.exception, verdict.first.exit_code) == ("OSError", 1)
-    assert [(tmp_path / f"kept-{rank}").read_text() for rank in (0, 1)] == ["whole", "whole"]
-    assert (tmp_path / "1").read_text() == "whole"
-    assert launched.events(1)[-1]["status"] == "failed"
-
-
 AT_THE_END = """
 import os, sys, time
 

@@ -38,20 +38,11 @@ def test_a_script_finds_what_python_would_give_it(launch, write_script):
 
 WORKERS = """
 from concurrent.futures import ProcessPoolExecutor
-import multiprocessing, sys
+import multiprocessing
 
 class Net:
     def __init__(self, value):
         self.value = value
-
-class Squares:
-    def __len__(self):
-        return 4
-    def __getitem__(self, number):
-        return Net(number ** 2)
-
-def together(nets):
-    return Net(sys.modules["torch"].tensor([net.value for net in nets]))
 
 def square(net):
     return Net((net.value ** 2, __name__, multiprocessing.parent_process() is not None))
@@ -59,10 +50,6 @@ def square(net):
 if __name__ == "__main__":
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         print(*pool.submit(square, Net(8)).result(50).value)
-    from torch.utils.data import DataLoader
-    loader = DataLoader(Squares(), batch_size=2, num_workers=1, timeout=50,
-                        collate_fn=together, multiprocessing_context="spawn")
-    print([batch.value.tolist() for batch in loader])
 """
 
 
@@ -70,7 +57,7 @@ def test_spawned_workers_find_what_the_script_defines(launch, write_script):
     """Other ways to start processes: tests/foreign/programs/children.py."""
     launched = launch(write_script(WORKERS))
     assert launched.verdict(60).kind == "done", launched.everything_said()
-    assert launched.log(0).splitlines() == ["64 __mp_main__ True", "[[0, 1], [4, 9]]"]
+    assert launched.log(0) == "64 __mp_main__ True\n"
 
 
 def test_what_python_does_for_a_script_is_done(launch, write_script):

@@ -31,12 +31,11 @@ def warn(launched, *nodes):
         os.kill(launched.agent_pid(node), signal.SIGUSR2)
 
 
-@pytest.mark.parametrize("warned", [[1], [0, 1, 0, 1]], ids=["last node", "all nodes, twice"])
-def test_all_ranks_stop_at_the_same_step(launch, write_script, up, warned):
+def test_all_ranks_stop_at_the_same_step(launch, write_script, up):
     launched = up(launch(write_script(LOOP), ENDLESS, nodes=2, gpus=2), 4)
     for rank in range(4):  # which ends no script that asks whether to stop
         os.kill(launched.pid(rank), signal.SIGTERM)
-    warn(launched, *warned)
+    warn(launched, 0, 1, 0, 1)
     verdict = launched.verdict()
     how = (verdict.kind, verdict.state, verdict.exit_code_of_run)
     assert how == ("time_limit", "preempted", 75)
@@ -131,51 +130,3 @@ def test_the_time_limit_warns_before_it_ends_the_run(launch, write_script):
     assert found == ("time_limit", "failed", 1)
     assert verdict.message.endswith("the ranks had been asked to stop, and did not")
     assert {log.splitlines()[-1].split()[0] for log in launched.logs()} == {"saved"}
-
-
-RESUMING = """
-import os, sys, time
-import torch, torch.distributed as dist
-from hpcdist import record
-
-dist.init_process_group("gloo")
-saved = sys.argv[1] + f"/saved-{dist.get_rank()}"
-first = step = int(open(saved).read()) if os.path.exists(saved) else 0
-record.start(first_step=first)
-is_released = torch.zeros(1)
-while is_released.item() == 0:
-    is_released = torch.tensor(float(os.path.exists(sys.argv[1] + "/released")))
-    dist.all_reduce(is_released)
-    step += 1
-    record.step(samples=1)
-    if step == first + 4:
-        print("up", flush=True)
-    if record.should_stop():
-        open(saved, "w").write(str(step))
-        sys.exit(record.EXIT_STOPPED)
-    time.sleep(0.002 * (1 + dist.get_rank()))
-"""
-"""Steps until it is released, in whichever life; begins where the life before has stopped."""
-
-
-def start_again(launched, life, nodes):
-    """Once the job has asked for it and its agents are gone."""
-    launched.wait((launched.run.path / f"requeue-{life}").exists)
-    launched.wait(lambda: not launched.agents_alive())
-    assert launched.run.read_verdict() is None
-    for node in range(nodes):
-        launched.start_agent(node)
-
-
-def test_a_job_goes_on_in_its_next_life(launch, write_script, up, tmp_path):
-    nodes = 2
-    launched = up(launch(write_script(RESUMING), tmp_path, nodes=nodes, scheduler="testing"), nodes)
-    warn(launched, *range(nodes))
-    start_again(launched, 0, nodes)
-    up(launched, 1, attempt=1)
-    (tmp_path / "released").touch()
-    verdict = launched.verdict()
-    assert (verdict.kind, verdict.attempt, verdict.restarts) == ("done", 1, 0)
-    first, second = (launched.events(0, attempt)[-1]["step"] for attempt in range(2))
-    assert 0 < first < second
-    assert launched.run.read_attempt_verdict(0).step == first

@@ -176,14 +176,6 @@ def test_where_no_descriptor_is_left_for_the_run_that_is_its_end_with_the_limit_
 # To a follower.
 
 
-def say_nothing(connection):
-    return connection.recv(4096)
-
-
-def close(_connection):
-    return b""
-
-
 def send_garbage(connection):
     connection.sendall(b"x" * 10_000)
     return connection.recv(4096)
@@ -197,7 +189,7 @@ def send_back(connection):
     return said + connection.recv(4096)
 
 
-@pytest.mark.parametrize("answer", [say_nothing, close, send_garbage, send_back])
+@pytest.mark.parametrize("answer", [send_garbage, send_back])
 def test_whoever_listens_at_an_old_place_learns_nothing_and_is_no_leader(
     tmp_path, monkeypatch, answer
 ):

@@ -4,7 +4,6 @@ import fnmatch
 import gzip
 import json
 import re
-import sqlite3
 from collections import Counter
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
@@ -60,7 +59,7 @@ def _of_random(files, command):
 
 
 def _of_file(row, name, theirs, ours):
-    reader = _reader(row, name)
+    reader = _reader(name)
     values = [_read(reader, path) for path in (theirs, ours)]
     if not all(isinstance(value, dict) for value in values):
         if values[0] != values[1]:
@@ -118,20 +117,14 @@ def _cut(value):
     return text if len(text) <= 400 else f"{text[:400]}... ({len(text)} letters)"
 
 
-def _reader(row, name):
-    for pattern, reader in (row.readers | _READERS).items():
+def _reader(name):
+    for pattern, reader in _READERS.items():
         if fnmatch.fnmatch(name, pattern):
             return reader
     return lambda path: path.read_bytes()
 
 
-def _sqlite(path):
-    with sqlite3.connect(path) as connection:
-        return "\n".join(connection.iterdump())
-
-
 _READERS = {
     "*.gz": lambda path: gzip.decompress(path.read_bytes()),  # its header has the time
     "facts-*.json": lambda path: json.loads(path.read_text()),
-    "*.sqlite": _sqlite,
 }

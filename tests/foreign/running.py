@@ -49,18 +49,17 @@ def run_both(zygote, row, place):
                 outputs=[told.fileno()] * 2,
                 argv=(command, *arguments),
                 cwd=folder,
-                environment=_environment(row) | {"PWD": str(folder)},
+                environment=_environment() | {"PWD": str(folder)},
             )
         started.append((child, folder, given))
     if row.signal:
         for child, folder, _ in started:
             _interrupt(child, folder, row, deadline_s)
     codes = [_exit_code(child, deadline_s) for child, _, _ in started]
-    theirs, ours = (
-        {"exit_code": code, "folder": folder, "given": given}
-        for code, (_, folder, given) in zip(codes, started, strict=True)
-    )
-    return _torchrun_outcome(row, **theirs), _hpcdist_outcome(row, **ours)
+    return [
+        _outcome(command, row, exit_code=code, folder=folder, given=given)
+        for command, code, (_, folder, given) in zip(commands, codes, started, strict=True)
+    ]
 
 
 def _interrupt(child, folder, row, deadline_s):
@@ -82,24 +81,22 @@ def _exit_code(child, deadline_s):
 
 
 def _furnish(folder, row):
-    """Copy what the row needs; returns the names of all files."""
-    folder.mkdir(parents=True)
-    for name in row.files:
-        shutil.copy(PROGRAMS / name, folder / name)
+    """Copy the programs, and make what else the row needs; returns the names of all files."""
+    shutil.copytree(PROGRAMS, folder)
     if row.prepare:
         row.prepare(folder)
     return frozenset(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def _environment(row):
+def _environment():
     inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("PYTEST_", "COV_"))
     }
     path = f"{Path(sys.executable).parent}{os.pathsep}{inherited['PATH']}"
-    of_all = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PATH": path}
-    return inherited | of_all | row.environment
+    of_all = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "true"}
+    return inherited | of_all | {"PATH": path}
 
 
 _HOW = {"script": [], "module": ["-m"], "command": ["--no-python"]}
@@ -117,21 +114,16 @@ def _hpcdist_arguments(row, place):
     return ["submit", *_HOW[row.how], row.program, *options, "--", *row.arguments]
 
 
-def _torchrun_outcome(row, **fields):
-    place = fields["folder"].parent
-    ranks = [
-        sorted((place / "logs").glob(f"*/attempt_0/{rank}/std*.log"))
-        for rank in range(row.num_ranks)
-    ]
-    output = ["".join(file.read_text(errors="replace") for file in files) for files in ranks]
-    return Outcome(**fields, output=output, told=(place / "told").read_text(errors="replace"))
+def _outcome(command, row, **fields):
+    place, ranks = fields["folder"].parent, range(row.num_ranks)
+    if command == "torchrun":
+        logs = [(place / "logs").glob(f"*/attempt_0/{rank}/std*.log") for rank in ranks]
+    else:
+        runs = [Run(spec.parent) for spec in (place / "runs").glob("*/spec.json")]
+        logs = [[run.log_file(rank, 0) for run in runs] for rank in ranks]
+    output = ["".join(map(_text, sorted(filter(Path.exists, files)))) for files in logs]
+    return Outcome(**fields, output=output, told=_text(place / "told"))
 
 
-def _hpcdist_outcome(row, **fields):
-    place = fields["folder"].parent
-    (spec,) = sorted((place / "runs").glob("*/spec.json")) or [
-        place / "runs" / "none" / "spec.json"
-    ]
-    logs = [Run(spec.parent).log_file(rank, 0) for rank in range(row.num_ranks)]
-    output = [file.read_text(errors="replace") if file.exists() else "" for file in logs]
-    return Outcome(**fields, output=output, told=(place / "told").read_text(errors="replace"))
+def _text(path):
+    return path.read_text(errors="replace")

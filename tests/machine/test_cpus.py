@@ -51,11 +51,3 @@ def test_version_1_is_read_where_the_controller_is(tmp_path):
     assert cpu_quota(membership, tmp_path) == 2.0
     write(folder / "cpu.cfs_quota_us", "-1\n")
     assert cpu_quota(membership, tmp_path) is None
-
-
-@pytest.mark.parametrize(
-    "content", ["max 100000\n", "", "nonsense\n"], ids=["no-limit", "empty", "odd"]
-)
-def test_no_limit_is_no_quota(tmp_path, content):
-    write(tmp_path / "job" / "cpu.max", content)
-    assert cpu_quota("0::/job\n", tmp_path) is None

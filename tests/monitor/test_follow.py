@@ -1,6 +1,5 @@
 """Reading a run while it is written: lines, progress, states, and its end."""
 
-import io
 import json
 import os
 
@@ -16,7 +15,7 @@ from hpcdist.monitor.follow import News, again_sentence, end_sentence, follow
 from hpcdist.monitor.logs import LogTail, Screen, whole_log
 from hpcdist.monitor.states import SETUP_MARK, EndWatch, run_states
 from hpcdist.runs.run import Run
-from hpcdist.runs.verdict import Beginning, Verdict, cancelled_verdict
+from hpcdist.runs.verdict import Beginning, Hang, Verdict
 from hpcdist.schedulers.base import Condition
 
 DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
@@ -132,24 +131,6 @@ def test_following_a_lost_run_shows_what_its_agents_said(run, capsys):
     assert end_sentence(run, verdict).startswith(f"run {run.id} lost: ")
 
 
-def test_of_many_ranks_rank_0_is_followed_and_the_one_that_failed_is_shown(tmp_path, capsys):
-    run = make_run(tmp_path, nodes=3, gpus=3)
-    for rank in range(9):
-        run.log_file(rank).write_text(f"said by {rank}\n")
-    run.write_verdict(
-        Verdict(
-            kind="exit", state="failed", message="rank 7", exit_code_of_run=1, first=rank_end(7)
-        )
-    )
-    log = io.StringIO()
-    follow(run, Screen(log=log))
-    assert log.getvalue() == "[rank 0] said by 0\n"
-    shown = capsys.readouterr().err
-    assert "rank-00007.log" in shown
-    assert "said by 7" in shown
-    assert "said by 1" not in shown
-
-
 @pytest.mark.parametrize(
     ("verdict", "who"),
     [
@@ -164,12 +145,6 @@ def test_an_attempt_says_who_starts_the_next_one(verdict, who):
     verdict = Verdict(state="failed", message="it ended", exit_code_of_run=1, **verdict)
     said = again_sentence(verdict, most_restarts=10)
     assert said == f"attempt 0 failed: it ended; {who}"
-
-
-def test_an_attempt_that_was_cancelled_says_so_once():
-    verdict = msgspec.structs.replace(cancelled_verdict("cancelled (SIGINT)"), resumed=True)
-    said = again_sentence(verdict, most_restarts=10)
-    assert said == "attempt 0 cancelled (SIGINT); hpcdist resume has started it again"
 
 
 def test_the_last_sentence_has_the_time_from_submission_by_the_clock_of_the_files(run):
@@ -200,6 +175,16 @@ def test_the_nodes_of_each_life_are_said_once_and_its_wait_and_failing_setup(run
         "a line of the profile's setup failed: ml cuda (exit code 1)",
         "pending: it was requeued",
     ]
+
+
+def test_a_hang_is_said_once_and_so_is_its_end(run, monkeypatch):
+    monkeypatch.setattr("hpcdist.monitor.follow._LOOK_FOR_HANG_S", 0.0)
+    hang = Hang(attempt=run.claim_attempt(), message="rank 1 seems to hang", time_s=1.0)
+    news, said = News(run), []
+    for recovered_s in (None, None, 9.0, 9.0):
+        run.write_hang(msgspec.structs.replace(hang, recovered_s=recovered_s))
+        said += news.new(Condition(state="running"))
+    assert said == [hang.message, "a rank works again: the run does not hang"]
 
 
 # Runs on thousands of ranks.

@@ -43,23 +43,6 @@ def test_ranks_that_have_fallen_silent_have_no_pace(going):
     assert RunningRun(made.run).look(RUNNING).samples_per_s is not None
 
 
-@pytest.mark.parametrize(
-    "condition",
-    [
-        Condition(state="pending", reason="it was requeued"),
-        Condition(state="running", is_suspended=True),
-    ],
-    ids=["pending", "suspended"],
-)
-def test_a_run_that_waits_has_no_pace(going, condition):
-    """Ranks that a requeue has killed said nothing at their end."""
-    made = going(world_size=1)
-    made.start(0)
-    made.window(0, 10)
-    seen = RunningRun(made.run).look(condition)
-    assert (seen.step, seen.samples_per_s, seen.remaining_s) == (10, None, None)
-
-
 def age(path, seconds):
     """Make the file older, and what is in it."""
     stat = path.stat()

@@ -6,11 +6,9 @@ import pytest
 from waiting import wait_for
 
 from hpcdist.base import files
-from hpcdist.monitor.states import end_verdict
 from hpcdist.monitor.watch import Board, RunView
 from hpcdist.runs.run import all_runs
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.base import Condition
 
 DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
 FAILED = Verdict(kind="exit", state="failed", message="rank 0 left with 3", exit_code_of_run=1)
@@ -112,21 +110,3 @@ def test_a_narrow_terminal_keeps_all_figures_and_whole_names(drawn):
     cells = [line.partition(" ")[::2] for line in lines[3:]]
     assert "".join(name for name, _ in cells) == "".join(ids)
     assert " ".join(" ".join(text.split()) for _, text in cells) == " ".join([f"running {AT}"] * 2)
-
-
-@pytest.mark.parametrize("is_element", [False, True], ids=["job", "element of an array"])
-def test_a_run_whose_setup_failed_before_it_began_says_which_line(going, tmp_path, is_element):
-    run = going(world_size=1).run
-    folder = tmp_path / "sweep" if is_element else run.path
-    files.write_json(
-        run.submission_file, {"scheduler": "slurm", "job_id": "7_1", "folder": str(folder)}
-    )
-    (folder / "submitit").mkdir(parents=True, exist_ok=True)
-    said = "hpcdist: setup: exit code 1: module load cuda/99\npython: not found\n"
-    (folder / "submitit" / "7_1_0_log.out").write_text(said)
-    verdict = end_verdict(run, Condition(state="failed", reason="Slurm says FAILED"))
-    assert verdict.exit_code_of_run == 1
-    assert verdict.message == (
-        "the job ended before hpcdist started in it: a line of the profile's setup failed "
-        "(exit code 1: module load cuda/99): Slurm says FAILED"
-    )

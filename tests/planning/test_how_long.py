@@ -6,8 +6,13 @@ import msgspec
 import pytest
 
 from hpcdist.base.statistics import Interval, Measure
-from hpcdist.planning.earlier import at_its_place
-from hpcdist.planning.how_long import Duration, count_requeues, find_duration, suggest_limit_min
+from hpcdist.planning.earlier import (
+    Duration,
+    at_its_place,
+    count_requeues,
+    find_duration,
+    suggest_limit_min,
+)
 from hpcdist.runs.spec import Planned
 from hpcdist.summary.compare.cells import Size
 from hpcdist.summary.compare.planned import ratios, sentence
@@ -131,7 +136,8 @@ def test_runs_at_another_place_say_nothing():
     ids=["a moment", "an hour", "a night"],
 )
 def test_a_suggested_limit_is_round_and_leaves_time_for_the_warning(time_s, limit_min):
-    assert suggest_limit_min(time_s, warning_s=120) == limit_min
+    duration = Duration(time_s=time_s, source="")
+    assert suggest_limit_min(duration, warning_s=120) == limit_min
 
 
 @pytest.mark.parametrize(

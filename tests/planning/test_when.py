@@ -14,7 +14,6 @@ from hpcdist.planning.when import (
     why_too_long,
 )
 from hpcdist.schedulers.base import Start
-from hpcdist.schedulers.lsf.jobs import parse_reservations, parse_room
 
 NOW_S = time.mktime((2026, 11, 25, 10, 0, 0, 0, 0, -1))
 HOUR_S = 3600
@@ -78,9 +77,7 @@ def test_a_time_limit_beyond_that_of_the_partition_never_starts(name, limit_min,
             Start(time_s=NOW_S + 44.5 * HOUR_S),
             "Friday 06:30, in 1 d 20 h, at the latest, as things stand",
         ),
-        (Start(never="Slurm says: no"), "it would not start: Slurm says: no"),
-        (Start(is_free=True), "what it asks for is free now"),
-        (Start(is_free=False), "not enough is free now"),
+        (Start(says="it would not start: no"), "it would not start: no"),
         (Start(), ""),
     ],
 )
@@ -98,26 +95,3 @@ def test_a_length_has_two_units(seconds, text):
 
 def test_a_moment_far_away_has_its_date():
     assert show_moment(NOW_S + 10 * 24 * HOUR_S, NOW_S) == "2026-12-05 10:00"
-
-
-def test_free_slots_of_lsf_are_read():
-    text = (
-        "HOST_NAME          STATUS       JL/U    MAX  NJOBS    RUN  SSUSP  USUSP    RSV\n"
-        "hostA              ok              -     16      6      6      0      0      0\n"
-        "hostB              closed_Full     -     32     32     32      0      0      0\n"
-        "hostC              unavail         -     64      0      0      0      0      0\n"
-    )
-    assert parse_room(text) == [10, 0, 0]
-    assert parse_room("LSF is down") == []
-
-
-def test_the_sites_own_reservations_of_lsf_are_read():
-    moment = time.localtime(time.time() + 24 * HOUR_S)
-    window = time.strftime("%m/%d/%H/%M", moment)
-    text = (
-        "RSVID       TYPE      USER        NCPUS       RSV_HOSTS       TIME_WINDOW\n"
-        f"system#0    sys       system       0/8        hostA:0/8       {window}-{window}\n"
-        f"user1#0     user      user1        0/4        hostA:0/4       {window}-{window}\n"
-    )
-    (begin_s,) = parse_reservations(text)
-    assert begin_s == pytest.approx(time.time() + 24 * HOUR_S, abs=61)

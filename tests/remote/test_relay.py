@@ -6,6 +6,8 @@ import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -28,14 +30,18 @@ def exchange(port, said):
 
 def echo(server, number):
     """Answer so many connections, each with all that it said, once it has said all."""
-    for _ in range(number):
-        connection, _ = server.accept()
+
+    def answer(connection):
         with connection:
             connection.sendall(read_all(connection))
 
+    with ThreadPoolExecutor(number) as pool:
+        for _ in range(number):
+            pool.submit(answer, server.accept()[0])
+
 
 def test_answers_come_back_whole_also_behind_what_a_shell_prints():
-    messages = [b"one", b"x" * 3_000_000, b"two"]
+    messages = [b"one", b"x" * 3_000_000, b"two", *(b"%d" % number for number in range(40))]
     with socket.create_server((LOCALHOST, 0)) as server:
         echoing = threading.Thread(target=echo, args=[server, len(messages)])
         echoing.start()
@@ -49,14 +55,15 @@ def test_answers_come_back_whole_also_behind_what_a_shell_prints():
         command = [sys.executable, "-c", program, *noisy]
         with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as process:
             here = int(process.stdout.readline())
-            got = [exchange(here, said) for said in messages]
+            with ThreadPoolExecutor(len(messages)) as pool:
+                got = list(pool.map(partial(exchange, here), messages))
             echoing.join(60)
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=60)
     assert got == messages
 
 
-@pytest.mark.parametrize("said", ["a", '[0, ""]\nno line of ours'])
+@pytest.mark.parametrize("said", ["a", "hpcdist: ready\nno line of ours"])
 def test_a_command_that_says_something_else_is_told(said):
     with pytest.raises(SchedulerError, match="which carried the connections"):
         listen([sys.executable, "-c", f"print({said!r})"], 0, print)

@@ -5,8 +5,7 @@ keeps a few *zygotes* (zygote.py): processes that have imported modules, and for
 call. A child is real but for its import: a session, an environment and descriptors of its own.
 
 - `launch` starts a script, and `submit_job` a job by name, with an agent per simulated node;
-  `start_run` is below both. Ranks, verdict, logs and files are real; only the scheduler is not:
-  requeuing.py decides what one would.
+  `start_run` is below both. Ranks, verdict, logs and files are real; only the scheduler is not.
 - `start_script` runs a script as python does, without agents and ranks.
 - `run_command` calls the command, and returns what subprocess.run does. `hpcdist` of tests/cli and
   the users of clusters (cluster_user.py) call it by this.
@@ -32,11 +31,9 @@ import socket
 import subprocess
 import sys
 import time
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-import msgspec
 import pytest
 from launched_runs import LaunchedRun
 from left_behind import LASTING
@@ -77,7 +74,7 @@ _ORDER = {
 """Files and folders, the longest first, waiting ones and busy ones in turns; all that have the same
 name run in one process, as they share a zygote or a cluster, which takes seconds to start."""
 
-AGENTS = ("torch.distributed", "hpcdist.agent.agent", "requeuing", "known_before_fork")
+AGENTS = ("torch.distributed", "torch._dynamo", "hpcdist.agent.agent", "known_before_fork")
 _LIGHTNING = ("pytorch_lightning", "lightning", "accelerate")
 _JOBS = (
     "torchvision.transforms.v2",
@@ -134,6 +131,10 @@ class Zygote:
         self._channel.close()
         self._process.wait(60)
 
+    @property
+    def pid(self):
+        return self._process.pid
+
     def call(self, name, *arguments, outputs, argv=("-c",), cwd=None, environment=None):
         """Call a function of zygote.py in a child; `outputs` are its stdout and stderr. None: the
         folder and the environment of the zygote."""
@@ -182,12 +183,11 @@ class Child:
         return True
 
 
-def start_run(zygote, loaded, runs, *, agents=None, scheduler="local", change=""):
+def start_run(zygote, loaded, runs, *, agents=None, change=""):
     """Start a run's agents on simulated nodes, or those of some; the run, and what starts the agent
     of a node. `change` ("module:function") is called in each agent, and so holds for its ranks."""
     run = Run.create(runs, loaded.job.name)
     write_spec(run, plan_run(loaded, scheduler="local"))
-    run.write_spec(msgspec.structs.replace(run.read_spec(), scheduler=scheduler))
 
     def start_agent(node):
         with (run.path / "submitit" / f"agent-{node}.out").open("wb") as log:
@@ -314,9 +314,10 @@ def zygote(torch_zygote):
 def lightning_zygote():
     """Has Lightning already, which takes seconds to import, and imported it with these variables
     set, as on a cluster; its agents and ranks have them too."""
-    trainings = ("sklearn.datasets", "torch._dynamo", "hpcdist.training.loop")
+    trainings = ("sklearn.datasets", "hpcdist.training.loop", "hpcdist.training.lightning")
     modules = (*AGENTS, *filter(find_spec, _LIGHTNING), *trainings)
-    with Zygote(*modules, environment=OF_SCHEDULERS) as process:
+    # OpenBLAS starts a thread for each further CPU, and sees to it that forks are safe.
+    with Zygote(*modules, environment=OF_SCHEDULERS | {"OMP_NUM_THREADS": "1"}) as process:
         yield process
 
 
@@ -348,21 +349,14 @@ def running():
 
 
 @pytest.fixture
-def launch_from(tmp_path, script_job, running):
-    """Call it with a zygote; see `launch`."""
-
-    def start(zygote, script, *args, agents=None, scheduler="local", change="", **options):
-        loaded = LoadedJob(job=script_job(script, *args, **options), source=str(script))
-        where = {"agents": agents, "scheduler": scheduler, "change": change}
-        return running(*start_run(zygote, loaded, tmp_path / "runs", **where))
-
-    return lambda zygote: partial(start, zygote)
-
-
-@pytest.fixture
-def launch(zygote, launch_from):
+def launch(zygote, tmp_path, script_job, running):
     """Start a script with agents that have torch already; see `script_job` for the options."""
-    return launch_from(zygote)
+
+    def start(script, *args, agents=None, change="", **options):
+        loaded = LoadedJob(job=script_job(script, *args, **options), source=str(script))
+        return running(*start_run(zygote, loaded, tmp_path / "runs", agents=agents, change=change))
+
+    return start
 
 
 @pytest.fixture

@@ -74,9 +74,6 @@ class LaunchedRun:
         files = [file for folder in folders for file in sorted(folder.glob("*.[lo][ou][gt]"))]
         return "\n".join(f"== {file.name}\n{file.read_text(errors='replace')}" for file in files)
 
-    def seconds_to_verdict(self, failed_s):
-        return self.run.verdict_file.stat().st_mtime - failed_s
-
 
 def _read(path):
     return json.loads(path.read_text()) if path.exists() else None

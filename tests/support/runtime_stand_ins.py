@@ -1,4 +1,4 @@
-"""apptainer, podman and pyxis as their manuals say, over the real ch-run: they refuse what the real
+"""apptainer and pyxis as their manuals say, over the real ch-run: they refuse what the real
 ones refuse, in their words, and give a command the environment, folders and signals that they give.
 
 A .sif or .sqsh file stands for the folder of the same name without the ending. Called as a program,
@@ -109,27 +109,6 @@ def apptainer(words, _):
     own = {"PATH": _PATH, "APPTAINER_CONTAINER": image, "USER": "somebody"}
     binds = _binds(options.get("--bind", []), refuse_mount)
     _run_below(binds, options["--pwd"][0], image, command, kept | own)
-
-
-def podman(words, _):
-    """man podman-run; a container gets nothing of the environment."""
-
-    def refuse(name):
-        _fail(f"Error: unknown flag: {name}", 125)
-
-    if words[:1] != ["run"]:
-        refuse(words[0])
-    known = "--rm --rootfs --network= --pid= --ipc= --uts= --userns= --cgroups= --security-opt="
-    known += " --ulimit= --entrypoint= --volume= --workdir= --device="
-    options, (image, *command) = _parse(words[1:], known, refuse)
-    if not os.path.isdir(image):
-        _fail(f"Error: short-name {image!r} did not resolve to an alias", 125)
-    binds = _binds(
-        options["--volume"],
-        lambda source, _: _fail(f"Error: statfs {source}: no such file or directory", 125),
-    )
-    own = {"HOME": "/root", "container": "podman"}
-    _run_below(binds, options["--workdir"][0], image, command, own)
 
 
 def srun(words, real):

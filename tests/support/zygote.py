@@ -27,14 +27,9 @@ _MOST_BYTES = 1 << 17
 
 def agent(run_path, node, change):
     """Be the agent of a node; `change` ("module:function") is called first."""
-    from requeuing import TestRequeuer
-
     from hpcdist.agent.agent import run_agent
-    from hpcdist.cluster.schedulers import SCHEDULERS
     from hpcdist.schedulers.base import JobPlace
 
-    SCHEDULERS["testing"] = "requeuing"
-    sys.modules["requeuing"].scheduler = TestRequeuer(Path(run_path))
     if change:
         sys.path.insert(0, _SUPPORT)
         pkgutil.resolve_name(change)()

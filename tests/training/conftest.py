@@ -17,6 +17,7 @@ import msgspec
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from rank_places import environment_of, place
 from torch.distributed import TCPStore
 from torch.distributed.checkpoint import FileSystemReader
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -44,6 +45,7 @@ _OF_A_TRAINING = (
     "hpcdist.training.loop",
     "hpcdist.training.checkpoint.checkpoint",
     "hpcdist.workloads.train",
+    "known_before_fork",
 )
 
 
@@ -56,30 +58,26 @@ _OF_LIGHTNING = (
 )
 
 
-@pytest.fixture(scope="session")
-def import_for_ranks():
+def _import_for_ranks(names):
     """Import what each rank would import by itself, before any is forked."""
-
-    def import_all(*names):
-        for name in names:
-            importlib.import_module(name)
-        gc.collect()
-        gc.freeze()  # or each rank copies, page by page, all that its collector looks through
-
-    yield import_all
-    gc.unfreeze()
+    for name in names:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # or each rank copies, page by page, all that its collector looks through
 
 
 @pytest.fixture(scope="session", autouse=True)
-def imported_before_ranks_are_forked(import_for_ranks):
+def imported_before_ranks_are_forked():
     """Only the processes that run these tests need it."""
-    import_for_ranks(*_OF_A_TRAINING, "known_before_fork")
+    _import_for_ranks(_OF_A_TRAINING)
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
-def lightning_is_imported(import_for_ranks):
+def lightning_is_imported():
     """Before the ranks are forked, as what a training needs."""
-    import_for_ranks(*_OF_LIGHTNING)
+    _import_for_ranks(_OF_LIGHTNING)
 
 
 @pytest.fixture
@@ -241,33 +239,12 @@ def _run_ranks(
         os.dup2(log, 1)
         os.dup2(log, 2)
         sys.stdout, sys.stderr = (os.fdopen(to, "w", buffering=1, closefd=False) for to in (1, 2))
-        os.environ.update(
-            RANK=str(rank),
-            LOCAL_RANK=str(rank),
-            WORLD_SIZE=str(world_size),
-            LOCAL_WORLD_SIZE=str(world_size),
-            GROUP_RANK="0",
-            MASTER_ADDR="127.0.0.1",
-            MASTER_PORT=str(port),
-            TORCHELASTIC_USE_AGENT_STORE="True",
-        )
+        its_place = place(ranks_per_node=world_size, rank=rank)
+        os.environ.update(environment_of(its_place), MASTER_PORT=str(port))
         context = RankContext(
+            **its_place.place_fields() | {"attempt": attempt, "restart_count": attempt},
             run=run,
             job=job,
-            rank=rank,
-            local_rank=rank,
-            world_size=world_size,
-            local_world_size=world_size,
-            node_rank=0,
-            num_nodes=1,
-            host="localhost",
-            device="cpu",
-            backend="gloo",
-            attempt=attempt,
-            restart_count=attempt,
-            cpus=(),
-            num_cpus=1,
-            num_threads=1,
             events=EventWriter(run.event_file(rank, attempt)),
             progress=slot if kill_at_step is None else KillingSlot(slot, kill_at_step),
         )

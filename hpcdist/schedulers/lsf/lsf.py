@@ -54,6 +54,7 @@ from hpcdist.schedulers.request import (
     asks_for_gpus,
     cpus_per_node,
     mem_gb_per_node,
+    start_by_room,
     time_limit_min,
     try_to_ask,
 )
@@ -202,7 +203,7 @@ class Lsf(Batch):
         slots = cpus_per_node(job, plan.cluster)
         if not (room := parse_room(done.stdout)):
             raise failure_of(done)
-        return Start(is_free=sum(one >= slots for one in room) >= job.resources.nodes)
+        return start_by_room(sum(one >= slots for one in room), job)
 
     def outlook(self, cluster: ClusterProfile) -> tuple[list[float], list[str]]:
         return parse_reservations(try_to_ask("brsvs", "-w")), []

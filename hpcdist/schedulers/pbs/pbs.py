@@ -57,6 +57,7 @@ from hpcdist.schedulers.request import (
     parse_seconds,
     parse_size,
     parse_time,
+    start_by_room,
     time_limit_min,
     try_to_ask,
 )
@@ -206,7 +207,7 @@ class Pbs(Batch):
 
         nodes = parse_blocks(said, "").values()
         up = [one for one in nodes if not any(word in one["state"] for word in _DOWN)]
-        return Start(is_free=sum(map(has_room, up)) >= job.resources.nodes)
+        return start_by_room(sum(map(has_room, up)), job)
 
     def list_hosts(self, cluster: ClusterProfile) -> list[str]:
         said = run_command(["pbsnodes", "-av"], timeout_s=_TIMEOUT_S).stdout

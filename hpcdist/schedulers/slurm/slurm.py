@@ -68,8 +68,8 @@ of a partition that are alike."""
 _CONFIG = ("scontrol", "show", "config")
 _WOULD_START = re.compile(r"to start at (\S+)")
 _WOULD_NOT = re.compile(r"allocation failure: (?!unable to contact)(.+)", re.IGNORECASE)
-_ASSOC = ("sacctmgr", "--noheader", "--parsable2", "show", "assoc")
-_ASSOC_LIMITS = ("Account", "MaxJobs", "MaxSubmit", "MaxWall", "MaxTRES", "GrpTRES")
+_LIMITS = ("MaxJobs", "MaxSubmit", "MaxWall", "MaxTRES", "GrpTRES")
+_ASSOC = ("sacctmgr", "-nP", "show", "assoc", f"format=Account,{','.join(_LIMITS)}")
 _GRES = re.compile(r"(?:^|,)gpu(?::([^:(,]+))?:(\d+)(?=\(|,|$)")
 
 
@@ -249,7 +249,7 @@ class Slurm(Batch):
             return Start(time_s=unix_time(found[1]))
         if (refused := _WOULD_NOT.search(said)) is None:
             raise failure_of(done)
-        return Start(never=f"Slurm says: {refused[1].strip()}")
+        return Start(says=f"it would not start: Slurm says: {refused[1].strip()}")
 
     def outlook(self, cluster: ClusterProfile) -> tuple[list[float], list[str]]:
         standard = ("env", "SLURM_TIME_FORMAT=standard", "scontrol", "--oneliner")
@@ -263,16 +263,12 @@ class Slurm(Batch):
         waiting = try_to_ask("squeue", "--noheader", "--states=PENDING", "--format=%i", *where)
         number = sum(word[:1].isdigit() for word in waiting.split())
         notes = [f"{number_of(number, 'waiting job')} in front of it at most"] if number else []
-        of_user = f"user={getpass.getuser()}"
-        for line in try_to_ask(*_ASSOC, of_user, f"format={','.join(_ASSOC_LIMITS)}").splitlines():
-            account, *cells = line.split("|")
-            given = [
-                f"{name}={cell}"
-                for name, cell in zip(_ASSOC_LIMITS[1:], cells, strict=False)
-                if cell
-            ]
-            if given and cluster.account in {None, account}:
-                notes.append(f"account {account}: {', '.join(given)}")
+        limits = try_to_ask(*_ASSOC, f"user={getpass.getuser()}").splitlines()
+        for account, *cells in (line.split("|") for line in limits):
+            given = zip(_LIMITS, cells, strict=False)
+            parts = [f"{name}={cell}" for name, cell in given if cell]
+            if parts and cluster.account in {None, account}:
+                notes.append(f"account {account}: {', '.join(parts)}")
         return begins, notes
 
     def list_jobs(self, ids: Collection[str]) -> list[Job]:

@@ -9,8 +9,7 @@ from hpcdist.base.text import number_of
 from hpcdist.runs.spec import Planned
 from hpcdist.summary.values import RunFigures
 
-NAMES = ("wait", "duration", "memory")
-_LEAST_S = 60.0
+_LEAST_WAIT_S = 60.0
 """A ratio of shorter waits means nothing."""
 
 
@@ -26,18 +25,17 @@ def ratios(run: RunFigures) -> dict[str, float]:
     waited_s = run.accounting.queue_wait_s if run.accounting else None
     held_s = run.cost.held_s if run.cost and run.state == "done" else None
     pairs = {
-        "wait": (waited_s, plan.wait_s),
+        "wait": (waited_s, plan.wait_s if (plan.wait_s or 0) >= _LEAST_WAIT_S else None),
         "duration": (held_s, plan.duration_s),
         "memory": (peak_bytes(run), plan.memory_bytes),
     }
-    found = {name: a / b for name, (a, b) in pairs.items() if a is not None and b}
-    return {name: found[name] for name in found if name != "wait" or (plan.wait_s or 0) >= _LEAST_S}
+    return {name: a / b for name, (a, b) in pairs.items() if a is not None and b}
 
 
 def sentence(runs: Sequence[RunFigures]) -> str | None:
     """Return the mean ratios over all runs; None where nothing was planned."""
     found = [own for run in runs if (own := ratios(run))]
-    values = {name: [own[name] for own in found if name in own] for name in NAMES}
-    parts = [f"{name} {mean(own):.2f} x" for name, own in values.items() if own]
+    values = {name: [own[name] for own in found if name in own] for own in found for name in own}
+    parts = [f"{name} {mean(own):.2f} x" for name, own in values.items()]
     number = number_of(len(found), "run")
     return f"measured / planned of {number}: {', '.join(parts)}" if parts else None

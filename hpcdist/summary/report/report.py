@@ -12,12 +12,12 @@ from msgspec import Raw
 from hpcdist.base.table import Table
 from hpcdist.base.text import format_ranges, shown
 from hpcdist.bench.cells import to_tables
+from hpcdist.summary.compare.planned import sentence
 from hpcdist.summary.report.best import Value, find_values, value_sentence, value_tables
 from hpcdist.summary.report.cells import share_tables, speed_tables
 from hpcdist.summary.report.runs import (
     Row,
     memory_tables,
-    plan_tables,
     resource_tables,
     run_table,
     step_tables,
@@ -138,10 +138,10 @@ def _with_tables(section: Section) -> Section:
         Topic.RESOURCES: [
             *memory_tables(rows),
             *resource_tables(rows),
-            *plan_tables(rows),
         ],
     }
-    return section._replace(topics=topics, remarks=_remarks(rows))
+    planned = filter(None, [sentence([row.run for row in rows])])
+    return section._replace(topics=topics, remarks=[*_remarks(rows), *planned])
 
 
 def _remarks(rows: Sequence[Row]) -> list[str]:

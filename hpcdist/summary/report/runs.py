@@ -15,7 +15,6 @@ from hpcdist.base.text import (
     time_unit,
 )
 from hpcdist.summary.compare.groups import place_of
-from hpcdist.summary.compare.planned import NAMES, ratios, sentence
 from hpcdist.summary.values import RunSummary, TimeToAccuracy
 
 _MIB = 2**20
@@ -169,18 +168,6 @@ def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
     if found := known(columns, rows):
         caption = "Resources: means over time; memory of the fullest GPU"
         yield Table(caption, [_NUMBER, *found], rows)
-
-
-def plan_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
-    """Yield what was planned against what was measured, where something was."""
-    if held := [row for row in rows if ratios(row.run)]:
-        columns: list[Column[Row]] = [
-            Column(name, lambda row, name=name: ratios(row.run).get(name), number(2))  # type: ignore[misc]
-            for name in NAMES
-        ]
-        yield Table(
-            f"{sentence([row.run for row in held])}", [_NUMBER, *known(columns, held)], held
-        )
 
 
 def goal_text(reached: TimeToAccuracy) -> str:

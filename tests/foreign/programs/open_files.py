@@ -8,14 +8,12 @@ import gzip
 import logging
 import logging.handlers
 import os
-import sqlite3
 import sys
 import tempfile
 import threading
 import time
 import types
 import weakref
-import zipfile
 from collections.abc import Mapping
 
 rank = os.environ["RANK"]
@@ -93,11 +91,6 @@ packed = gzip.open(f"packed-{rank}.gz", "wt")
 packed.write("packed\n" * 100)
 raw = open(f"raw-{rank}.bin", "wb", buffering=1 << 20)
 raw.write(bytes(range(256)))
-archive = zipfile.ZipFile(f"archive-{rank}.zip", "w")
-archive.writestr(zipfile.ZipInfo("member"), "content")
-database = sqlite3.connect(f"base-{rank}.sqlite")
-database.execute("create table t (x)")
-database.execute("insert into t values (1)")
 handler = logging.FileHandler(f"logging-{rank}.txt", delay=True)
 memory = logging.handlers.MemoryHandler(100, target=handler)
 logging.getLogger("kept").addHandler(memory)

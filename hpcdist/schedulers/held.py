@@ -1,0 +1,78 @@
+"""Runs in the nodes that `hpcdist dev` holds: each starts at once, after those before it.
+
+What holds the nodes is a run itself, the dev run. To its scheduler, a run in it is a step without a
+process here. The program of the dev run (`hpcdist/dev.py`) serves on each node, and takes orders
+from a folder of that run's directory, which only its owner can write.
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+from msgspec.structs import replace
+
+from hpcdist.base import files
+from hpcdist.base.errors import JobError, UserError
+from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.job.spec import JobSpec
+from hpcdist.runs.run import Run
+from hpcdist.runs.spec import NodePlan, Submission
+from hpcdist.schedulers.base import Allocation, Plan, Target
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that is to be started; the name of its file says when it was submitted."""
+
+    run_path: str
+    cwd: str
+    environment: dict[str, str]
+
+
+def allocation_of(dev: Run) -> Allocation:
+    """Return what a dev run holds."""
+    if not files.is_there(dev.dev_file) or files.is_there(dev.verdict_file):
+        raise UserError(
+            f"{dev.id} takes no runs: it does not run yet, or has ended",
+            hint=f"see hpcdist status {dev.id}; hpcdist dev gets an allocation",
+        )
+    num_nodes = dev.spec.outline.resources.nodes
+    return Allocation(job_id=str(dev.read_job_id()), num_nodes=num_nodes, dev=str(dev.path))
+
+
+def plan_in(dev: Run, job: JobSpec, cluster: ClusterProfile) -> Plan:
+    """Check a job, and lay its ranks out over the nodes of a dev run."""
+    held, launch, _ = dev.read_launch()
+    for key in ("nodes", "gpus"):
+        wanted, most = getattr(job.resources, key), getattr(held.resources, key)
+        if wanted > most:
+            raise JobError(
+                f"resources.{key} is {wanted}, and {dev.id} has {most}",
+                hint=f"ask for less: --{key} {most}; or get more: hpcdist dev --{key} {wanted}",
+            )
+    on_cpus = "cpu" in (job.launch.device, launch.device)
+    launch = replace(
+        launch,
+        nodes=[NodePlan(address=one.address) for one in launch.nodes[: job.resources.nodes]],
+        device="cpu" if on_cpus else launch.device,
+        backend="gloo" if on_cpus else job.launch.backend,
+        num_threads=None,
+        environment={},
+        warning_signals=["SIGUSR2"],  # by the dev run, as its own limit nears
+        limit_min=None,
+    )
+    return Plan(launch=launch, cluster=cluster, dev=str(dev.path))
+
+
+def give_order(dev: Run, run: Run, target: Target, cluster: ClusterProfile) -> None:
+    """Have a dev run start a run."""
+    target.make_folders()
+    run.write_submission(replace(dev.read_submission() or Submission(), step=True))
+    order = Order(
+        run_path=str(run.path),
+        cwd=target.cwd,
+        environment=cluster.environment | target.environment,
+    )
+    dev.orders_folder.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
+    file = dev.orders_folder / f"{time.time_ns()}-{run.id}.json"
+    files.write_whole(file, files.to_json(msgspec.to_builtins(order)))
