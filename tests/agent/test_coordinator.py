@@ -22,7 +22,7 @@ from hpcdist.agent.coordinator import (
     Send,
 )
 from hpcdist.agent.messages import HangReport
-from hpcdist.agent.node import NodeFacts, OwnNode
+from hpcdist.agent.node import NodeFacts, OwnNode, RankMeeting
 from hpcdist.agent.outcome.hang import hang_verdict
 from hpcdist.agent.preflight import LIMIT_S, Figures
 from hpcdist.job.spec import Launch, Resources, ScriptJob
