@@ -80,8 +80,10 @@ def test_one_node_is_left_of_three_and_leads_in_the_end(launch, write_script, tm
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_a_training_goes_on_in_the_same_steps(submit_job, strategy):
-    keys = ["train.epochs=6", "train.batch_size=16", "checkpoint.every_steps=3"]
+    keys = ["train.epochs=12", "train.batch_size=16", "checkpoint.every_steps=3"]
     launched = submit_job(strategy, *keys, "launch.min_nodes=1", nodes=3)
+    files = [launched.run.event_file(rank) for rank in range(3)]
+    launched.wait(lambda: all(each.exists() and '"steps"' in each.read_text() for each in files))
     launched.wait(lambda: [*launched.run.checkpoints_folder.glob("step-*")])
     kill_agent(launched, 2)
     verdict = launched.verdict()
@@ -89,8 +91,8 @@ def test_a_training_goes_on_in_the_same_steps(submit_job, strategy):
     (resumed,) = [one for one in launched.events(0, 1) if one["event"] == "resume"]
     windows = [one for rank in range(2) for one in launched.events(rank, 1)]
     windows = [one for one in windows if one["event"] == "steps"]
-    assert max(one["step"] for one in windows) == 6 * 30
-    assert sum(one["samples"] for one in windows) == 6 * 1438 - resumed["step"] * 48
+    assert max(one["step"] for one in windows) == 12 * 30
+    assert sum(one["samples"] for one in windows) == 12 * 1438 - resumed["step"] * 48
     measured = measure(launched.run).run
     figures = measured.figures
     assert (figures.nodes, [one.nodes for one in figures.attempts]) == (3, [3, 2])
