@@ -18,6 +18,8 @@ A script that can go on from a checkpoint of its own stops before the time limit
             save_checkpoint()
             sys.exit(record.EXIT_STOPPED)
 
+One that can do so with fewer ranks, too, says it at its begin by `record.elastic()`.
+
 A Trainer of Lightning does all this with `callbacks=[record.LightningCallback()]`.
 
 Where the script was not started by hpcdist, the calls do nothing.
@@ -29,6 +31,7 @@ from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.machine.process import shield_worker
 from hpcdist.rank.own_loop import (
     batches,
+    elastic,
     evaluate,
     finish,
     flops,
@@ -45,6 +48,7 @@ __all__ = [
     "EXIT_STOPPED",
     "LightningCallback",
     "batches",
+    "elastic",
     "evaluate",
     "finish",
     "flops",

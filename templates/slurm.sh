@@ -20,17 +20,18 @@ HPCDIST_SRUN_LOG="$begin:$(readlink -f /dev/stderr || true)"
 export HPCDIST_SRUN_LOG
 ended=0
 srun --job-name={{ name | quote }} --nodes={{ num_nodes }} --ntasks={{ num_nodes }} --ntasks-per-node=1 \
-    --cpus-per-task={{ cpus_per_node }} --export=ALL --kill-on-bad-exit=0 --wait=60 --unbuffered \
+    --cpus-per-task={{ cpus_per_node }} --export=ALL --kill-on-bad-exit=0 {{ losses }} --unbuffered \
     --output={{ output | quote }} --open-mode=append \
 {{ start_agent }} {{ submitit_folder | quote }} || ended=$?
 if [ "$ended" != 0 ]; then
-    # No agent has said how the run ended: srun was killed, or could start nothing.
+    # srun has lost agents, was killed, or could start none: the run has its end all the same, or gets it.
+    code=$ended ended=0
     {{ python | quote }} -u -c '
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
 from hpcdist.agent.launcher_end import main
 main()
-' {{ submitit_folder | quote }} "$ended" "$begin" || true
+' {{ submitit_folder | quote }} "$code" "$begin" || ended=$?
 fi
 exit "$ended"
 

@@ -71,6 +71,7 @@ def _take_part(node: OwnNode, attempts: lives.Attempts) -> Verdict | None:
     """Take part in the run until it has a verdict, and leave no process behind; return the verdict
     as far as this node knows it."""
     run, place = attempts.run, node.place
+    member: Member | None = None
     setup_problem = os.environ.pop("HPCDIST_SETUP_FAILED", None)  # by the job's script
     notes = Notes()  # takes its variables out of the environment, which ranks inherit
 
@@ -115,7 +116,15 @@ def _take_part(node: OwnNode, attempts: lives.Attempts) -> Verdict | None:
         newest = run.newest_attempt()
         log(f"attempt {newest} has begun elsewhere: this one has no say any more")
         return verdict
-    return _conclude(node, attempts, verdict and failure.after_setup(verdict, setup_problem), notes)
+    verdict = verdict and failure.after_setup(verdict, setup_problem)
+    leads = place.node_rank == 0 if member is None else member.leads
+    verdict = _conclude(node, attempts, verdict, notes, leads=leads)
+    has_lost_leader = member is not None and member.has_lost_leader and verdict is not None
+    is_kept = has_lost_leader and node.job.launch.min_nodes is not None
+    if is_kept and attempts.requeuer is not None and run.verdict_file.exists():
+        with contextlib.suppress(SchedulerError):
+            attempts.requeuer.end_job()
+    return verdict
 
 
 def _verdict_before(node: OwnNode, attempts: lives.Attempts) -> Verdict | None:
@@ -132,14 +141,19 @@ def _verdict_before(node: OwnNode, attempts: lives.Attempts) -> Verdict | None:
 
 
 def _conclude(
-    node: OwnNode, attempts: lives.Attempts, verdict: Verdict | None, notes: Notes
+    node: OwnNode,
+    attempts: lives.Attempts,
+    verdict: Verdict | None,
+    notes: Notes,
+    *,
+    leads: bool,
 ) -> Verdict | None:
     """Write this node's verdict, if there is one, or have the job started again; tell the user."""
     if verdict is not None:
-        verdict = after_launcher(verdict, notes)
+        if node.job.launch.min_nodes is None:  # else srun kills nobody when it has lost a node
+            verdict = after_launcher(verdict, notes)
         verdict = lives.conclude(attempts, verdict)
-        if attempts.requeuer is not None:
-            nodes.note_verdict(attempts.run.id, verdict)
-    if node.place.node_rank == 0:
+        lives.note_node(attempts, verdict)
+    if leads:
         tell_end(attempts.run, node.job.name, node.notify)
     return verdict

@@ -22,7 +22,7 @@ from hpcdist.agent.outcome import failure, words
 from hpcdist.agent.outcome.hang import HangWatch, limits_of
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.base.text import listed
-from hpcdist.job.spec import warning_before_s
+from hpcdist.job.spec import TrainJob, warning_before_s
 from hpcdist.runs.verdict import Hang, Kind, RankEnd, Verdict
 from hpcdist.schedulers.notes import Note
 
@@ -37,6 +37,9 @@ _GONE_S = 5.0
 
 STOP_TOGETHER_S = 60.0
 """Once a rank has stopped in good order, how long the others have to do so."""
+
+REJOIN_S = 15.0
+"""Beyond the grace, how long the next leader waits for the others where one is lost."""
 
 STANDSTILL_S = 10.0
 """Agents look twice a second: one that has not for so long was suspended, with its ranks."""
@@ -94,6 +97,19 @@ class Claimed(NamedTuple):
     """That verdict, of ClaimAttempt; None at the first attempt."""
 
 
+class Legacy(NamedTuple):
+    """What a leader takes over from the one that is lost."""
+
+    failed: Verdict
+    """The verdict on the attempt that has lost it."""
+    meeting: RankMeeting
+    """Of that attempt."""
+    rest: list[int]
+    """Its other nodes."""
+    num_losses: int
+    """Attempts before it that lost a node."""
+
+
 class Send(NamedTuple):
     """Action: send a message to the agents of these nodes."""
 
@@ -121,6 +137,8 @@ class Attempt:
     node: OwnNode
     most_grace_s: float
     """Limit of `launch.grace_s` where the scheduler ends the job."""
+    nodes: tuple[int, ...] = ()
+    """Those that take part."""
     number: int = 0
     restarts: int = 0
     """Attempts before that failed."""
@@ -138,11 +156,15 @@ class Attempt:
     def __post_init__(self) -> None:
         self.hang_watch = HangWatch(
             attempt=self.number,
-            num_nodes=self.node.num_nodes,
-            world_size=self.node.world_size,
+            nodes=self.nodes,
+            world_size=self.world_size,
             timeout_s=limits_of(self.node.job)[1],
             ends=self.ends,
         )
+
+    @property
+    def world_size(self) -> int:
+        return len(self.nodes) * self.node.job.ranks_per_node
 
     def failures(self) -> list[RankEnd]:
         return [end for end in self.ends.values() if failure.is_failure(end)]
@@ -157,7 +179,7 @@ class Attempt:
                 or (end.node == lost and end.signal == "SIGKILL" and not end.report.out_of_memory)
                 for end in failures
             )
-        return len(self.ends) == self.node.world_size
+        return len(self.ends) == self.world_size
 
     def order_end(self, notice: failure.Notice | None) -> messages.End:
         """Return the order to end its ranks, and keep it."""
@@ -192,7 +214,9 @@ class Attempt:
 class Coordinator:
     """The state of a run, from which its next stage and its verdict are decided."""
 
-    def __init__(self, node: OwnNode, most_grace_s: float, now: Now) -> None:
+    def __init__(
+        self, node: OwnNode, most_grace_s: float, now: Now, legacy: Legacy | None = None
+    ) -> None:
         job, plan, begin_s = node.job, node.plan, node.now_s - node.place.age_s
         enforced_min = job.resources.time_limit_min if plan.enforces_limits else None
         self._limit_min = enforced_min or plan.limit_min
@@ -216,7 +240,24 @@ class Coordinator:
         """The job will be ended soon."""
         self._cancelled: Verdict | None = None
         """The user cancelled while the ranks were being ended for another reason."""
-        self.attempt = Attempt(node, most_grace_s)
+        self._num_losses = 0
+        """Attempts that ended because a node was lost, and that others followed."""
+        self._smaller = self._next_smaller = ""
+        """How many nodes this attempt and the next one have since when, where some are lost."""
+        self._regrow_at = math.inf
+        """When the job is to be started again with all nodes."""
+        self._is_elastic = isinstance(job, TrainJob)
+        """The ranks can go on in another number: code of the user's own says so."""
+        self.attempt = Attempt(node, most_grace_s, tuple(range(node.num_nodes)))
+        self._expected = set(range(node.num_nodes))
+        self._legacy = legacy
+        if legacy is not None:
+            before = legacy.meeting
+            self._expected, self._num_losses = set(legacy.rest), legacy.num_losses
+            self._is_elastic, self._meeting, self._is_fit = True, before, True
+            restarts = before.restart_count
+            self.attempt = Attempt(node, most_grace_s, before.nodes, before.attempt, restarts)
+            self.deadline = now.now + job.launch.grace_s + REJOIN_S
 
     def decide(self, event: Event, now: Now) -> list[Action]:
         """Take an event; return what is to be done because of it, in this order."""
@@ -224,11 +265,11 @@ class Coordinator:
             self.attempt.hang_watch.forgive(now.now)
         self._now, self._actions = now, []
         match event:
-            case Heard():
+            case Heard() if self._counts(event):
                 self._on_message(event.node, event.message)
             case Lost():
                 self._on_lost(event.node, event.reason)
-            case Note() if self.stage is Stage.JOINING and event.node not in self.members:
+            case Note() if self.stage is Stage.JOINING and event.node in self._missing:
                 name, elsewhere = f"node {event.node} (host {event.host})", event.is_host_lost
                 sentence = f"{name}: no agent could be started there: {event.said}"
                 self._fail("launch", sentence, event.node, host=event.host, try_elsewhere=elsewhere)
@@ -237,6 +278,16 @@ class Coordinator:
             case None:
                 self._on_time()
         return self._actions
+
+    @property
+    def _missing(self) -> set[int]:
+        """Nodes that have not joined, and whose launcher may say why."""
+        return set() if self._legacy is not None else self._expected - self.members.keys()
+
+    def _counts(self, event: Heard) -> bool:
+        """Return False for what a node says that the run goes on without."""
+        is_member = event.node in self.members or self.stage is Stage.JOINING
+        return is_member or isinstance(event.message, messages.Join)
 
     def _on_message(self, node: int, message: ToLeader) -> None:
         match message:
@@ -286,27 +337,54 @@ class Coordinator:
             self._actions.append(Send([node], messages.Close()))
             return
         self.members[node] = facts
-        if len(self.members) < self.node.num_nodes:
-            return
+        if self.members.keys() >= self._expected:
+            self._meet(node)
+
+    def _meet(self, last: int) -> None:
+        """Have those that have joined begin, after the node that has joined last."""
+        backend, own, legacy = self.node.plan.backend, self.node.place.node_rank, self._legacy
+        num_lost = 0 if legacy is None else self.node.num_nodes - len(self.members)
         try:
-            self._meeting = agree(self.members, self.node.plan.backend)
+            self._meeting = agree(self.members, backend, leader=own, num_lost=num_lost)
         except CannotLaunchError as error:
-            self._fail("launch", str(error), node)
+            self._fail("launch", str(error), last)
         else:
+            if legacy is not None:
+                self._take_over(legacy)
+                return
             self.stage, self.deadline = Stage.STARTING, None
             self._actions.append(ClaimAttempt())
+
+    def _take_over(self, legacy: Legacy) -> None:
+        """Go on with those that have joined from the leader that is lost, where they are enough."""
+        verdict, may_restart = self._judge(self.attempt.numbered(legacy.failed, self._now.unix_now))
+        if may_restart:
+            self.stage, self.deadline = Stage.STARTING, None
+            self._actions.append(ClaimAttempt(verdict))
+        else:
+            self.attempt.number += 1  # which is claimed
+            self._finish(verdict)
 
     def _on_claimed(self, claimed: Claimed) -> None:
         """Begin the attempt with its store; or end the run where no other may begin."""
         failed, number, before = claimed.failed, claimed.attempt, self.attempt
         if number is not None:
             restarts = before.restarts + (failed is not None)
-            self.attempt = Attempt(self.node, before.most_grace_s, number, restarts)
-            self._meeting = replace(self._meeting, attempt=number, restart_count=restarts)
+            nodes = tuple(sorted(self.members))
+            self.attempt = Attempt(self.node, before.most_grace_s, nodes, number, restarts)
+            meeting = {"attempt": number, "restart_count": restarts, "nodes": nodes}
+            self._meeting = replace(self._meeting, **meeting)
+            self._smaller = self._next_smaller
+            if self._smaller and self._regrow_at == math.inf:
+                after_min = self.node.job.launch.regrow_after or math.inf
+                self._regrow_at = self._now.now + 60 * after_min
+            if lost := sorted({*before.nodes} - self.members.keys()):
+                self._actions.append(Send(lost, messages.Close()))  # one may live, and be slow
             port_range = self.node.job.launch.port_range
             self._broadcast(messages.Begin(meeting=self._meeting, port_range=port_range))
         elif failed is not None:
-            self._finish(failed)
+            message = failed.message.replace(f"; {words.GOES_ON_WITH}{self._next_smaller}", "", 1)
+            self._finish(replace(failed, message=message, num_nodes_left=None))
 
     def _start(self) -> None:
         """Start the ranks; or, once in a life, the preflight before them."""
@@ -324,6 +402,11 @@ class Coordinator:
     def _on_lost(self, node: int, reason: str) -> None:
         if self.stage is Stage.FINISHED or (facts := self.members.pop(node, None)) is None:
             return
+        if self.stage is Stage.JOINING and self._legacy is not None:
+            self._expected.discard(node)
+            if self.members.keys() >= self._expected:
+                self._meet(node)
+            return
         if self.attempt.decided is None and not self.attempt.is_explained(node):
             sentence = f"the agent of {facts.name} was lost: {reason}"
             self._fail("agent_lost", sentence, node, host=facts.host)
@@ -333,16 +416,21 @@ class Coordinator:
         now = self._now.now
         if now >= self._warn_at and self._notice is None:
             self._on_warned(None)
+        if now >= self._regrow_at and self._notice is None and self.stage is Stage.RUNNING:
+            self._notice = failure.Notice(regrows=True)
+            self._broadcast(messages.Pause())
         if now >= self._limit_at and self.stage not in _AFTER_RUNNING:
             asked = "; the ranks had been asked to stop, and did not" if self._notice else ""
             sentence = f"the time limit of {self._limit_min:g} minutes was reached{asked}"
-            self._fail("time_limit", sentence, 0)
+            self._fail("time_limit", sentence, self.node.place.node_rank)
         if self.stage is Stage.RUNNING:
             self._carry_out(self.attempt.hang_watch.on_time(now=now))
         if self.deadline is None or now < self.deadline:
             return
         self.deadline = None
-        if self.stage is Stage.JOINING:
+        if self.stage is Stage.JOINING and self._legacy is not None:
+            self._meet(self.node.place.node_rank)
+        elif self.stage is Stage.JOINING:
             missing = sorted(set(range(self.node.num_nodes)) - self.members.keys())
             sentence = f"the agents of {listed(missing, 'node')} did not join within "
             sentence += f"{self.node.job.launch.join_timeout_s:g} s"
@@ -379,7 +467,7 @@ class Coordinator:
             if self.stage is Stage.SETTLING and self.deadline is not None:
                 due = min(due, self.deadline)
             self.stage, self.deadline = Stage.SETTLING, due
-        if len(self.attempt.ends) == self.node.world_size:
+        if len(self.attempt.ends) == self.attempt.world_size:
             self._end_attempt(None)
 
     def _on_warned(self, signal_name: str | None) -> None:
@@ -432,12 +520,7 @@ class Coordinator:
             # The kill of a job ends the agents of other hosts, too, some before node 0 hears of it.
             sentence = f"stopped {notice.before_what}; {verdict.message}"
             verdict = attempt.numbered(failure.stopped(notice, sentence), self._now.unix_now)
-        may_restart = (
-            verdict.state == "failed"
-            and verdict.kind not in {"launch", "agent_lost", "time_limit"}
-            and attempt.restarts < self.node.job.launch.max_restarts
-            and len(self.members) == self.node.num_nodes
-        )
+        verdict, may_restart = self._judge(verdict)
         # The signal of a cancellation may have reached the ranks before it reached this node.
         may_be_cancelled = verdict.first is not None and verdict.first.signal in CANCEL_SIGNALS
         would_go_on = may_restart or verdict.exit_code_of_run == EXIT_STOPPED
@@ -452,9 +535,39 @@ class Coordinator:
         else:
             self._finish(verdict)
 
+    def _judge(self, verdict: Verdict) -> tuple[Verdict, bool]:
+        """Return whether another attempt may follow this verdict, with the nodes that are left, and
+        the verdict with their number where they are fewer."""
+        launch, attempt, left = self.node.job.launch, self.attempt, len(self.members)
+        has_lost = left < len(attempt.nodes)
+        self._is_elastic = self._is_elastic or any(end.elastic for end in attempt.ends.values())
+        is_loss = has_lost and verdict.kind == "agent_lost"
+        num_failures = attempt.restarts - self._num_losses
+        is_wanted = is_loss or (
+            verdict.kind not in {"launch", "agent_lost", "time_limit"}
+            and num_failures < launch.max_restarts
+        )
+        can_begin = not has_lost or (
+            launch.min_nodes is not None
+            and left >= launch.min_nodes
+            and self._is_elastic
+            and self._meeting.nodes != ()
+        )
+        if verdict.state != "failed" or not is_wanted or not can_begin:
+            return verdict, False
+        self._num_losses += is_loss
+        if has_lost:
+            size = words.size(left, self.node.num_nodes, self._now.unix_now)
+            verdict = replace(words.add(verdict, words.GOES_ON_WITH + size), num_nodes_left=left)
+            self._next_smaller = size
+        return verdict, True
+
     def _finish(self, verdict: Verdict) -> None:
+        if self._smaller:
+            verdict = words.add(verdict, f"it went on with {self._smaller}")
         self.stage, self.deadline = Stage.FINISHED, None
-        last = sorted({0, *self.members})  # node 0's own agent may not have joined yet
+        # The leader's own agent may not have joined yet.
+        last = sorted({self.node.place.node_rank, *self.members})
         verdict = self.attempt.numbered(verdict, self._now.unix_now)
         self._actions += [verdict, Send(last, messages.Close())]
 

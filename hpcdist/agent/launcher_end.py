@@ -48,9 +48,10 @@ whether it or slurmctld misses that first (step_launch.c of Slurm)."""
 
 
 def main() -> None:
-    """Say how the run ended, or have its job requeued; the scheduler's script calls this after srun
-    has ended with an error: with submitit's folder, the error, and the length that the script's log
-    had before."""
+    """Say how the run ended, or have its job requeued, and exit with its code; the scheduler's
+    script calls this after srun has ended with an error: with submitit's folder, the error, and the
+    length that the script's log had before. An error of srun is none of a run that is done: it may
+    have gone on without nodes that srun has lost."""
     folder, code, begin = sys.argv[1:]
     task = read_task(Path(folder))
     run = Run(Path(task.run_path))
@@ -58,6 +59,8 @@ def main() -> None:
         end_unless_adopted(Path(folder), own_place(), str(requeuer.own_job_id()))
         said = srun_errors(Path("/dev/stderr"), int(begin))
         conclude(run, run.read_launch()[0], requeuer, code=int(code), said=said)
+    verdict = run.read_verdict()
+    sys.exit(0 if verdict is not None and verdict.state == "done" else int(code))
 
 
 def conclude(run: Run, job: JobSpec, requeuer: Scheduler, *, code: int, said: list[str]) -> None:

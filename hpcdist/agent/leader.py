@@ -15,11 +15,11 @@ import msgspec
 from msgspec.structs import replace
 
 from hpcdist.agent import coordinator, messages
-from hpcdist.agent.coordinator import Coordinator, Now, Stage
+from hpcdist.agent.coordinator import Coordinator, Legacy, Now, Stage
 from hpcdist.agent.meeting import Connections
 from hpcdist.agent.node import OwnNode
-from hpcdist.agent.outcome import words
-from hpcdist.agent.outcome.lives import Attempts, note_restart
+from hpcdist.agent.outcome import lives, words
+from hpcdist.agent.outcome.lives import Attempts
 from hpcdist.base import files
 from hpcdist.notify import tell_hang
 from hpcdist.runs.requests import Answer, Request
@@ -38,8 +38,15 @@ class Leader:
     """The thread that leads the run."""
 
     def __init__(
-        self, node: OwnNode, attempts: Attempts, *, notes: Notes, log: Callable[[str], None]
+        self,
+        node: OwnNode,
+        attempts: Attempts,
+        *,
+        notes: Notes,
+        log: Callable[[str], None],
+        legacy: Legacy | None = None,
     ) -> None:
+        """`legacy`: it takes over from a leader that is lost, and has claimed the next attempt."""
         self.verdict: Verdict | None = None
         """The verdict on the run, once it is over; None where another agent has written one."""
         self.member_turns = 0
@@ -50,9 +57,11 @@ class Leader:
         self._notes = notes
         self._log = log
         limit_s = node.job.launch.agent_timeout_s if node.num_nodes > 1 else 0.0
-        self._connections = Connections(limit_s, log)
+        self._own_node = node.place.node_rank
+        self._connections = Connections(limit_s, log, own_node=self._own_node)
         now = Now(time.monotonic(), time.time())
-        self._coordinator = Coordinator(node, attempts.most_grace_s, now)
+        self._coordinator = Coordinator(node, attempts.most_grace_s, now, legacy)
+        self._has_claimed = legacy is not None
         self._answers: dict[str, tuple[float, Answer]] = {}
         """By request: when the answer is due, by the monotonic clock, and its reports so far."""
         self._is_over = False
@@ -71,9 +80,10 @@ class Leader:
                 port_range=self._node.job.launch.port_range,
                 rendezvous=self._node.place.rendezvous,
                 life=self._attempts.life,
+                attempt=self._attempts.number if self._has_claimed else 0,
             )
         own, members = socket.socketpair()
-        self._connections.take(0, own)
+        self._connections.take(self._own_node, own)
         self._thread.start()
         return members
 
@@ -108,7 +118,7 @@ class Leader:
         now_s = time.monotonic()
         if self.member_turns != self._turns_at_beat and connections.liveness.is_beat_due(now_s):
             self._turns_at_beat = self.member_turns
-            connections.send(set(connections.channels) - {0}, messages.Beat())
+            connections.send(set(connections.channels) - {self._own_node}, messages.Beat())
         if now_s >= self._tick_s:
             self._tick_s = now_s + _TICK_S
             self._look()
@@ -130,7 +140,7 @@ class Leader:
         if self._run.cancel_file.exists():
             # As if node 0's agent had got the signal, which a scheduler may have sent to nobody.
             cancel = messages.Signalled(signal="SIGTERM", is_cancel=True)
-            self._decide(coordinator.Heard(0, cancel))
+            self._decide(coordinator.Heard(self._own_node, cancel))
         if (request := take_request(self._run)) is not None:
             self._pass_on(request)
 
@@ -155,9 +165,19 @@ class Leader:
         if failed is not None:
             if self._attempts.is_overtaken():  # a claim would take the run from its new leader
                 return coordinator.Claimed(None, failed)
-            if (why_not := note_restart(self._run, failed)) is not None:
+            if failed.num_nodes_left is not None:
+                if not self._has_claimed and not (
+                    lives.is_ours(self._attempts, failed)
+                    and self._attempts.claim_next(self._own_node)
+                ):
+                    return coordinator.Claimed(None, failed)
+                self._has_claimed = False
+                lives.note_node(self._attempts, failed)
+            if (why_not := lives.note_restart(self._run, failed)) is not None:
                 why_not = f"it is not started again: {why_not}"
                 return coordinator.Claimed(None, words.add(failed, why_not))
+            if failed.num_nodes_left is not None:
+                return coordinator.Claimed(self._attempts.number, failed)
         return coordinator.Claimed(self._attempts.claim(), failed)
 
     def _note_hang(self, hang: Hang) -> None:
@@ -177,7 +197,7 @@ class Leader:
         answer = Answer(
             attempt=self._coordinator.attempt.number,
             time_s=time.time(),
-            world_size=self._node.world_size,
+            world_size=self._coordinator.attempt.world_size,
             refusal=refusal,
         )
         limit_s = 0.0 if refusal else request.limit_s

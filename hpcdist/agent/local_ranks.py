@@ -53,7 +53,8 @@ class LocalRanks:
         stacks = StackMemory(job.ranks_per_node)
         self._usage = UsageSampler(run, every_s=job.record.usage_s, log=log)
         self._watch = RankWatch(run, job, self._board, stacks, lambda: self._usage.gpu_share)
-        self._is_ready = False
+        self.is_ready = False
+        """The forkserver can fork ranks."""
         self._attempt = 0
         self._dumping: threading.Thread | None = None
         self._ending_attempt: int | None = None
@@ -96,7 +97,7 @@ class LocalRanks:
             case messages.End():
                 self._ending_attempt = order.attempt
                 self._ending_s = time.time()
-                if self._is_ready:
+                if self.is_ready:
                     self._send(order)
                 else:
                     # It is still importing and would answer only when that is done; nothing depends
@@ -163,7 +164,7 @@ class LocalRanks:
         for message in received:
             match message:
                 case messages.Ready():
-                    self._is_ready = True
+                    self.is_ready = True
                 case messages.Started():
                     self._watch.pids[message.local_rank] = message.pid
                 case messages.Exited():
@@ -173,7 +174,7 @@ class LocalRanks:
 
     def _on_lost(self) -> None:
         """Tell the coordinator that the forkserver has ended."""
-        has_begun = self._is_ready or self._image is None
+        has_begun = self.is_ready or self._image is None
         sentence = self._drop_forkserver()
         if has_begun:
             sentence = f"the process that forks the ranks was lost: {sentence}"
@@ -217,7 +218,7 @@ class LocalRanks:
         self.selector.unregister(self._channel)
         self._channel.close()
         self._channel = None
-        has_begun, self._is_ready = self._is_ready, False
+        has_begun, self.is_ready = self.is_ready, False
         if self._image is not None:
             sentence = self._image.end(has_begun=has_begun)
         else:

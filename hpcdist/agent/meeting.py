@@ -85,6 +85,8 @@ class MeetingPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Both sides of a connection prove that they know it; in hexadecimal digits."""
     life: int = 0
     """The start of the job that node 0's agent belongs to (agent/outcome/lives.py)."""
+    attempt: int = 0
+    """The attempt that it is for, where another node has taken over from node 0; 0: the first."""
 
 
 class StrangerError(OSError):
@@ -162,8 +164,9 @@ class Connections:
     """The leader's connections with the agents of all nodes, its own included, and the port where
     they come in: it spends little on strangers, and waits for none of them."""
 
-    def __init__(self, limit_s: float, log: Callable[[str], None]) -> None:
+    def __init__(self, limit_s: float, log: Callable[[str], None], *, own_node: int = 0) -> None:
         """Count an agent as lost after `limit_s` without a sign of life; never where that is 0."""
+        self._own_node = own_node
         self.channels: dict[int, Channel[ToLeader | Beat]] = {}
         self.strangers: dict[_Stranger, None] = {}  # oldest first
         self.liveness = Liveness(limit_s, now_s=time.monotonic())
@@ -182,6 +185,7 @@ class Connections:
         port_range: tuple[int, int] | None,
         rendezvous: Rendezvous | None = None,
         life: int = 0,
+        attempt: int = 0,
     ) -> None:
         """Listen on a free port, and write the place into the meeting's file.
 
@@ -200,6 +204,7 @@ class Connections:
             port=self._listener.getsockname()[1],
             secret=self._secret.hex(),
             life=life,
+            attempt=attempt,
         )
         files.write_json(run.meeting_file, msgspec.to_builtins(place))
 
@@ -207,7 +212,7 @@ class Connections:
         """Take a connection as that of a node's agent from now on."""
         self._close(node)  # an agent that connects again has given up its former connection
         self.channels[node] = Channel(connection, messages.TO_LEADER)
-        if node:
+        if node != self._own_node:
             self.liveness.hear(node)
         self._selector.register(self.channels[node], selectors.EVENT_READ, node)
 
@@ -288,7 +293,8 @@ class Connections:
             if connection is not None:
                 connection.close()
             left = "its agent has no open file left for another connection: it may have"
-            self._events.append(Heard(0, messages.Failed(f"{left} {most:,} ({MORE_DESCRIPTORS})")))
+            failed = messages.Failed(f"{left} {most:,} ({MORE_DESCRIPTORS})")
+            self._events.append(Heard(self._own_node, failed))
             return
         if is_full or len(self.strangers) >= _MOST_STRANGERS:
             self._turn_away(next(iter(self.strangers)), "too many others wait to be let in")
@@ -361,9 +367,11 @@ def join_meeting(
     give_up: Callable[[], bool],
     rendezvous: Rendezvous | None = None,
     life: int = 0,
+    attempt: int = 0,
 ) -> Joined | None:
-    """Connect to node 0's agent, so that the caller can send Join; return None where `give_up` says
-    that the run is over, or where a later life of the job has begun.
+    """Connect to node 0's agent, or to the one that leads from `attempt` on, so that the caller can
+    send Join; return None where `give_up` says that the run is over, or where a later life of the
+    job has begun.
 
     An old file, of an agent that is gone or of a former life, is read again until it names an agent
     that answers. Raises CannotLaunchError where none does in time.
@@ -382,6 +390,8 @@ def join_meeting(
         elif place.life < life:
             former = f"its agent of start {place.life + 1} of the job is still there"
             troubles.append(f"{former}, and this is start {life + 1}")
+        elif place.attempt < attempt:
+            troubles.append(f"no agent leads attempt {attempt} yet")
         else:
             for address in place.addresses:
                 try:

@@ -9,6 +9,7 @@ it sees; the member of node 0 does so, too. Other threads of an agent sample wha
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import selectors
 import signal
@@ -17,19 +18,22 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 import msgspec
+from msgspec.structs import replace
 
 from hpcdist.agent import messages
-from hpcdist.agent.coordinator import CANCEL_SIGNALS
+from hpcdist.agent.coordinator import CANCEL_SIGNALS, STANDSTILL_S, Legacy
 from hpcdist.agent.forkserver import wake_up_on
 from hpcdist.agent.leader import Leader
 from hpcdist.agent.local_ranks import LocalRanks
 from hpcdist.agent.meeting import Joined, Liveness, join_meeting
 from hpcdist.agent.messages import TO_AGENT, Beat, Channel, ChannelClosedError, ToAgent, ToLeader
 from hpcdist.agent.node import CannotLaunchError, NodeFacts, OwnNode, RankMeeting, rank_orders
-from hpcdist.agent.outcome import failure
+from hpcdist.agent.outcome import failure, lives
 from hpcdist.agent.outcome.lives import Attempts
+from hpcdist.agent.succession import LIMIT_S, Seen, Succession
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
+from hpcdist.job.spec import TrainJob
 from hpcdist.machine.network import NoSuchInterfaceError, require_interface
 from hpcdist.machine.ports import NoFreePortError
 from hpcdist.machine.process import identify, use_all_descriptors
@@ -41,6 +45,9 @@ _LOOK_S = 1.0
 """While an agent waits for node 0's, time between two looks at what others may have written into
 the run's directory."""
 _LEADER = 0
+_GONE_S = 5.0
+"""Beyond the grace, how long ranks may take to be gone where the leader is lost."""
+_SUCCESSION_POLL_S = 0.2
 UNFIT = (CannotLaunchError, JobError, NoSuchInterfaceError, NoFreePortError)
 """Reasons why a node cannot take part; the messages do not name the node."""
 
@@ -55,7 +62,7 @@ class Member:
         self._run = run = attempts.run
         self._node = node
         self._attempts = attempts
-        self._log = log
+        self._log, self._notes = log, notes
         use_all_descriptors()  # before the forkserver begins, which passes it on
         self._ranks = LocalRanks(run, node, tell=self._tell, log=self._log)
         self._selector = self._ranks.selector
@@ -76,9 +83,25 @@ class Member:
             self._leader = Leader(node, attempts, notes=notes, log=log)
         self._channel: Channel[ToAgent | Beat] | None = None
         """To the leader; None until the member has joined."""
+        self.has_lost_leader = False
+        """Node 0's agent is gone, and with it, perhaps, the job's script."""
+        self._leading_node = 0
+        self._meeting: RankMeeting | None = None
+        """Of the newest attempt."""
+        self._gone: int | None = None
+        """The last attempt of which nothing is left here."""
+        self._is_elastic = isinstance(node.job, TrainJob)
+        self._stood_still_s = -math.inf
+        """When the loop had last stood still, as where the process was suspended."""
+        self._succession: Succession | None = None
         self._is_closing = False
         self._verdict: Verdict | None = None
         self._looked_s = self._tick_s = time.monotonic()
+
+    @property
+    def leads(self) -> bool:
+        """The agent of this node leads the run."""
+        return self._leader is not None
 
     def take_part(self) -> Verdict | None:
         """Run the ranks of this node until the run is over; return the verdict, which node 0 knows,
@@ -93,6 +116,8 @@ class Member:
         self._join()
         while not self._is_closing:
             self._turn()
+            if self._succession is not None and not self._is_closing:
+                self._succeed(self._succession)
         self._ranks.end_rest(min(self._node.job.launch.grace_s, self._attempts.most_grace_s))
         if self._leader is not None:
             self._leader.end()
@@ -102,6 +127,7 @@ class Member:
     def _join(self) -> None:
         """Connect to the leader, and send it Join; do neither where the run is over before."""
         joined: Joined | None
+        limit_s = math.inf if self._succession is None else LIMIT_S
         if self._leader is not None:
             addresses = self._node.own_addresses()
             self._facts.offers = addresses
@@ -113,10 +139,11 @@ class Member:
                 node_rank=self._facts.node,
                 num_nodes=self._node.num_nodes,
                 source=self._node.plan_of_node.address,
-                timeout_s=self._node.job.launch.join_timeout_s,
+                timeout_s=min(self._node.job.launch.join_timeout_s, limit_s),
                 give_up=self._is_over_while_joining,
                 rendezvous=self._node.place.rendezvous,
                 life=self._attempts.life,
+                attempt=0 if self._succession is None else self._attempts.number + 1,
             )
         if joined is None:
             self._is_closing = True
@@ -177,6 +204,8 @@ class Member:
             receive()
         now_s = time.monotonic()
         if now_s >= self._tick_s:
+            if now_s - self._tick_s > STANDSTILL_S:
+                self._stood_still_s = now_s
             self._tick_s = now_s + _TICK_S
             for reason in self._liveness.look(now_s).values():
                 self._on_leader_lost(reason)
@@ -188,11 +217,15 @@ class Member:
             self._tell(Beat())
 
     def _tell(self, message: ToLeader | Beat) -> None:
+        if isinstance(message, messages.Ended):
+            self._is_elastic = self._is_elastic or message.end.elastic
+        elif isinstance(message, messages.Gone):
+            self._gone = message.attempt
         try:
             if self._channel is not None:
                 self._channel.send(message)
         except ChannelClosedError as error:
-            self._on_leader_lost(str(error))
+            self._on_leader_lost(str(error), is_sure=error.is_sure)
 
     def _receive(self) -> None:
         assert self._channel is not None
@@ -200,22 +233,107 @@ class Member:
             for order in self._channel.receive():
                 self._obey(order)
         except ChannelClosedError as error:
-            self._on_leader_lost(str(error))
+            self._on_leader_lost(str(error), is_sure=error.is_sure)
 
-    def _on_leader_lost(self, reason: str) -> None:
+    def _on_leader_lost(self, reason: str, *, is_sure: bool = False) -> None:
         """Leave the run, with a verdict where it has none: without the leader nobody would end the
-        ranks, or say why the run ended."""
-        if self._is_closing:
+        ranks, or say why the run ended. Or begin the succession, where the run may go on."""
+        if self._is_closing or self._succession is not None:
             return
-        self._is_closing = True
+        self.has_lost_leader = True
+        meeting, lost = self._meeting, self._leading_node
         if not files.is_there(self._run.verdict_file):
             self._verdict = Verdict(
                 kind="agent_lost",
-                message=f"the agent of node 0 was lost: {reason}",
+                message=f"the agent of node {lost} was lost: {reason}",
                 time_s=time.time(),
                 attempt=self._attempts.number,
-                node=0,
+                node=lost,
             )
+        least = self._node.job.launch.min_nodes
+        is_able = self._verdict is not None and self._leader is None and self._ranks.is_ready
+        requeuer = self._attempts.requeuer
+        is_able = is_able and (requeuer is None or requeuer.outlives_first_node)
+        if least is None or meeting is None or len(meeting.nodes) <= least or not is_able:
+            self._is_closing = True
+            return
+        now_s = time.monotonic()
+        self._succession = Succession(
+            node=self._facts.node,
+            lost=lost,
+            nodes=meeting.nodes,
+            attempt=meeting.attempt,
+            is_sure=is_sure and now_s - self._stood_still_s > LIMIT_S,
+            begun_s=now_s,
+        )
+
+    def _host_of(self, node: int) -> str | None:
+        facts = files.read_json(self._run.agent_file(node))
+        host = facts.get("host") if isinstance(facts, dict) else None
+        return host if isinstance(host, str) else None
+
+    def _succeed(self, succession: Succession) -> None:
+        """End the ranks of this node, and lead the others, or join the one that does; or leave."""
+        meeting, verdict = self._meeting, self._verdict
+        assert meeting is not None
+        assert verdict is not None
+        self._log(f"the leader, node {succession.lost}, was lost")
+        if self._channel is not None:
+            self._selector.unregister(self._channel)
+            self._channel.close()
+            self._channel = None
+        self._liveness.end(_LEADER)
+        grace_s = self._node.job.launch.grace_s
+        if self._gone != meeting.attempt:
+            end = messages.End(attempt=meeting.attempt, signal=signal.SIGTERM, grace_s=grace_s)
+            self._ranks.obey(end)
+        deadline = time.monotonic() + grace_s + _GONE_S
+        while self._gone != meeting.attempt and time.monotonic() < deadline:
+            self._turn()
+        is_able = self._is_elastic and self._gone == meeting.attempt
+        step = self._find_leader(succession, verdict) if is_able else "leave"
+        if step == "lead":
+            self._log(f"this node leads attempt {self._attempts.number}")
+            before = [self._run.read_attempt_verdict(one) for one in self._run.attempts()]
+            num_losses = sum(one is not None and one.num_nodes_left is not None for one in before)
+            failed = replace(verdict, host=self._host_of(succession.lost))
+            num_losses = min(num_losses, meeting.restart_count)
+            legacy = Legacy(failed, meeting, succession.rest, num_losses)
+            self._leader = Leader(
+                self._node, self._attempts, notes=self._notes, log=self._log, legacy=legacy
+            )
+        if step != "leave":
+            try:
+                self._join()
+                self._attempts.begin(meeting.attempt + 1)
+            except CannotLaunchError as error:
+                self._log(f"no leader was found: {error}")
+                step = "leave"
+        if step == "leave" and not self._run.is_alive():
+            self._attempts.newest = self._run.newest_attempt()  # nobody else could have a say
+        self._is_closing = self._is_closing or step == "leave"
+        if files.is_there(self._run.verdict_file) or not self._is_closing:
+            self._succession = self._verdict = None
+
+    def _find_leader(self, succession: Succession, verdict: Verdict) -> str:
+        """Wait until a node leads, and return whether to lead, to join it, or to leave."""
+        succession = replace(succession, begun_s=time.monotonic())
+        step = "wait"
+        while step == "wait" and not self._is_over_while_joining():
+            time.sleep(_SUCCESSION_POLL_S)
+            newest = self._run.newest_attempt()
+            beginning = self._run.read_beginning(newest)
+            leader = None if beginning is None else beginning.leader
+            seen = Seen(newest, leader, self._run.is_alive())
+            step = succession.step(seen, time.monotonic())
+            if step == "join":
+                self._leading_node = leader or 0
+            elif step == "claim" and not lives.is_ours(self._attempts, verdict):
+                step = "leave"
+            elif step == "claim":
+                self._leading_node = succession.node
+                step = "lead" if self._attempts.claim_next(succession.node) else "wait"
+        return "leave" if step == "wait" else step
 
     def _obey(self, order: ToAgent | Beat) -> None:
         match order:
@@ -223,6 +341,7 @@ class Member:
                 self._liveness.hear(_LEADER)
             case messages.Begin():
                 self._attempts.begin(order.meeting.attempt)
+                self._meeting = order.meeting
                 if self._leader is not None:  # node 0's forkserver opens the ranks' store
                     self._ranks.obey(order)
             case messages.Start():
@@ -240,7 +359,7 @@ class Member:
             self._reach_leader(address, address)
         elif facts.master_addr != address:
             self._log(f"node 0 is reached by {facts.master_addr}, not by {address}")
-            meeting = msgspec.structs.replace(meeting, master_addr=facts.master_addr)
+            meeting = replace(meeting, master_addr=facts.master_addr)
         orders = rank_orders(
             self._run, self._node, interface=facts.interface, gpus=facts.gpus, meeting=meeting
         )

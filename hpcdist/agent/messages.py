@@ -278,6 +278,11 @@ def encode(message: Message) -> bytes:
 class ChannelClosedError(Exception):
     """The other side is gone."""
 
+    def __init__(self, message: str, *, is_sure: bool = False) -> None:
+        """`is_sure`: its host says so; else nothing is heard of it."""
+        super().__init__(message)
+        self.is_sure = is_sure
+
 
 class Channel(Generic[_Received]):
     """One end of a connected stream socket."""
@@ -313,9 +318,10 @@ class Channel(Generic[_Received]):
         try:
             chunk = self._connection.recv(_CHUNK_BYTES)
         except OSError as error:
-            raise ChannelClosedError(str(error)) from None
+            is_sure = isinstance(error, ConnectionError)
+            raise ChannelClosedError(str(error), is_sure=is_sure) from None
         if not chunk:
-            raise ChannelClosedError("the other side closed the connection")
+            raise ChannelClosedError("the other side closed the connection", is_sure=True)
         *lines, self._buffer = (self._buffer + chunk).split(b"\n")
         if len(self._buffer) > _MOST_BYTES:
             raise ChannelClosedError(f"a message of more than {_MOST_BYTES} bytes")

@@ -184,14 +184,18 @@ class RankMeeting(msgspec.Struct, frozen=True, kw_only=True):
     """cpu or cuda."""
     backend: str = ""
     """gloo or nccl."""
+    nodes: tuple[int, ...] = ()
+    """The nodes that take part, in the order of their ranks: others are lost."""
 
 
-def agree(facts: Mapping[int, NodeFacts], backend: str) -> RankMeeting:
+def agree(
+    facts: Mapping[int, NodeFacts], backend: str, *, leader: int = 0, num_lost: int = 0
+) -> RankMeeting:
     """Return where the ranks of all nodes meet, without attempt and port; `backend` is auto, gloo
-    or nccl. Raises CannotLaunchError."""
+    or nccl; `num_lost` nodes of the job are lost. Raises CannotLaunchError."""
     first = facts[min(facts)]
     for _, found in sorted(facts.items()):
-        if found.num_nodes != len(facts):
+        if found.num_nodes != len(facts) + num_lost:
             raise CannotLaunchError(
                 f"{found.name} belongs to a job of {found.num_nodes} nodes, and {len(facts)} "
                 "agents have joined"
@@ -200,14 +204,19 @@ def agree(facts: Mapping[int, NodeFacts], backend: str) -> RankMeeting:
             raise CannotLaunchError(
                 f"{found.name} has device {found.device}, {first.name} has device {first.device}"
             )
-    reached = Counter(found.master_addr for node, found in facts.items() if node)
+    reached = Counter(found.master_addr for node, found in facts.items() if node != leader)
     address = reached.most_common(1)[0][0] if reached else first.master_addr
     if backend == "auto":
         backend = "nccl" if first.device == "cuda" else "gloo"
     if backend == "nccl" and first.device != "cuda":
         raise CannotLaunchError("launch.backend is nccl, but the nodes show no GPU")
-    bind_to = address if len(reached) <= 1 else ""
-    return RankMeeting(master_addr=address, bind_to=bind_to, device=first.device, backend=backend)
+    return RankMeeting(
+        master_addr=address,
+        bind_to=address if len(reached) <= 1 else "",
+        device=first.device,
+        backend=backend,
+        nodes=tuple(sorted(facts)),
+    )
 
 
 def rank_orders(
@@ -236,12 +245,12 @@ def rank_orders(
     orders = []
     for local_rank in range(num_ranks):
         order = RankOrder(
-            rank=node.place.node_rank * num_ranks + local_rank,
+            rank=meeting.nodes.index(node.place.node_rank) * num_ranks + local_rank,
             local_rank=local_rank,
-            world_size=node.world_size,
+            world_size=len(meeting.nodes) * num_ranks,
             local_world_size=num_ranks,
             node_rank=node.place.node_rank,
-            num_nodes=node.num_nodes,
+            num_nodes=len(meeting.nodes),
             host=node.place.host,
             device=f"cuda:{local_rank * (num_gpus or 1)}" if meeting.device == "cuda" else "cpu",
             num_gpus=num_gpus,
@@ -275,14 +284,15 @@ def rank_environment(
     TORCHELASTIC_USE_AGENT_STORE makes `init_process_group` connect to the store at
     MASTER_ADDR:MASTER_PORT instead of serving one from rank 0. What the user has set stays.
     """
+    group_rank = str(place.rank // place.local_world_size)  # nodes may be lost
     variables = {
         "RANK": str(place.rank),
         "WORLD_SIZE": str(place.world_size),
         "LOCAL_RANK": str(place.local_rank),
         "LOCAL_WORLD_SIZE": str(place.local_world_size),
-        "GROUP_RANK": str(place.node_rank),
+        "GROUP_RANK": group_rank,
         "GROUP_WORLD_SIZE": str(place.num_nodes),
-        "NODE_RANK": str(place.node_rank),
+        "NODE_RANK": group_rank,
         "ROLE_NAME": "default",
         "ROLE_RANK": str(place.rank),
         "ROLE_WORLD_SIZE": str(place.world_size),

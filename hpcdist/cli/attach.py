@@ -63,7 +63,7 @@ def beside(run: Run, rank: int, command: Sequence[str]) -> tuple[list[str], Rank
         "LOCAL_RANK": start.local_rank,
         "WORLD_SIZE": start.world_size,
         "LOCAL_WORLD_SIZE": start.local_world_size,
-        **dict.fromkeys(("GROUP_RANK", "NODE_RANK"), start.node),
+        **dict.fromkeys(("GROUP_RANK", "NODE_RANK"), rank // (start.local_world_size or 1)),
         "HPCDIST_RUN_DIR": folder,
         "HPCDIST_RANK_PID": start.pid,
     }

@@ -68,7 +68,7 @@ def runs(*, runs: Path, as_json: bool) -> None:
 
 def describe_run(run: Run, condition: Condition) -> dict[str, Any]:
     """Return a run's submission and state; a run directory that is damaged has nulls."""
-    from hpcdist.monitor.follow import again_sentence
+    from hpcdist.monitor.follow import again_sentence, last_ended
 
     spec = run.spec
     job = spec.outline
@@ -76,7 +76,7 @@ def describe_run(run: Run, condition: Condition) -> dict[str, Any]:
     last_attempt = None
     if verdict is None and condition.state in OPEN_STATES:  # another attempt is to follow
         with suppress(OSError):  # the folder is damaged
-            attempt = run.read_attempt_verdict(run.newest_attempt())
+            attempt = last_ended(run)
             most = job.launch.max_restarts
             last_attempt = attempt and again_sentence(attempt, most_restarts=most)
     elif verdict is None:  # its host is gone, say

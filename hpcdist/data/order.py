@@ -4,7 +4,8 @@ The order of an epoch depends on the seed and the epoch alone, never on the numb
 global batch of a step is the next piece of that order, and every rank takes its share of it. So N
 ranks with batches of B see in each step what one rank with batches of N x B sees, a position in the
 epoch means the same for any number of ranks, and every sample is used exactly once per epoch. The
-last global batch may be small; its samples are spread evenly, and some ranks may get none.
+last global batch may be small; its samples are spread evenly, and some ranks may get none. Where
+ranks are lost, the steps stay what they were: each takes the same samples, in more batches.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ class EpochPlan:
     """Batches per optimizer step."""
     rank: int
     world_size: int
+    full_world_size: int = 0
+    """Ranks that the job has asked for: more than `world_size` where some are lost."""
     least_batch: int = LEAST_BATCH
     """Samples that a rank computes at least."""
     parts: int = 1
@@ -75,7 +78,8 @@ class EpochPlan:
     @property
     def samples_per_step(self) -> int:
         """Samples of a full optimizer step, over all ranks."""
-        return self.batch_size * self.world_size * self.accumulate
+        ranks = max(self.full_world_size, self.world_size)
+        return self.batch_size * ranks * self.accumulate
 
     def num_steps(self) -> int:
         """Optimizer steps of an epoch."""

@@ -176,6 +176,12 @@ class Launch(Section, frozen=True, kw_only=True):
     at most a quarter of the limit."""
     requeue: bool = True
     """Have the scheduler start the job again when it was stopped before its end or lost a node."""
+    min_nodes: Count | None = None
+    """Go on without nodes that are lost, from the newest checkpoint, as long as so many are left;
+    for train, and code that calls record.elastic(). Unset: the job is started again as a whole."""
+    regrow_after: Positive | None = None
+    """Minutes with fewer nodes after which the ranks save a checkpoint, and the scheduler is asked
+    to start the job again with all nodes; for train. Unset: it ends with those that are left."""
     preflight: bool = False
     """Check the nodes for five seconds before the ranks start, by matrix products and all-reduces.
     A node that fails, or is clearly slower than the others, is left out: Slurm starts the job again

@@ -127,14 +127,36 @@ def end_sentence(run: Run, verdict: Verdict) -> str:
     return f"{said}; {verdict.remark}" if verdict.remark else said
 
 
+def _is_in_place(verdict: Verdict) -> bool:
+    """Return whether the ranks were started again after a failure, within the life of a job."""
+    return verdict.state == "failed" and verdict.kind not in {"agent_lost", "launch", "time_limit"}
+
+
+def last_ended(run: Run) -> Verdict | None:
+    """Return the verdict on the newest attempt, where another is to follow; or, while that goes on,
+    on the one after which its life went on with fewer nodes."""
+    newest = run.newest_attempt()
+    for attempt in reversed(run.attempts()):
+        verdict = run.read_attempt_verdict(attempt)
+        if verdict is not None and (attempt == newest or verdict.num_nodes_left):
+            return verdict
+        if verdict is not None and not _is_in_place(verdict):
+            break
+    return None
+
+
 def again_sentence(verdict: Verdict, *, most_restarts: int) -> str:
     """Say how an attempt ended after which there is another, or is to be."""
     said = verdict.sentence.replace("preempted: ", "ended early: ", 1)
     why = f"attempt {verdict.attempt} {' '.join(said.split())}"
+    if verdict.num_nodes_left:
+        return why  # which says with how many
     if verdict.resumed:
         return f"{why}; hpcdist resume has started it again"
-    if verdict.state == "failed" and verdict.kind not in {"agent_lost", "launch", "time_limit"}:
-        return f"{why}; starting again ({verdict.restarts + 1} of {most_restarts})"
+    if _is_in_place(verdict):
+        number = verdict.restarts + 1  # more than it may have, where nodes were lost before
+        of = f" ({number} of {most_restarts})" if number <= most_restarts else ""
+        return f"{why}; starting again{of}"
     return f"{why}; starting again when the scheduler restarts the job"
 
 

@@ -175,8 +175,10 @@ def view_stacks(answer: requests.Answer, wanted: Iterable[int] | None = None) ->
     asked."""
     views = sorted(_views(answer), key=lambda view: view.of.rank)
     expected = set(range(answer.world_size) if wanted is None else wanted)
-    per_node = answer.world_size // max(1, len(answer.reports) + len(answer.troubles))
-    silent = {rank for rank in expected if per_node and rank // per_node in answer.troubles}
+    nodes = sorted({*answer.reports, *answer.troubles})  # others are lost
+    per_node = max(1, answer.world_size // max(1, len(nodes)))
+    mute = {place for place, node in enumerate(nodes) if node in answer.troubles}
+    silent = {rank for rank in expected if rank // per_node in mute}
     finding, blamed = None, None
     if wanted is None:  # how the ranks stand to each other, and the one to blame
         told = {view.of.rank: view.of.collectives for view in views}

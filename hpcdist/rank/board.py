@@ -48,9 +48,11 @@ class RankProgress(ctypes.Structure):
     """SIGTERM would not end it, and the forkserver sends SIGKILL at once."""
     handles_sigterm: bool
     """Its program had a handler of its own for SIGTERM in the end: it may have ended by that."""
+    elastic: bool
+    """Its program says that it can go on in a world of another size."""
 
     _numbers = ("alive_ns", "num_steps", "boundary", "leaves", "wish")
-    _flags = ("finished", "ignores_sigterm", "handles_sigterm")
+    _flags = ("finished", "ignores_sigterm", "handles_sigterm", "elastic")
     _fields_ = (
         *((name, ctypes.c_int64) for name in _numbers),
         *((name, ctypes.c_bool) for name in _flags),

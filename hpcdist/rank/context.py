@@ -27,7 +27,9 @@ class RankPlace(Struct, frozen=True, kw_only=True):
     world_size: int
     local_world_size: int
     node_rank: int
+    """Number of its node in the job, which the others keep where one is lost."""
     num_nodes: int
+    """Nodes that take part."""
     host: str
     device: str
     """`cpu`, or `cuda:<index>`: the first of its GPUs."""

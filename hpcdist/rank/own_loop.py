@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from hpcdist.base import files
 from hpcdist.rank import context as rank
@@ -127,6 +128,27 @@ def flops(*, per_sample: float, precision: str = "fp32") -> None:
     if context is not None and told != _loop.flops:
         _loop.flops = told
         context.events.write(told)
+
+
+class World(NamedTuple):
+    """The ranks of an attempt, and the place of this one among them."""
+
+    rank: int
+    size: int
+    full_size: int
+    """Ranks that the job asks for: more than `size` where nodes are lost."""
+
+
+def elastic() -> World:
+    """Say that this program can go on in a world of another size, from what it has saved; return
+    the world of this attempt. With `launch.min_nodes`, the run then goes on without nodes that are
+    lost. Call it on every rank, before the first step."""
+    context = rank.current()
+    if context is None:
+        number, size = (int(os.environ.get(name) or 0) for name in ("RANK", "WORLD_SIZE"))
+        return World(number, size or 1, size or 1)
+    context.progress.values.elastic = True
+    return World(context.rank, context.world_size, context.job.num_ranks)
 
 
 def should_stop() -> bool:

@@ -74,12 +74,17 @@ class RunAttempts(RunPaths):
 
     def claim_attempt(self) -> int:
         """Take the next attempt number; whoever holds the newest leads the run."""
-        attempt = self.newest_attempt()
-        while True:
+        attempt = self.newest_attempt() + 1
+        while not self.take_attempt(attempt):
             attempt += 1
-            with suppress(FileExistsError):
-                (self.attempts_folder / f"{attempt:05d}").mkdir(mode=files.PRIVATE_FOLDER)
-                return attempt
+        return attempt
+
+    def take_attempt(self, attempt: int) -> bool:
+        """Take this attempt number; return False where another has it."""
+        with suppress(FileExistsError):
+            (self.attempts_folder / f"{attempt:05d}").mkdir(mode=files.PRIVATE_FOLDER)
+            return True
+        return False
 
     def attempts(self) -> list[int]:
         """Return the attempt numbers taken, in order; none where the folder is gone."""

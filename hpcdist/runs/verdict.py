@@ -37,6 +37,8 @@ class Beginning(Struct, frozen=True, kw_only=True):
     """Number of the scheduler's starts of the job before."""
     progress: int = 0
     """Progress of the run until then."""
+    leader: int = 0
+    """The node whose agent leads it: another than the first, where that is lost."""
     time_s: UnixTime | None = None
     """Unix time."""
 
@@ -102,6 +104,8 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
     """It ended after the order to end the attempt: a consequence of what others did."""
     outlasted: bool = False
     """It handled the signal by which it was asked to end, had not ended in time, and was killed."""
+    elastic: bool = False
+    """Its program, of the user's own, says that it can go on in a world of another size."""
     handles_sigterm: bool = False
     """Its program, of the user's own, had a handler for SIGTERM, and knew no other way to stop."""
 
@@ -137,6 +141,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """A fault that did not fail the run."""
     try_elsewhere: bool = False
     """A host is to blame on which nothing could be started: the next start may do without it."""
+    num_nodes_left: int | None = None
+    """Nodes with which the next attempt went on at once, where others were lost."""
     left_out: dict[str, str] = {}
     """Host that failed the preflight -> how: the next start leaves it out."""
     resumed: bool = False

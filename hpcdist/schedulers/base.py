@@ -282,6 +282,8 @@ class Scheduler(ABC):
     """Jobs can be kept off nodes by their names: key `exclude` of the profile."""
     can_requeue: ClassVar[bool] = False
     """The scheduler can start a job again that was stopped before its end."""
+    outlives_first_node: ClassVar[bool] = False
+    """With launch.min_nodes, a job goes on that has lost its first node, where its script is."""
     can_enter: ClassVar[bool] = False
     """It has a command that starts something within a running job: `enter` returns that."""
     step_variables: ClassVar[tuple[str, ...]] = ("SUBMITIT_",)
@@ -429,6 +431,14 @@ class Scheduler(ABC):
         worth while to ask again.
         """
         raise NotImplementedError
+
+    def end_job(self) -> None:
+        """End the job of a run that has ended without its first node, where the job's script is:
+        where the scheduler keeps such a job (launch.min_nodes), nothing else ends it.
+
+        Raises SchedulerError.
+        """
+        return
 
     # The site: asked before there is a job.
 

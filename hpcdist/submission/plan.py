@@ -23,7 +23,7 @@ from hpcdist.cluster.channels import parse_channel, read_address
 from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
 from hpcdist.job.files import find_program
 from hpcdist.job.load import LoadedJob, locate
-from hpcdist.job.spec import TrainingJob, job_to_dict
+from hpcdist.job.spec import JobSpec, OwnCodeJob, TrainingJob, TrainJob, job_to_dict
 from hpcdist.machine.containers import InContainer
 from hpcdist.runs.run import Run, Sweep
 from hpcdist.runs.spec import Planned
@@ -195,6 +195,32 @@ class PlannedSubmission(Struct, frozen=True, kw_only=True):
             one.prepare()
 
 
+def _check_min_nodes(job: JobSpec, scheduler: Scheduler) -> None:
+    """Raise JobError where the job cannot go on with as few nodes as it says, or grow again."""
+    least, nodes, launch = job.launch.min_nodes, job.resources.nodes, job.launch
+    regrows = isinstance(job, TrainJob) and scheduler.can_requeue and launch.requeue and least
+    if launch.regrow_after is not None and not regrows:
+        raise JobError(
+            f"launch.regrow_after is {launch.regrow_after:g}, but the job would not be started "
+            "again with all nodes",
+            hint="it is for train, with launch.min_nodes, where the scheduler requeues the job",
+        )
+    if least is None:
+        return
+    can_shrink = isinstance(job, OwnCodeJob) or (
+        isinstance(job, TrainJob) and job.strategy in {"ddp", "fsdp"}
+    )
+    problem, hint = "", "leave launch.min_nodes out"
+    if least > nodes:
+        problem, hint = f"resources.nodes is {nodes}", f"set launch.min_nodes to {nodes} or less"
+    elif not can_shrink:
+        problem = "only train with ddp or fsdp, and your own code, go on with fewer ranks"
+    elif not scheduler.shares_files:
+        problem = f"the nodes of {scheduler.title} have no run directory in common"
+    if problem:
+        raise JobError(f"launch.min_nodes is {least}, but {problem}", hint=hint)
+
+
 def plan_run(
     loaded: LoadedJob,
     *,
@@ -225,6 +251,7 @@ def plan_run(
         cluster = beside.cluster
     with _located(loaded):
         load_workload(loaded.job).check()
+        _check_min_nodes(loaded.job, chosen)
         loaded = settle_container(loaded, cluster, chosen)
         if allocation is not None and allocation.dev is not None:
             plan = plan_in(Run(Path(allocation.dev)), loaded.job, cluster.asked)

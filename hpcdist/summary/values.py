@@ -165,6 +165,8 @@ class AttemptSummary(Struct, frozen=True, kw_only=True):
     first_step: int | None
     """Finished steps when it began."""
     last_step: int | None
+    nodes: int | None = None
+    """Nodes that took part; None where no rank recorded anything."""
     message: str | None
     """The message of its verdict; None where it goes on, or where nothing is known."""
 
@@ -234,6 +236,8 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     world_size: int
     num_cpus: int | None = None
     """Different CPUs that its ranks were bound to; None on GPUs."""
+    mean_gpus: float | None = None
+    """GPUs that it had as it stepped, the mean over time; None where it always had all."""
     hosts: list[str] = []
     """Machines that its ranks ran on; fewer than nodes where nodes are simulated."""
     together: bool | None = None
@@ -336,6 +340,9 @@ class Cell(Struct, frozen=True, kw_only=True):
     nodes: int
     gpus_per_node: int
     world_size: int
+    mean_gpus: float | None = None
+    """GPUs that its runs had as they stepped, where some had lost nodes; they are what its ideal
+    and its efficiency count."""
     num_cpus: int | None = None
     ran_with: RanWith = RanWith()
     disturbed: str | None = None

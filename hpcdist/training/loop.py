@@ -380,6 +380,7 @@ def plan_epochs(job: TrainJob, context: RankContext, num_samples: int) -> EpochP
         accumulate=job.train.accumulate,
         rank=context.rank,
         world_size=context.world_size,
+        full_world_size=job.num_ranks,
         least_batch=LEAST_BATCH * parts,
         parts=parts,
     )

@@ -101,7 +101,7 @@ def test_parts_of_gpus_count_as_gpus(monkeypatch, device, ranks, gpus, expected)
 
 
 def orders_of(node, **options):
-    meeting = RankMeeting(device=node.plan.device, backend="auto")
+    meeting = RankMeeting(device=node.plan.device, backend="auto", nodes=(0,))
     return rank_orders(Run(Path("x")), node, interface=None, meeting=meeting, **options)
 
 

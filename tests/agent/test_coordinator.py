@@ -9,18 +9,20 @@ from rank_ends import rank_end
 from hpcdist.agent import messages
 from hpcdist.agent.coordinator import (
     CAUSE_S,
+    REJOIN_S,
     SETTLE_S,
     STOP_TOGETHER_S,
     ClaimAttempt,
     Claimed,
     Coordinator,
     Heard,
+    Legacy,
     Lost,
     Now,
     Send,
 )
 from hpcdist.agent.messages import HangReport
-from hpcdist.agent.node import NodeFacts, OwnNode
+from hpcdist.agent.node import NodeFacts, OwnNode, RankMeeting
 from hpcdist.agent.outcome.hang import hang_verdict
 from hpcdist.agent.preflight import LIMIT_S, Figures
 from hpcdist.job.spec import Launch, Resources, ScriptJob
@@ -72,7 +74,11 @@ class Cluster:
     attempts: int = 0
     stores: int = 0
     is_overtaken: bool = False
+    min_nodes: int | None = None
+    regrow_after: float | None = None
     limit_min: float | None = None
+    leader: int = 0
+    """Another than 0 takes over from it, after attempt 0."""
     preflight: bool = False
 
     def __post_init__(self):
@@ -81,14 +87,27 @@ class Cluster:
             name="x",
             workload="script",
             script="x.py",
-            launch=Launch(max_restarts=self.restarts, preflight=self.preflight, **launch),
+            launch=Launch(
+                max_restarts=self.restarts,
+                min_nodes=self.min_nodes,
+                regrow_after=self.regrow_after,
+                preflight=self.preflight,
+                **launch,
+            ),
             resources=Resources(gpus=self.ranks, time_limit_min=self.limit_min),
         )
         plan = LaunchPlan(
             nodes=[NodePlan()] * self.nodes, device="auto", backend="auto", enforces_limits=True
         )
-        node = OwnNode(job, plan, JobPlace(node_rank=0, host="host0"), now_s=self.now)
-        self.coordinator = Coordinator(node, 0.2, Now(self.now, self.now))
+        place = JobPlace(node_rank=self.leader, host=f"host{self.leader}")
+        node = OwnNode(job, plan, place, now_s=self.now)
+        legacy = None
+        if self.leader:
+            nodes, self.attempts = tuple(range(self.nodes)), 1
+            meeting = RankMeeting(master_addr="10.0.0.9", device="cpu", nodes=nodes)
+            failed = Verdict(kind="agent_lost", message="node 0 was lost", node=0, host="host0")
+            legacy = Legacy(failed, meeting, [*nodes[1:]], num_losses=0)
+        self.coordinator = Coordinator(node, 0.2, Now(self.now, self.now), legacy)
 
     def decide(self, event):
         """Do what the coordinator wants, as the leader would."""
@@ -131,7 +150,7 @@ class Cluster:
         self.tell(node, messages.Checked(attempt=0, figures=figures))
 
     def open_store(self):
-        self.tell(0, messages.StoreOpened(port=20001))
+        self.tell(self.leader, messages.StoreOpened(port=20001))
 
     def lose(self, node):
         self.decide(Lost(node, "connection reset"))
@@ -161,7 +180,7 @@ class Cluster:
         self.tell(node, messages.Signalled(signal=number))
 
     def cancel(self, number="SIGTERM"):
-        self.tell(0, messages.Signalled(signal=number, is_cancel=True))
+        self.tell(self.leader, messages.Signalled(signal=number, is_cancel=True))
 
     def be_quiet(self, attempt=0):
         for node in range(self.nodes):
@@ -172,6 +191,16 @@ class Cluster:
 
     def note(self, node, said, **fields):
         self.decide(Note(node=node, host=f"host{node}", said=said, **fields))
+
+    def has(self, *nodes, restarts):
+        """The ranks of these nodes run, and know that the others do not."""
+        self.open_store()
+        starts = [(to, message) for to, message in self.sent if isinstance(message, messages.Start)]
+        number = self.coordinator.attempt.number
+        own = [(to, one.meeting) for to, one in starts if one.meeting.attempt == number]
+        assert [to for to, _ in own] == [*nodes]
+        assert {meeting.nodes for _, meeting in own} == {nodes}
+        assert {meeting.restart_count for _, meeting in own} == {restarts}
 
     def reach(self, node, boundary):
         self.tell(node, messages.Reached(attempt=0, boundary=boundary))
@@ -206,6 +235,16 @@ def play(*steps, **options):
 
 
 RUN, GONE = do.run(), do.gone()
+SMALLER = {"nodes": 4, "ranks": 2, "min_nodes": 2}
+
+
+def ends_on(*nodes, **fields):
+    """The ranks of these nodes end by order; their program can go on in another number."""
+    ranks = [2 * place + local for place in range(len(nodes)) for local in range(2)]
+    fields = {"stopped": True, "elastic": True} | fields
+    return do.end(*(killed(rank, nodes[rank // 2], **fields) for rank in ranks))
+
+
 WARNED = [RUN, do.signalled("SIGUSR2")]
 FAILED = end(0, exit_code=1, exception="ValueError", message="x")
 UNREACHED = "(host host1): no agent could be started there: no route"
@@ -346,6 +385,125 @@ SCENARIOS = {
         {"restarts": 1},
         [do.join(0, 1), do.tell(0, messages.Failed(sentence="no port is free")), GONE],
         {"kind": "launch", "says": "node 0 (host host0): no port is free"},
+    ),
+    # Nodes that are lost while enough are left
+    "a lost node ends the ranks of the others which start again without it": (
+        SMALLER,
+        [
+            *(RUN, do.lose(2), do.is_in("ending"), ends_on(0, 1, 3), do.gone(0, 1, 3)),
+            *(do.has(0, 1, 3, restarts=1), do.is_in("running")),
+            *(do.end(*(well(rank, (0, 1, 3)[rank // 2]) for rank in range(6))), do.gone(0, 1, 3)),
+        ],
+        {"kind": "done", "restarts": 1, "says": "went on with 3 of 4 nodes since 00:16"},
+    ),
+    "nodes are lost one after the other until too few are left": (
+        SMALLER,
+        [
+            *(RUN, do.lose(2), do.lose(1), ends_on(0, 3), do.gone(0, 3), do.has(0, 3, restarts=1)),
+            *(do.lose(3), do.end(killed(0, stopped=True), killed(1, stopped=True)), do.gone(0)),
+        ],
+        {"kind": "agent_lost", "node": 3, "attempts": 2, "says": "went on with 2 of 4 nodes since"},
+    ),
+    "a node that is lost while the others end their ranks is left out too": (
+        SMALLER,
+        [
+            *(RUN, do.lose(2), ends_on(0, 1), do.gone(0, 1), do.is_in("ending"), do.lose(3)),
+            *(do.has(0, 1, restarts=1), do.cancel(), do.gone(0, 1)),
+        ],
+        {"kind": "cancelled", "attempts": 2},
+    ),
+    "a node that does not end its ranks is told to leave and not heard any more": (
+        SMALLER,
+        [
+            *(RUN, do.lose(2), ends_on(0, 1), do.gone(0, 1), do.is_in("ending"), do.wait(10)),
+            *(do.has(0, 1, restarts=1), do.has_received(3, "begin", "start", "end", "close")),
+            *(do.tell(3, messages.Failed(sentence="no memory")), do.signalled("SIGTERM", 3)),
+            *(do.is_in("running"), do.end(*(well(rank, rank // 2) for rank in range(4)))),
+            do.gone(0, 1),
+        ],
+        {"kind": "done", "attempts": 2},
+    ),
+    "a loss takes none of the restarts after failures": (
+        SMALLER | {"restarts": 1},
+        [
+            *(RUN, do.lose(3), ends_on(0, 1, 2), do.gone(0, 1, 2), do.has(0, 1, 2, restarts=1)),
+            *(do.end(end(1, exit_code=3)), do.wait(SETTLE_S), do.gone(0, 1, 2)),
+            *(do.has(0, 1, 2, restarts=2), do.end(end(1, exit_code=3)), do.wait(SETTLE_S)),
+            do.gone(0, 1, 2),
+        ],
+        {"kind": "exit", "restarts": 2, "attempts": 3},
+    ),
+    "a program that has not said that it can go on in another number does not": (
+        SMALLER,
+        [RUN, do.lose(2), ends_on(0, 1, 3, elastic=False), do.gone(0, 1, 3)],
+        {"kind": "agent_lost", "attempts": 1},
+    ),
+    "a node that is lost before the first attempt ends the run": (
+        SMALLER,
+        [do.join(0, 1, 2), do.lose(2), do.gone(0, 1)],
+        {"kind": "agent_lost", "attempts": 0},
+    ),
+    "a run that another has taken over does not go on without a node": (
+        SMALLER | {"is_overtaken": True},
+        [RUN, do.lose(2), ends_on(0, 1, 3), do.gone(0, 1, 3), do.is_in("finished")],
+        {
+            "kind": "agent_lost",
+            "message": "the agent of node 2 (host host2) was lost: connection reset",
+        },
+    ),
+    "a warned run that loses a node does not start again": (
+        SMALLER,
+        [RUN, do.signalled("SIGUSR2"), do.lose(2), ends_on(0, 1, 3), do.gone(0, 1, 3)],
+        {"kind": "time_limit", "attempts": 1},
+    ),
+    "a run that has had fewer nodes for long enough stops to grow again": (
+        SMALLER | {"regrow_after": 3.0},
+        [
+            *(RUN, do.wait(600), do.lose(2), ends_on(0, 1, 3), do.gone(0, 1, 3)),
+            *(do.has(0, 1, 3, restarts=1), do.wait(179), do.lose(3), ends_on(0, 1), do.gone(0, 1)),
+            *(do.has(0, 1, restarts=2), do.has_received(1, *(("begin", "start", "end") * 3)[:-1])),
+            *(do.wait(1), do.end(*(stop(rank, rank // 2) for rank in range(4))), do.gone(0, 1)),
+        ],
+        {
+            "kind": "preempted",
+            "exit_code_of_run": 75,
+            "says": "stopped at step 12 to start again with all nodes; it went on with 2 of 4",
+        },
+    ),
+    # The leader is lost, and node 1 takes over
+    "the next node leads all that are left": (
+        SMALLER | {"leader": 1},
+        [
+            *(do.join(1, 3), do.is_in("joining"), do.join(2), do.has(1, 2, 3, restarts=1)),
+            *(do.end(*(well(rank, 1 + rank // 2) for rank in range(6))), do.gone(1, 2, 3)),
+        ],
+        {"kind": "done", "attempts": 2, "says": "went on with 3 of 4 nodes since 00:16"},
+    ),
+    "a new leader goes on without nodes that do not come": (
+        SMALLER | {"leader": 1},
+        [
+            *(do.join(1, 3), do.wait(REJOIN_S + 0.5), do.has(1, 3, restarts=1), do.join(2)),
+            *(do.has_received(2, "close", "close"), do.lose(3), do.gone(1)),
+        ],
+        {"kind": "agent_lost", "node": 3, "attempts": 2},
+    ),
+    "a node that comes and goes is not waited for by a new leader": (
+        SMALLER | {"leader": 1},
+        [
+            *(do.join(1, 2), do.lose(2), do.is_in("joining"), do.join(3)),
+            *(do.has(1, 3, restarts=1), do.cancel(), do.gone(1, 3)),
+        ],
+        {"kind": "cancelled", "attempts": 2},
+    ),
+    "a new leader to whom too few come ends the attempt that it has claimed": (
+        SMALLER | {"leader": 1, "min_nodes": 3},
+        [do.join(1, 3), do.wait(REJOIN_S + 0.5), do.has_received(3, "close")],
+        {"kind": "agent_lost", "node": 0, "attempt": 1, "message": "node 0 was lost"},
+    ),
+    "a run is cancelled while a new leader waits for the others": (
+        SMALLER | {"leader": 1},
+        [do.join(1, 3), do.cancel(), do.gone(1, 3)],
+        {"kind": "cancelled", "attempts": 1},
     ),
     # Cancel
     "cancel after a failure does not hide a last failure": (

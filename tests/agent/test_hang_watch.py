@@ -39,7 +39,7 @@ class Run:
 
     def __post_init__(self):
         self.watch = HangWatch(
-            attempt=3, num_nodes=2, world_size=2, timeout_s=self.timeout_s, ends=self.ends
+            attempt=3, nodes=(0, 1), world_size=2, timeout_s=self.timeout_s, ends=self.ends
         )
 
     def take(self, found):

@@ -51,6 +51,22 @@ def test_a_run_that_loses_a_host_and_then_its_first_goes_on_elsewhere(lsf_like, 
     assert "hostB" in lost[1].message
 
 
+def test_a_run_goes_on_without_a_host_in_the_same_life_of_its_job(lsf_like, tmp_path):
+    """The launcher's tasks on other hosts live on; with the first host, the job is LSF's."""
+    user = User(lsf_like(kill_interval_s=60.0, limit_grace_s=60.0, loss_known_s=5.0), tmp_path)
+    script = user.write(
+        "count.py", COUNT.replace("record.start(", "record.elastic(); record.start(")
+    )
+    run = user.submit(script, *CPU, "--nodes", 3, "--gpus", 1, "--set", "launch.min_nodes=1")
+    await_counting(user, run, num_ranks=3)
+    user.cluster.lose_host("hostB")
+    await_counting(user, run, 1)
+    user.write("gate", "")
+    user.done(run)
+    assert "it went on with 2 of 3 nodes since " in run.read_verdict().message
+    assert {begun.life for begun in run.read_beginnings().values()} == {0}
+
+
 def test_a_job_whose_only_host_is_lost_says_so_as_long_as_lsf_cannot_reach_it(lsf_like, tmp_path):
     user = User(lsf_like(loss_known_s=0.0), tmp_path)
     run = user.submit(user.write("count.py", COUNT), *CPU, "--no-requeue")

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from cluster_user import User, job_id, log, printed
+from cluster_user import COUNT, CPU, User, events, job_id, log, printed
 from counting import await_counting, count
 from interruptions import hosts
 
@@ -88,3 +88,33 @@ def test_a_node_that_is_only_cut_off_can_spoil_nothing(slurm_netns, tmp_path):
     (row,) = json.loads(user("summary", run.id, "--json").stdout)
     assert (row["state"], row["world_size"], len(row["attempts"])) == ("done", 2, 2)
     assert all("counted from 0\n" in log(run, rank) for rank in range(2))
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("cut", [0, 1], ids=["the leader", "another"])
+def test_of_a_run_whose_network_is_cut_one_part_goes_on(slurm_netns, tmp_path, cut):
+    """Both can still write the run's directory; the scheduler is with the larger one."""
+    user = User(slurm_netns, tmp_path)
+    script = user.write(
+        "count.py", COUNT.replace("record.start(", "record.elastic(); record.start(")
+    )
+    keys = ("launch.min_nodes=1", "launch.agent_timeout_s=20", "launch.grace_s=1")
+    sets = [word for key in keys for word in ("--set", key)]
+    run = user.submit(script, *CPU, "--nodes", 3, "--gpus", 1, *sets)
+    await_counting(user, run, num_ranks=3)
+    name = hosts(user, run)[cut]
+    slurm_netns.cut_link(name)
+    try:
+        user.cluster.wait_for(lambda: run.newest_attempt() == 1, 150)
+        await_counting(user, run, 1)
+        left = [one for one in range(3) if one != cut]
+        started = [events(run, "start", rank=rank)[1]["node"] for rank in range(2)]
+        assert (started, run.read_beginning(1).leader) == (left, left[0])
+        user.write("gate", "")
+        verdict = user.verdict(run)
+        assert (verdict.state, verdict.attempt) == ("done", 1), verdict.message
+        assert "went on with 2 of 3 nodes since" in verdict.message
+        slurm_netns.wait_for_end(job_id(run))
+    finally:
+        slurm_netns.mend_link(name)
+    assert run.newest_attempt() == 1

@@ -252,7 +252,9 @@ def image(_folder):
 
 
 def message(_folder):
-    meeting = RankMeeting(master_addr="10.0.0.1", master_port=20000, device="cpu", backend="gloo")
+    meeting = RankMeeting(
+        master_addr="10.0.0.1", master_port=20000, device="cpu", backend="gloo", nodes=(0, 2)
+    )
     where = requests.RankStacks(
         rank=1,
         pid=2,

@@ -10,6 +10,7 @@ MEETING = RankMeeting(
     master_port=20000,
     device="cpu",
     backend="gloo",
+    nodes=(0,),
 )
 
 

@@ -84,6 +84,7 @@ def rank_end(
         left_early=left_early,
         teardown=teardown,
         outlasted=exited.outlasted,
+        elastic=progress.elastic,
         # A rank that asks at step boundaries whether to stop ends with 75, whatever its libraries
         # make of SIGTERM.
         handles_sigterm=progress.handles_sigterm

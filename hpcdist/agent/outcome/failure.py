@@ -47,6 +47,8 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
     signal: str | None = None
     """Signal by which the scheduler gave it; None: the agents keep the time limit themselves."""
+    regrows: bool = False
+    """The run itself wants to be started again, for it has lost nodes."""
     is_over: bool = False
     """SIGTERM came after an earlier warning: there is no time left."""
 
@@ -56,11 +58,18 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
         SIGTERM is all that many sites send at a preemption; LSF sends SIGINT before it.
         """
-        return "preempted" if self.signal in {"SIGTERM", "SIGINT"} else "time_limit"
+        is_preempted = self.signal in {"SIGTERM", "SIGINT"} or self._is_own_wish
+        return "preempted" if is_preempted else "time_limit"
+
+    @property
+    def _is_own_wish(self) -> bool:
+        return self.regrows and self.signal is None
 
     @property
     def before_what(self) -> str:
         """Return the end of a sentence on a run that stopped; `conclude` adds the cause."""
+        if self._is_own_wish:
+            return "to start again with all nodes"
         return f"by {self.signal}" if self.kind == "preempted" else "before the time limit"
 
 

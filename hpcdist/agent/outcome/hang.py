@@ -53,7 +53,7 @@ class HangWatch:
     """
 
     attempt: int
-    num_nodes: int
+    nodes: Sequence[int]
     world_size: int
     timeout_s: float
     """Time without a sign of work after which the run is ended; inf: never."""
@@ -128,8 +128,8 @@ class HangWatch:
     def _nodes_at_work(self) -> set[int]:
         """Return the nodes that have ranks which have not ended."""
         num_ended = Counter(end.node for end in self.ends.values())
-        ranks_per_node = self.world_size // self.num_nodes
-        return {n for n in range(self.num_nodes) if num_ended[n] < ranks_per_node}
+        ranks_per_node = self.world_size // len(self.nodes)
+        return {node for node in self.nodes if num_ended[node] < ranks_per_node}
 
     def _living(self) -> list[HangReport]:
         reports = (one for of_node in self._reports.values() for one in of_node)
@@ -152,7 +152,7 @@ class HangWatch:
         self.deadline = math.inf
         if living := self._living():
             return hang_verdict(living, self.world_size, self.ends)
-        mute = sorted(set(range(self.num_nodes)) - self._reports.keys() or range(self.num_nodes))
+        mute = sorted(set(self.nodes) - self._reports.keys() or self.nodes)
         sentence = f"the run hangs, and the agents of {listed(mute, 'node')} did not say where"
         return Verdict(kind="hang", message=sentence, node=mute[0])
 

@@ -49,6 +49,8 @@ _TERMINATED_S = 15.0
 _CONCLUDE_S = 5.0
 """Time before a scheduler's SIGKILL in which the run gets its verdict, and is requeued."""
 _PAUSE_S = 5.0
+_CONSENT_S = 20.0
+"""Time for which the scheduler is asked whether a run may go on without nodes that it has lost."""
 
 _T = TypeVar("_T")
 
@@ -75,9 +77,22 @@ class Attempts:
     def claim(self) -> int:
         """Take the next attempt number for all agents, note how the attempt begins, and return the
         number."""
+        return self._begin(self.run.claim_attempt())
+
+    def claim_next(self, leader: int) -> bool:
+        """Take the number after the newest that this agent knows, for this node's; return False
+        where others have it, who were cut off from this agent: of two parts of a run one goes
+        on."""
+        is_taken = self.run.take_attempt(self.newest + 1)
+        if is_taken:
+            self._begin(self.newest + 1, leader)
+        return is_taken
+
+    def _begin(self, number: int, leader: int = 0) -> int:
         progress = _progress(self.run, self.job)
-        self.begin(self.run.claim_attempt())
-        beginning = Beginning(life=self.life, progress=progress, time_s=time.time())
+        self.begin(number)
+        now_s = time.time()
+        beginning = Beginning(life=self.life, progress=progress, leader=leader, time_s=now_s)
         self.run.write_beginning(self.number, beginning)
         return self.number
 
@@ -181,6 +196,24 @@ def note_restart(run: Run, verdict: Verdict) -> str | None:
     except OSError as error:
         return full_disk(error, [run.path]) or f"its verdict cannot be written: {error.strerror}"
     return None
+
+
+def note_node(attempts: Attempts, verdict: Verdict) -> None:
+    """Note the node that a verdict blames in the ledger, where submissions can leave it out."""
+    if attempts.requeuer is not None:
+        nodes.note_verdict(attempts.run.id, verdict)
+
+
+def is_ours(attempts: Attempts, verdict: Verdict) -> bool:
+    """Return True where the scheduler says that the job runs, and is neither to end nor to be
+    started again. Agents that cannot ask may be cut off, and do not go on."""
+    if (requeuer := attempts.requeuer) is None:
+        return True
+    try:
+        decision = _retry(lambda: requeuer.decide(verdict), time.monotonic() + _CONSENT_S)
+    except (SchedulerError, OSError):
+        return False
+    return decision.sequel == "requeue"
 
 
 def _retry(ask: Callable[[], _T], deadline: float) -> _T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -25,6 +26,7 @@ GOES_ON = (
     "so, or if it records its steps and has saved a checkpoint in HPCDIST_RUN_DIR; hpcdist resume "
     "starts it again by hand"
 )
+GOES_ON_WITH = "the run goes on with "
 _NO_GPU = "this node shows no GPU: let the script choose cpu and gloo there, or ask for GPUs"
 _HINTS = {
     "EOF when reading a line": "ranks have no keyboard: give the value as an argument, after --",
@@ -79,6 +81,12 @@ def remark_on(ends: Sequence[RankEnd]) -> str | None:
 def done(restarts: int, remark: str | None) -> str:
     again = f" after {number_of(restarts, 'restart')}" if restarts else ""
     return f"every rank ended well{again}" + (f"; {remark}" if remark else "")
+
+
+def size(num_left: int, num_nodes: int, since_s: float) -> str:
+    """Return how many nodes a run has left since when."""
+    since = time.strftime("%H:%M", time.localtime(since_s))
+    return f"{num_left} of {number_of(num_nodes, 'node')} since {since}"
 
 
 def has_ended(end: RankEnd) -> str:

@@ -133,6 +133,7 @@ class Slurm(Batch):
     title = "Slurm"
     container_runtimes = RUNTIMES
     can_enter = True
+    outlives_first_node = True
     step_variables = (
         *("SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK", "PMI"),
         *("SLURM_SRUN", "SLURM_GTIDS", "SLURM_LAUNCH_NODE", "SRUN_", "SUBMITIT_"),
@@ -165,6 +166,7 @@ class Slurm(Batch):
             "Slurm sends SIGUSR2 so many seconds before the time limit, and the ranks save a "
             "checkpoint; at most a quarter of the limit."
         )
+        kept = None if job.launch.min_nodes is None else ""
         time_limit = None if limit_min is None else slurm_time(limit_min)
         mail = mail_of(cluster.notify)  # of an array one, at its end
         places = None if target.array_size is None else f"0-{target.array_size - 1}"
@@ -199,6 +201,7 @@ class Slurm(Batch):
                 _LIMIT,
             ),
             ("--requeue" if job.launch.requeue else "--no-requeue", "", "", "launch.requeue"),
+            ("--no-kill", kept, "A lost node does not end the job.", "launch.min_nodes"),
             ("--mail-type=", None if mail is None else "END,FAIL", "", "notify"),
             ("--mail-user=", mail or None, "", "notify"),
             ("--output=", log_pattern(target, "0"), "The job's own output."),
@@ -213,6 +216,7 @@ class Slurm(Batch):
             "name": target.name,
             "cpus_per_node": cpus_per_node(job, plan.cluster),
             "output": log_pattern(target, "%t"),
+            "losses": "--wait=60" if job.launch.min_nodes is None else "--wait=0 --no-kill",
         }
 
     def submit_command(self, target: Target, script: str) -> list[str]:
@@ -371,6 +375,9 @@ class Slurm(Batch):
         update = ["scontrol", "update", f"JobId={job_id}", f"ExcNodeList={nodes}"]
         run_command(update, timeout_s=_OWN_JOB_TIMEOUT_S)  # Slurm takes it of waiting jobs alone
         return f"the job starts again without {' and '.join(out)}"
+
+    def end_job(self) -> None:
+        run_command(["scancel", "--quiet", self.own_job_id()], timeout_s=_OWN_JOB_TIMEOUT_S)
 
     def list_hosts(self, cluster: ClusterProfile) -> list[str]:
         argv = ["sinfo", "--noheader", "--Node", "--format=%N"]

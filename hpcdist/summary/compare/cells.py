@@ -62,7 +62,7 @@ def contrast(
         theirs = measured_rate([run.figures for run in baseline])
         rates = [cell.samples_per_s for cell in made if not cell.is_baseline]
         judged = iter(ratios([(rate, theirs) for rate in rates if rate], pooled=pooled))
-        num_gpus = baseline[0].figures.num_gpus
+        num_gpus = _mean_gpus([run.figures for run in baseline])
         made = [
             _against(cell, Ratio(mean=1.0) if cell.is_baseline else next(judged), num_gpus)
             if cell.samples_per_s
@@ -88,6 +88,7 @@ def _measure(
         nodes=first.nodes,
         gpus_per_node=first.gpus_per_node,
         world_size=first.world_size,
+        mean_gpus=_mean_gpus(figures) if any(run.mean_gpus for run in figures) else None,
         num_cpus=first.num_cpus,
         ran_with=first.ran_with,
         disturbed=next(filter(None, (run.disturbed for run in figures)), None),
@@ -102,9 +103,14 @@ def _measure(
     )
 
 
-def _against(cell: Cell, speedup: Ratio, num_gpus: int) -> Cell:
+def _mean_gpus(runs: Sequence[RunFigures]) -> float:
+    """Return the GPUs that runs of one size had as they stepped."""
+    return mean(run.mean_gpus or run.num_gpus for run in runs)
+
+
+def _against(cell: Cell, speedup: Ratio, num_gpus: float) -> Cell:
     """Hold a cell against a baseline with so many GPUs."""
-    ideal = cell.num_gpus / num_gpus
+    ideal = (cell.mean_gpus or cell.num_gpus) / num_gpus
     return msgspec.structs.replace(
         cell,
         speedup=speedup,

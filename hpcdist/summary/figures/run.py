@@ -90,7 +90,13 @@ def measure_run(
     newest = [*with_events, *stepped][-1].ranks if with_events else []
     # The rate of a part of the ranks is not that of the run, and a guess at the rest is no figure.
     spans = [[own.spans for own in attempt.ranks if own.spans] for attempt in attempts]
-    complete = [own for own in spans if len(own) >= world_size]
+    sizes = [largest(own.start.world_size for own in each.ranks) or world_size for each in attempts]
+    complete = [own for own, size in zip(spans, sizes, strict=True) if len(own) >= size]
+    full = [own for own in complete if len(own) >= world_size]
+    steppers = [
+        (size, timing.stepped_s(own)) for own, size in zip(spans, sizes, strict=True) if own
+    ]
+    share, times = shrinking(steppers, world_size)
     totals = timing.merged(own.totals for own in ranks)
     step_time_s = timing.step_time(totals)
     num_steps, num_lost = count_steps(attempts)
@@ -141,7 +147,7 @@ def measure_run(
         parting=None if is_apart else parting,
         disturbed=usage.disturbance(),
         samples_per_s=throughput,
-        samples_per_step=timing.samples_per_step(complete),
+        samples_per_step=timing.samples_per_step(full or complete),
         warm_up_steps=(
             sum(own.warm_up_steps for own in ranks if own.totals.steps and own.rank == lowest)
             if step_time_s
@@ -174,12 +180,14 @@ def measure_run(
         startup_s=startup_s(attempts),
         lost_time_s=lost_s,
         waited_s=waited_s(attempts),
+        mean_gpus=num_nodes * gpus * share if share < 1 else None,
         attempts=[
             AttemptSummary(
                 attempt=attempt.number,
                 life=attempt.life,
                 first_step=attempt.first_step,
                 last_step=attempt.last_step,
+                nodes=largest(own.start.num_nodes for own in attempt.ranks),
                 message=attempt.verdict.message if attempt.verdict else None,
             )
             for attempt in attempts
@@ -200,15 +208,17 @@ def measure_run(
             ),
             *(_notes_on_steps(newest) if verdict and verdict.state == "done" else []),
             *pauses_of(newest),
+            *([f"its size changed: {times}"] if times else []),
             *change_of(newest),
         ],
         usage=usage.summarize(),
         cost=cost_by_events(
             attempts,
             lost_s=lost_s,
-            num_gpus=num_nodes * gpus if has_gpus else None,
+            num_gpus=num_nodes * gpus * share if has_gpus else None,
             num_cpus=usage.num_cpus() or num_cpus,
-            price_per_hour=(record.spec.cluster.profile.price_per_hour or 0.0) * num_nodes or None,
+            price_per_hour=(record.spec.cluster.profile.price_per_hour or 0.0) * num_nodes * share
+            or None,
         ),
         planned=record.spec.planned,
     )
@@ -227,6 +237,20 @@ def measure_run(
         series=msgspec.msgpack.encode(learning_of(learned)),
         cpus_per_rank=num_cpus / len({own.rank for own in ranks}) if num_cpus else None,
     )
+
+
+def shrinking(steppers: Sequence[tuple[int, float]], world_size: int) -> tuple[float, str]:
+    """Return the mean share of its ranks that a run had as it stepped, and in words how much of the
+    time it had how many; from the ranks of each attempt and the time that it stepped."""
+    by_size: dict[int, float] = {}
+    for size, time_s in steppers:
+        by_size[size] = by_size.get(size, 0.0) + time_s
+    total_s = sum(by_size.values())
+    if len(by_size) < 2 or not total_s:
+        return 1.0, ""
+    share = sum(size * time_s for size, time_s in by_size.items()) / total_s / world_size
+    words = (f"{time_s / total_s:.0%} with {size} ranks" for size, time_s in by_size.items())
+    return share, f"of the time that it stepped, {', '.join(words)}"
 
 
 def place_run(

@@ -155,7 +155,7 @@ def cost_by_events(
     attempts: Sequence[Attempt],
     *,
     lost_s: float | None,
-    num_gpus: int | None,
+    num_gpus: float | None,
     num_cpus: float | None,
     price_per_hour: float | None = None,
 ) -> Cost | None:

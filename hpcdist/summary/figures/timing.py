@@ -134,6 +134,11 @@ def to_spans(windows: Sequence[Window]) -> Spans:
     )
 
 
+def stepped_s(ranks: Sequence[Spans]) -> float:
+    """Return the time that the ranks of an attempt stepped, their mean."""
+    return sum(sum(spans.wall_s) for spans in ranks) / len(ranks)
+
+
 def throughput(attempts: Iterable[Sequence[Spans]]) -> Measure | None:
     """Return the samples/s of all ranks together, from the spans of every rank in every attempt.
 
@@ -146,10 +151,10 @@ def throughput(attempts: Iterable[Sequence[Spans]]) -> Measure | None:
     total_s = 0.0
     rates: list[tuple[float, float]] = []
     for ranks in attempts:
-        stepped_s = sum(sum(spans.wall_s) for spans in ranks) / len(ranks)
+        time_s = stepped_s(ranks)
         means = [sum(spans.samples) / sum(spans.wall_s) for spans in ranks]
-        weighted += stepped_s * sum(means)
-        total_s += stepped_s
+        weighted += time_s * sum(means)
+        total_s += time_s
         times = sum(means) / means[0] if means[0] else 0.0
         each = zip(ranks[0].samples, ranks[0].wall_s, strict=True)
         rates += [(times * samples / wall_s, wall_s) for samples, wall_s in each]

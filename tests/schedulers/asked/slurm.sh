@@ -55,13 +55,14 @@ from hpcdist.entry import main
 main()
 ' '/scratch/ann/my runs/RUN/submitit' || ended=$?
 if [ "$ended" != 0 ]; then
-    # No agent has said how the run ended: srun was killed, or could start nothing.
+    # srun has lost agents, was killed, or could start none: the run has its end all the same, or gets it.
+    code=$ended ended=0
     '/opt/my venv/bin/python' -u -c '
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
 from hpcdist.agent.launcher_end import main
 main()
-' '/scratch/ann/my runs/RUN/submitit' "$ended" "$begin" || true
+' '/scratch/ann/my runs/RUN/submitit' "$code" "$begin" || ended=$?
 fi
 exit "$ended"
 
