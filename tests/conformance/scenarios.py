@@ -451,9 +451,11 @@ def test_runs_start_at_once_in_nodes_that_are_held(user):
     script = user.write("held.py", HELD)
     for num_nodes in (2, 1):  # the second leaves a node out, and the third has it again
         inside = ("--in", "dev", "--nodes", num_nodes, "--gpus", 2, "--json")
+        before = {one.id for one in user.runs()}
         done = user("submit", script, *CPU, *inside)
         assert done.returncode == 0, done.stderr
-        run, ranks = user.runs()[-1], range(2 * num_nodes)
+        (run,) = [one for one in user.runs() if one.id not in before]
+        ranks = range(2 * num_nodes)
         assert [log(run, rank).strip() for rank in ranks] == [
             f"{rank} {2 * num_nodes} True" for rank in ranks
         ]
