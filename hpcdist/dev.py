@@ -138,15 +138,14 @@ class Server:
         try:
             order = msgspec.json.decode(read_own(path), type=Order)
             run = Run(Path(order.run_path))
-            _, plan, _ = run.read_launch()
-            if self._node_rank < len(plan.nodes) and not run.verdict_file.exists():
+            if self._node_rank < order.num_nodes and not run.verdict_file.exists():
                 self._run_agent(order, run)
             # A command that has killed it says so in a moment.
             limit_s = 1.0 if self._node_rank == 0 else 0.0
             verdict = poll(run.read_verdict, interval_s=_POLL_S, limit_s=limit_s)
             if self._node_rank == 0 and verdict is None:
                 run.write_verdict(end_verdict(run, Condition(state="lost")))
-        except (NotOwnError, OSError, KeyError, msgspec.DecodeError) as error:
+        except (NotOwnError, OSError, msgspec.DecodeError) as error:
             print(f"{path} is not carried out: {error}", flush=True)
         if self._node_rank == 0:
             path.unlink(missing_ok=True)

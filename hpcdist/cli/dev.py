@@ -28,7 +28,10 @@ from hpcdist.runs.run import HOLDER, Run, name_to_type
 if TYPE_CHECKING:
     from hpcdist.runs.verdict import Verdict
 
-_KEYS = ("name=dev", "launch.requeue=false", "launch.hang_notice_s=0", "record.enabled=false")
+_KEYS = (
+    *("name=dev", "launch.requeue=false", "launch.max_restarts=0"),
+    *("launch.hang_notice_s=0", "record.enabled=false"),
+)
 """Keys of the job that holds the nodes."""
 _JUPYTER_LIMIT_S = 60.0
 

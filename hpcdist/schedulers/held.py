@@ -18,6 +18,7 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import NodePlan, Submission
+from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.base import Allocation, Plan, Target
 
 
@@ -25,13 +26,16 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """A run that is to be started; the name of its file says when it was submitted."""
 
     run_path: str
+    num_nodes: int
     cwd: str
     environment: dict[str, str]
 
 
 def allocation_of(dev: Run) -> Allocation:
     """Return what a dev run holds."""
-    if not files.is_there(dev.dev_file) or files.is_there(dev.verdict_file):
+    scheduler = load_scheduler(str(dev.read_scheduler()))
+    is_ready = files.is_there(dev.dev_file) and not files.is_there(dev.verdict_file)
+    if not is_ready or scheduler.conditions([dev])[dev.id].state not in ("running", "unknown"):
         raise UserError(
             f"{dev.id} takes no runs: it does not run yet, or has ended",
             hint=f"see hpcdist status {dev.id}; hpcdist dev gets an allocation",
@@ -60,18 +64,20 @@ def plan_in(dev: Run, job: JobSpec, cluster: ClusterProfile) -> Plan:
         environment={},
         warning_signals=["SIGUSR2"],  # by the dev run, as its own limit nears
         limit_min=None,
+        enforces_limits=True,  # those of the run; the scheduler keeps the dev run's
     )
     return Plan(launch=launch, cluster=cluster, dev=str(dev.path))
 
 
-def give_order(dev: Run, run: Run, target: Target, cluster: ClusterProfile) -> None:
+def give_order(dev: Run, run: Run, target: Target, plan: Plan) -> None:
     """Have a dev run start a run."""
     target.make_folders()
     run.write_submission(replace(dev.read_submission() or Submission(), step=True))
     order = Order(
         run_path=str(run.path),
+        num_nodes=len(plan.launch.nodes),
         cwd=target.cwd,
-        environment=cluster.environment | target.environment,
+        environment=plan.cluster.environment | target.environment,
     )
     dev.orders_folder.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
     file = dev.orders_folder / f"{time.time_ns()}-{run.id}.json"

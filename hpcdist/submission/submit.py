@@ -191,7 +191,7 @@ def hand_over(planned: PlannedRun, target: Target, runs: Sequence[Run]) -> list[
     """Give runs whose directories are there to the scheduler; return what that had to say."""
     if planned.plan.dev is not None:
         (run,) = runs
-        give_order(Run(Path(planned.plan.dev)), run, target, planned.plan.cluster)
+        give_order(Run(Path(planned.plan.dev)), run, target, planned.plan)
         return []
     target.make_folders()
     job = planned.workspace.job(planned.loaded.job)

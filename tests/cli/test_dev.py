@@ -9,6 +9,7 @@ import pytest
 from waiting import wait_for
 
 from hpcdist.base.errors import RunNotFoundError
+from hpcdist.monitor.living import find_living_rank
 from hpcdist.runs.run import Run, find_run
 from hpcdist.runs.spec import RunSpec
 
@@ -110,6 +111,41 @@ def test_what_waits_and_what_runs_is_ended_and_the_next_one_starts(hpcdist, dev)
     resumed = hpcdist("resume", last)
     assert resumed.returncode == 0, resumed.stderr
     wait_for(lambda: state(hpcdist, last) == "done")
+
+
+def test_what_cannot_be_started_is_lost_and_ends_no_nodes(hpcdist, dev):
+    first, damaged = begin(hpcdist, dev), begin(hpcdist, dev)
+    (hpcdist.folder / "runs" / damaged / "spec.json").write_text("{}")
+    assert hpcdist("cancel", first).returncode == 0
+    wait_for(lambda: state(hpcdist, damaged) in {"failed", "lost"})
+    assert state(hpcdist, dev) == "running"
+
+
+def test_nodes_whose_server_was_killed_start_nothing_again_and_take_no_runs(hpcdist):
+    hpcdist.write("work.py", WORK)
+    hpcdist.write("words.py", "SAID = 'first'\n")
+    options = ("--set", "launch.device=cpu", "--set", "launch.max_restarts=2", "--json")
+    told = json.loads(hpcdist("dev", "--local", *options).stdout)
+    begun = begin(hpcdist, "dev")
+    wait_for(lambda: state(hpcdist, begun) == "running")
+    held, run = hpcdist.runs
+    wait_for(lambda: (run / "logs/rank-00000.log").exists() and log(run)[0] == "True 1 None")
+    os.kill(find_living_rank(Run(held), 0).pid, signal.SIGKILL)
+    wait_for(lambda: state(hpcdist, told["run"]) == "failed")
+    assert state(hpcdist, begun) == "lost"
+    assert [path.name for path in (run / "attempts").iterdir()] == ["00000"]
+    refused = hpcdist("submit", "work.py", "--in", "dev")
+    assert "takes no runs" in refused.stderr
+
+
+def test_nodes_that_were_lost_take_no_runs(hpcdist, dev):
+    (held,) = hpcdist.runs
+    agent = json.loads((held / "launch/agent-00000.json").read_text())["process"]["pid"]
+    os.kill(agent, signal.SIGKILL)
+    wait_for(lambda: state(hpcdist, dev) == "lost")
+    refused = hpcdist("submit", "work.py", "--in", "dev", "--", "0")
+    assert refused.returncode == 2
+    assert "takes no runs" in refused.stderr
 
 
 def begin(hpcdist, dev):
