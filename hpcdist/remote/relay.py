@@ -8,6 +8,7 @@ connection and some of its bytes in base64, nothing at its end.
 from __future__ import annotations
 
 import base64
+import signal
 import socket
 import struct
 import subprocess
@@ -81,6 +82,8 @@ class _Lines:
 
 def answer() -> None:
     """Be the end on the node: sys.argv has the port that connections go to."""
+    # Ctrl-C on a terminal is for the other end, which closes the input then.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.stdout.buffer.write(_READY)
     sys.stdout.flush()
     _Lines(sys.stdin.buffer, sys.stdout.buffer).run(int(sys.argv[1]))

@@ -1,5 +1,6 @@
 """Connections through the standard input and output of one command."""
 
+import os
 import shlex
 import signal
 import socket
@@ -53,14 +54,16 @@ def test_answers_come_back_whole_also_behind_what_a_shell_prints():
             "listen(sys.argv[1:], 0, lambda port: print(port, flush=True))"
         )
         command = [sys.executable, "-c", program, *noisy]
-        with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as process:
+        own = {"stdout": -1, "stderr": -1, "text": True, "start_new_session": True}
+        with subprocess.Popen(command, **own) as process:
             here = int(process.stdout.readline())
             with ThreadPoolExecutor(len(messages)) as pool:
                 got = list(pool.map(partial(exchange, here), messages))
             echoing.join(60)
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=60)
+            os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C on a terminal
+            _, complained = process.communicate(timeout=60)
     assert got == messages
+    assert "in answer" not in complained
 
 
 @pytest.mark.parametrize("said", ["a", "hpcdist: ready\nno line of ours"])
