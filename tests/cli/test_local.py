@@ -116,3 +116,14 @@ def test_ranks_may_open_as_many_files_as_the_hard_limit_and_a_verdict_says_what_
     assert done.returncode == 1
     assert "(300, 300)" in next(tmp_path.glob("runs/hold-*/logs/rank-00000.log")).read_text()
     assert "Too many open files: '/dev/null'; raise the limit of open files where" in done.stderr
+
+
+def test_a_verdict_names_a_setup_line_that_had_failed_before(hpcdist):
+    """The scheduler's script tells the agent by this variable."""
+    hpcdist.environment["HPCDIST_SETUP_FAILED"] = "exit code 127: ml cuda/99"
+    hpcdist.write("raises.py", "raise ValueError('it cannot go on')")
+    assert hpcdist("submit", "raises.py", "--local").returncode == 1
+    verdict = json.loads((hpcdist.runs[0] / "verdict.json").read_text())
+    assert verdict["first"]["report"]["exception"] == "ValueError"
+    setup = "; before that, a line of the profile's setup had failed (exit code 127: ml cuda/99)"
+    assert verdict["message"].endswith(setup)
