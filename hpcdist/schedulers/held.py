@@ -62,7 +62,7 @@ def plan_in(dev: Run, job: JobSpec, cluster: ClusterProfile) -> Plan:
         backend="gloo" if on_cpus else job.launch.backend,
         num_threads=None,
         environment={},
-        warning_signals=["SIGUSR2"],  # by the dev run, as its own limit nears
+        warning_signals=["SIGUSR2", "SIGTERM"],  # as the end of the dev run nears, and comes
         limit_min=None,
         enforces_limits=True,  # those of the run; the scheduler keeps the dev run's
     )

@@ -134,6 +134,9 @@ class LocalScheduler(Scheduler):
                     hint=f"cancel it there: ssh {process.host} hpcdist cancel ...",
                 )
         for run in runs:
+            if number == signal.SIGTERM:  # in held nodes, that alone is the end of those
+                with suppress(OSError):  # a full disk must not keep a run alive
+                    run.ask_to_cancel()
             for agent in _marked(run, _agents(run)):
                 send_signal(agent.pid, number)
                 send_signal(agent.pid, signal.SIGCONT)  # to one that is stopped

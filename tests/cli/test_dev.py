@@ -138,6 +138,18 @@ def test_nodes_whose_server_was_killed_start_nothing_again_and_take_no_runs(hpcd
     assert "takes no runs" in refused.stderr
 
 
+def test_a_run_that_outlasts_the_nodes_was_not_cancelled(hpcdist):
+    hpcdist.write("work.py", WORK)
+    hpcdist.write("words.py", "SAID = 'first'\n")
+    limit = ("--set", "resources.time_limit_min=0.3", "--set", "launch.device=cpu")
+    assert hpcdist("dev", "--local", *limit).returncode == 0
+    ended = hpcdist("submit", "work.py", "--in", "dev", "--json", "--", "600")
+    assert ended.returncode == 1
+    verdict = json.loads(ended.stdout)["verdict"]
+    assert verdict["state"] == "failed"
+    assert "had been asked to stop by SIGUSR2, and did not" in verdict["message"]
+
+
 def test_nodes_that_were_lost_take_no_runs(hpcdist, dev):
     (held,) = hpcdist.runs
     agent = json.loads((held / "launch/agent-00000.json").read_text())["process"]["pid"]
