@@ -41,12 +41,12 @@ floor:
 	$(PYTHON) .ci/floor.py > build/floor.txt
 	$(MAKE) quick VENV=.venv-floor CONSTRAINTS=build/floor.txt PYTEST_ARGS="-W ignore::DeprecationWarning"
 
-# Faults put into hpcdist one by one: prints how many of them the tests find. In a clean work tree, which it changes meanwhile.
+# Faults put into hpcdist one by one: prints how many of them the tests find. Needs a clean work tree, which it changes as it runs.
 MUTANTS ?= 60
 mutants: $(VENV)/test-installed
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/mutants.py --number $(MUTANTS) $(if $(MUTANTS_SEED),--seed $(MUTANTS_SEED))
 
-# Each benchmark of perf/ that a machine without GPUs can run, once and small: that it runs, and no figure to report.
+# Each benchmark of perf/ once and small, also without GPUs: shows that it runs, and no figure to report.
 perf: $(VENV)/test-installed slurm
 	@./tests/install-packages "whole commands" hyperfine
 	$(BIN)/python perf/alarms.py --families 5
@@ -56,6 +56,7 @@ perf: $(VENV)/test-installed slurm
 	$(BIN)/python perf/recording.py --pairs 1 --seconds 1 --steps 500
 	$(BIN)/python perf/dataload.py --pairs 1 --workers 0 1 --faces 128
 	$(BIN)/python perf/slurm.py --pairs 1 --points 4 --runs 6
+	$(BIN)/python perf/lose_node.py --pairs 1
 
 # Other packages' programs under torchrun and under hpcdist: one line for each.
 foreign: $(VENV)/foreign-installed
@@ -72,7 +73,7 @@ lint: $(VENV)/dev-installed
 docs: $(VENV)/docs-installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-# The wheel and the sdist: what they hold, that a run starts from them, and that all that is installed fits together.
+# Checks the wheel and the sdist: what they hold, that a run starts from them, and that the installed packages fit together.
 package: $(VENV)/test-installed
 	$(PYTEST) tests/test_packaging.py
 	$(BIN)/python -m pip check

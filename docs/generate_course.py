@@ -9,8 +9,8 @@ after the other, and what they print stands below them. Comments before a block 
     <!-- show: REGEX -->        keep the lines in which this is found, and ... for others between them
     <!-- quick: ARGUMENTS -->   what tests/cli/test_course.py appends to each command; `no`: it runs none
 
-and before an image, <!-- from: PATTERN --> says which file is copied to its place. Numbers change from time to time:
-read the pages after this, whether their words are still true.
+and before an image, <!-- from: PATTERN --> says which file is copied to its place. Sentences are broken at 85 columns.
+Numbers change from time to time: read the pages after this, whether their words are still true.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,7 @@ _BLOCK = re.compile(r"((?:<!-- .*? -->\n)*)```console\n(.*?)```\n", re.DOTALL)
 _PICTURE = re.compile(r"<!-- from: (.*?) -->\n!\[[^\]]*\]\((.*?)\)")
 _LIMIT_S = 900
 _COLOURS = 64
+_WIDTH = 85
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,15 @@ def shown(printed: str, pattern: str | None) -> list[str]:
     return kept[:-1] if kept and kept[-1] == "..." else kept
 
 
+def broken(line: str) -> list[str]:
+    """Return a printed line as lines that fit; the rows of a table are within the width already."""
+    indent = line[: len(line) - len(line.lstrip())] + "  "
+    wrapper = textwrap.TextWrapper(
+        _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return wrapper.wrap(line) or [""]
+
+
 def _run(command: str, folder: Path) -> str:
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -120,7 +131,8 @@ def _made_anew(page: Path, root: Path) -> str:
         lines = []
         for command, _ in _block(match).commands():
             printed = _run(command, folder).replace(str(root), _HOME)
-            lines += [f"$ {command}", *shown(printed, _block(match).show)]
+            lines.append(f"$ {command}")
+            lines += [part for line in shown(printed, _block(match).show) for part in broken(line)]
         return f"{match[1]}```console\n" + "".join(f"{line}\n" for line in lines) + "```\n"
 
     text = _BLOCK.sub(block, page.read_text())

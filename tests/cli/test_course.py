@@ -116,7 +116,8 @@ def commands(page):
     for block in generator.blocks(page.read_text()):
         if block.quick != "no":
             for command, lines in block.commands():
-                yield shlex.split(f"{command} {block.quick or ''}"), lines
+                joined = command.replace("\\\n", " ")
+                yield shlex.split(f"{joined} {block.quick or ''}"), lines
 
 
 @pytest.mark.parametrize("page", generator.pages(), ids=lambda page: page.stem)
