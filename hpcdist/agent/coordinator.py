@@ -362,7 +362,6 @@ class Coordinator:
             self.stage, self.deadline = Stage.STARTING, None
             self._actions.append(ClaimAttempt(verdict))
         else:
-            self.attempt.number += 1  # which is claimed
             self._finish(verdict)
 
     def _on_claimed(self, claimed: Claimed) -> None:
@@ -393,11 +392,25 @@ class Coordinator:
         self._broadcast(messages.Start(meeting=self._meeting, is_preflight=not self._is_fit))
 
     def _end_preflight(self) -> None:
-        if (verdict := preflight.judge(self._checked, self.members)) is not None:
-            self._end_attempt(verdict)
-        else:
+        """Start the ranks; or end the attempt, and go on without the nodes that are not fit."""
+        verdict, unfit = preflight.judge(self._checked, self.members)
+        if verdict is None:
             self._is_fit = True
             self._start()
+            return
+        is_led = self.node.place.node_rank not in unfit
+        if unfit and is_led and self._may_shrink_to(len(self.members) - len(unfit)):
+            self._is_fit = True
+            self._actions.append(Send(sorted(unfit), messages.Close()))
+            for node in unfit:
+                del self.members[node]
+        self._end_attempt(verdict)
+
+    def _may_shrink_to(self, num_nodes: int) -> bool:
+        """Return whether the run may go on with so many nodes, of which the leader's is one."""
+        least, is_led = self.node.job.launch.min_nodes, self.node.place.node_rank in self.members
+        is_enough = least is not None and num_nodes >= least
+        return is_led and is_enough and self._is_elastic and self._meeting.nodes != ()
 
     def _on_lost(self, node: int, reason: str) -> None:
         if self.stage is Stage.FINISHED or (facts := self.members.pop(node, None)) is None:
@@ -541,18 +554,14 @@ class Coordinator:
         launch, attempt, left = self.node.job.launch, self.attempt, len(self.members)
         has_lost = left < len(attempt.nodes)
         self._is_elastic = self._is_elastic or any(end.elastic for end in attempt.ends.values())
-        is_loss = has_lost and verdict.kind == "agent_lost"
+        is_of_node = verdict.kind == "agent_lost" or bool(verdict.left_out)
+        is_loss = has_lost and is_of_node and verdict.node not in self.members
         num_failures = attempt.restarts - self._num_losses
         is_wanted = is_loss or (
             verdict.kind not in {"launch", "agent_lost", "time_limit"}
             and num_failures < launch.max_restarts
         )
-        can_begin = not has_lost or (
-            launch.min_nodes is not None
-            and left >= launch.min_nodes
-            and self._is_elastic
-            and self._meeting.nodes != ()
-        )
+        can_begin = not has_lost or self._may_shrink_to(left)
         if verdict.state != "failed" or not is_wanted or not can_begin:
             return verdict, False
         self._num_losses += is_loss
@@ -565,6 +574,8 @@ class Coordinator:
     def _finish(self, verdict: Verdict) -> None:
         if self._smaller:
             verdict = words.add(verdict, f"it went on with {self._smaller}")
+        if self._legacy is not None and self.attempt.number == self._legacy.meeting.attempt:
+            self.attempt.number += 1  # which is claimed
         self.stage, self.deadline = Stage.FINISHED, None
         # The leader's own agent may not have joined yet.
         last = sorted({self.node.place.node_rank, *self.members})

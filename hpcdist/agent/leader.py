@@ -178,7 +178,7 @@ class Leader:
                 return coordinator.Claimed(None, words.add(failed, why_not))
             if failed.num_nodes_left is not None:
                 return coordinator.Claimed(self._attempts.number, failed)
-        return coordinator.Claimed(self._attempts.claim(), failed)
+        return coordinator.Claimed(self._attempts.claim(self._own_node), failed)
 
     def _note_hang(self, hang: Hang) -> None:
         try:

@@ -97,8 +97,8 @@ class LocalRanks:
             case messages.End():
                 self._ending_attempt = order.attempt
                 self._ending_s = time.time()
-                if self.is_ready:
-                    self._send(order)
+                if self.is_ready or self._job.launch.min_nodes is not None:
+                    self._send(order)  # without a lost node, the next attempt needs it
                 else:
                     # It is still importing and would answer only when that is done; nothing depends
                     # on it yet.

@@ -309,8 +309,9 @@ class Member:
             except CannotLaunchError as error:
                 self._log(f"no leader was found: {error}")
                 step = "leave"
-        if step == "leave" and not self._run.is_alive():
-            self._attempts.newest = self._run.newest_attempt()  # nobody else could have a say
+        if step == "leave" and not self._run.is_alive():  # nobody else could have a say
+            self._attempts.newest = newest = self._run.newest_attempt()
+            self._verdict = self._verdict and replace(self._verdict, attempt=newest)
         self._is_closing = self._is_closing or step == "leave"
         if files.is_there(self._run.verdict_file) or not self._is_closing:
             self._succession = self._verdict = None

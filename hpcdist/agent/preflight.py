@@ -41,7 +41,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     product_s: float = 0.0
     """Seconds of one product, on the slowest GPU."""
     sums_s: dict[int, float | None] = {}
-    """Seconds of one all-reduce, by the other node; None: it failed."""
+    """Seconds of one all-reduce, by the other's place among the nodes; None: it failed."""
     fault: str = ""
     """What the node did wrong."""
 
@@ -87,7 +87,9 @@ def _time_sums(order: RankOrder) -> dict[int, float | None]:
 
     from hpcdist.bench.allreduce.measure import measure_all_reduce
 
-    node, num_nodes, limit = order.node_rank, order.num_nodes, timedelta(seconds=_MEET_S)
+    # Nodes may be lost: what counts is the place among those that are left.
+    node, num_nodes = order.rank // order.local_world_size, order.num_nodes
+    limit = timedelta(seconds=_MEET_S)
     address, port = (order.environment[f"MASTER_{name}"] for name in ("ADDR", "PORT"))
     store: Any = TCPStore(address, int(port), timeout=limit)
     store.set(f"preflight/{node}", "")
@@ -117,8 +119,11 @@ def _time_sums(order: RankOrder) -> dict[int, float | None]:
     return found
 
 
-def judge(figures: Mapping[int, Figures], members: Mapping[int, NodeFacts]) -> Verdict | None:
-    """Return the verdict on a job with nodes that are not fit; None where all are."""
+def judge(
+    figures: Mapping[int, Figures], members: Mapping[int, NodeFacts]
+) -> tuple[Verdict | None, set[int]]:
+    """Return the verdict on a job with nodes that are not fit, and these; None where all are, and
+    no nodes where so many are not that none is to blame."""
     late = Figures(fault=f"it did not answer within {LIMIT_S:g} s")
     found = {node: one.fault for node in members if (one := figures.get(node, late)).fault}
     products_s = {node: one.product_s for node, one in figures.items() if not one.fault}
@@ -130,15 +135,17 @@ def judge(figures: Mapping[int, Figures], members: Mapping[int, NodeFacts]) -> V
             if own_s > _CLEARLY * typical_s:
                 slow = f"{what} took {own_s / typical_s:.1f} times as long as on the typical node"
                 found.setdefault(node, f"{slow} ({own_s * 1e3:.3g} and {typical_s * 1e3:.3g} ms)")
+    nodes = sorted(members)
     for node in products_s.keys() - sums_s.keys():
-        if figures[node].sums_s.keys() & sums_s.keys():  # others could work with that one
+        partners = {nodes[place] for place in figures[node].sums_s}
+        if partners & sums_s.keys():  # others could work with that one
             found[node] = "no all-reduce with another node worked"
     if not found:
-        return None
+        return None, set()
     said = [f"{members[node].name} failed the preflight: {why}" for node, why in found.items()]
     if len(found) > max(1, len(members) // 2):
         said.insert(0, f"{len(found)} of {len(members)} nodes are not fit, so none is to blame")
-        return Verdict(kind="launch", message="; ".join(said))
+        return Verdict(kind="launch", message="; ".join(said)), set()
     verdict = Verdict(kind="launch", message="; ".join(said), node=min(found), try_elsewhere=True)
     left_out = {members[node].host: why for node, why in found.items()}
-    return replace(verdict, host=members[min(found)].host, left_out=left_out)
+    return replace(verdict, host=members[min(found)].host, left_out=left_out), {*found}

@@ -52,10 +52,10 @@ class Succession(Struct, frozen=True, kw_only=True):
         """Return what to do now."""
         late_s = now_s - self.begun_s
         if seen.newest > self.attempt:
-            is_over = seen.newest > self.attempt + 1 or seen.leader == self.lost
-            if is_over or late_s > LIMIT_S:
+            is_gone = seen.leader == self.lost and not seen.leader_lives
+            if seen.newest > self.attempt + 1 or is_gone or late_s > LIMIT_S:
                 return "leave"
-            return "wait" if seen.leader is None else "join"
+            return "wait" if seen.leader in {None, self.lost} else "join"
         is_turn = late_s >= self.rest.index(self.node) * _TURN_S
         if is_turn and (self.is_sure or not seen.leader_lives):
             return "claim"

@@ -184,8 +184,9 @@ class Launch(Section, frozen=True, kw_only=True):
     to start the job again with all nodes; for train. Unset: it ends with those that are left."""
     preflight: bool = False
     """Check the nodes for five seconds before the ranks start, by matrix products and all-reduces.
-    A node that fails, or is clearly slower than the others, is left out: Slurm starts the job again
-    without it, and elsewhere the run ends."""
+    A node that fails, or is clearly slower than the others, is left out: train with
+    launch.min_nodes begins without it; else Slurm starts the job again without it, and elsewhere
+    the run ends."""
 
 
 class Record(Section, frozen=True, kw_only=True):

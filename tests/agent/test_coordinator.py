@@ -2,6 +2,7 @@
 
 import signal
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 from rank_ends import rank_end
@@ -25,7 +26,7 @@ from hpcdist.agent.messages import HangReport
 from hpcdist.agent.node import NodeFacts, OwnNode, RankMeeting
 from hpcdist.agent.outcome.hang import hang_verdict
 from hpcdist.agent.preflight import LIMIT_S, Figures
-from hpcdist.job.spec import Launch, Resources, ScriptJob
+from hpcdist.job.spec import Launch, Resources, ScriptJob, TrainJob
 from hpcdist.runs.spec import LaunchPlan, NodePlan
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import JobPlace
@@ -80,13 +81,14 @@ class Cluster:
     leader: int = 0
     """Another than 0 takes over from it, after attempt 0."""
     preflight: bool = False
+    trains: bool = False
 
     def __post_init__(self):
         launch = {"grace_s": 0.5, "join_timeout_s": 30, "hang_timeout_s": 60.0, "warning_s": 60.0}
-        job = ScriptJob(
+        of_script = partial(ScriptJob, workload="script", script="x.py")
+        kind = TrainJob if self.trains else of_script
+        job = kind(
             name="x",
-            workload="script",
-            script="x.py",
             launch=Launch(
                 max_restarts=self.restarts,
                 min_nodes=self.min_nodes,
@@ -146,8 +148,12 @@ class Cluster:
         self.decide(Heard(node, message))
 
     def check(self, node, product_s=1.0):
-        figures = Figures(product_s=product_s, sums_s={1 - node: 1.0})
-        self.tell(node, messages.Checked(attempt=0, figures=figures))
+        nodes = self.coordinator.attempt.nodes
+        place, last = nodes.index(node), len(nodes)
+        sums_s = {(place + 1) % last: 1.0, (place - 1) % last: 1.0}
+        figures = Figures(product_s=product_s, sums_s=sums_s)
+        number = self.coordinator.attempt.number
+        self.tell(node, messages.Checked(attempt=number, figures=figures))
 
     def open_store(self):
         self.tell(self.leader, messages.StoreOpened(port=20001))
@@ -236,6 +242,7 @@ def play(*steps, **options):
 
 RUN, GONE = do.run(), do.gone()
 SMALLER = {"nodes": 4, "ranks": 2, "min_nodes": 2}
+CHECKED = {"nodes": 3, "min_nodes": 2, "preflight": True}
 
 
 def ends_on(*nodes, **fields):
@@ -293,6 +300,40 @@ SCENARIOS = {
         {"preflight": True},
         [RUN, do.check(0), do.wait(LIMIT_S), GONE],
         {"host": "host1", "says": "failed the preflight: it did not answer within 120 s"},
+    ),
+    "a training goes on without a node that fails the preflight": (
+        CHECKED | {"trains": True},
+        [
+            *(RUN, do.check(0), do.check(1, 5.0), do.check(2), do.is_in("ending")),
+            *(do.has_received(1, "begin", "start", "close"), do.lose(1), do.gone(0, 2)),
+            *(do.has(0, 2, restarts=1), do.is_in("running"), do.end(well(0), well(1, 2))),
+            do.gone(0, 2),
+        ],
+        {"kind": "done", "attempts": 2, "says": "it went on with 2 of 3 nodes since"},
+    ),
+    "a training does not go on without its first node that fails the preflight": (
+        CHECKED | {"trains": True},
+        [RUN, do.check(0, 5.0), do.check(1), do.check(2), do.gone(0, 1, 2)],
+        {"left_out": {"host0": SLOW}, "try_elsewhere": True, "attempts": 1},
+    ),
+    "a training does not go on with too few nodes after the preflight": (
+        CHECKED | {"trains": True, "min_nodes": 3},
+        [RUN, do.check(0), do.check(1, 5.0), do.check(2), do.gone(0, 1, 2)],
+        {"left_out": {"host1": SLOW}, "try_elsewhere": True, "attempts": 1},
+    ),
+    "a script has not said before the preflight that it can go on with fewer nodes": (
+        CHECKED,
+        [RUN, do.check(0), do.check(1, 5.0), do.check(2), do.gone(0, 1, 2)],
+        {"left_out": {"host1": SLOW}, "try_elsewhere": True, "attempts": 1},
+    ),
+    "a node that is lost during the preflight is left out and the others are checked anew": (
+        CHECKED | {"trains": True},
+        [
+            *(RUN, do.check(0), do.lose(1), do.gone(0, 2), do.open_store(), do.check(0)),
+            *(do.is_in("starting"), do.check(2), do.is_in("running")),
+            *(do.end(well(0), well(1, 2)), do.gone(0, 2)),
+        ],
+        {"kind": "done", "attempts": 2},
     ),
     "failures of one moment are heard before the ranks are ended": (
         {"ranks": 2},
@@ -443,6 +484,19 @@ SCENARIOS = {
         [do.join(0, 1, 2), do.lose(2), do.gone(0, 1)],
         {"kind": "agent_lost", "attempts": 0},
     ),
+    "a leader whose own node does not end its ranks does not go on": (
+        SMALLER,
+        [RUN, do.lose(2), ends_on(0, 1, 3), do.gone(1, 3), do.is_in("ending"), do.wait(10)],
+        {"kind": "agent_lost", "node": 2, "attempts": 1},
+    ),
+    "a node that can fork no ranks any more does not go on where another is lost": (
+        SMALLER,
+        [
+            *(RUN, do.tell(2, messages.Failed(sentence="the forkserver was lost")), do.lose(3)),
+            *(ends_on(0, 1, 2), do.gone(0, 1, 2)),
+        ],
+        {"kind": "agent_lost", "node": 2, "attempts": 1},
+    ),
     "a run that another has taken over does not go on without a node": (
         SMALLER | {"is_overtaken": True},
         [RUN, do.lose(2), ends_on(0, 1, 3), do.gone(0, 1, 3), do.is_in("finished")],
@@ -503,7 +557,7 @@ SCENARIOS = {
     "a run is cancelled while a new leader waits for the others": (
         SMALLER | {"leader": 1},
         [do.join(1, 3), do.cancel(), do.gone(1, 3)],
-        {"kind": "cancelled", "attempts": 1},
+        {"kind": "cancelled", "attempts": 1, "attempt": 1},
     ),
     # Cancel
     "cancel after a failure does not hide a last failure": (

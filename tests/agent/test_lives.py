@@ -383,3 +383,19 @@ def test_a_job_in_which_no_agent_could_be_started_is_started_again_as_often_as_a
     assert "no progress in 3 starts: those of attempts 0, 1 and 2 ended" in verdict.message
     assert "(the last: no agent)" in verdict.message
     assert [run.read_attempt_verdict(attempt).message for attempt in (1, 2)] == ["no agent"] * 2
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_ours"), [("nothing", True), ("time_limit", False), ("preemption", False)]
+)
+def test_nobody_goes_on_in_a_job_that_the_scheduler_is_ending(run, cause, is_ours):
+    attempts = lives.Attempts(run, TRAINING, Scheduler(cause=cause))
+    assert lives.is_ours(attempts, FAILED) == is_ours
+
+
+def test_every_attempt_says_which_node_leads_it(run):
+    attempts = lives.Attempts(run, TRAINING, Scheduler())
+    attempts.claim()
+    assert attempts.claim_next(2)
+    attempts.claim(2)
+    assert [one.leader for _, one in sorted(run.read_beginnings().items())] == [0, 2, 2]

@@ -103,3 +103,11 @@ def test_a_member_waits_for_a_claim_to_say_whose_it_is_and_leaves_what_has_gone_
     assert succession.step(Seen(5, None, leader_lives=True), 1.0) == "wait"
     assert succession.step(Seen(5, 3, leader_lives=True), 1.0) == "join"
     assert succession.step(Seen(6, 3, leader_lives=True), 1.0) == "leave"
+
+
+@pytest.mark.parametrize("lives_s", [0.0, 20.0, 999.0])
+def test_members_leave_a_leader_that_is_lost_as_it_has_claimed_the_next_attempt(lives_s):
+    """As long as it may live, they cannot know that nobody goes on: nobody would end the job."""
+    ends = play(Directory(lives_s, {1: 0}), (1, 2), sure=(1, 2))
+    assert steps(ends) == {1: "leave", 2: "leave"}
+    assert min(lives_s, LIMIT_S) <= ends[1][1] < min(lives_s, LIMIT_S) + 1

@@ -74,10 +74,10 @@ class Attempts:
         self.most_grace_s = (requeuer.kill_wait_s if requeuer else math.inf) - _CONCLUDE_S
         """Limit of the time that ranks have to end where the scheduler ends the job."""
 
-    def claim(self) -> int:
+    def claim(self, leader: int = 0) -> int:
         """Take the next attempt number for all agents, note how the attempt begins, and return the
         number."""
-        return self._begin(self.run.claim_attempt())
+        return self._begin(self.run.claim_attempt(), leader)
 
     def claim_next(self, leader: int) -> bool:
         """Take the number after the newest that this agent knows, for this node's; return False
@@ -88,7 +88,7 @@ class Attempts:
             self._begin(self.newest + 1, leader)
         return is_taken
 
-    def _begin(self, number: int, leader: int = 0) -> int:
+    def _begin(self, number: int, leader: int) -> int:
         progress = _progress(self.run, self.job)
         self.begin(number)
         now_s = time.time()
@@ -199,9 +199,11 @@ def note_restart(run: Run, verdict: Verdict) -> str | None:
 
 
 def note_node(attempts: Attempts, verdict: Verdict) -> None:
-    """Note the node that a verdict blames in the ledger, where submissions can leave it out."""
+    """Note the nodes that a verdict blames in the ledger, where submissions can leave it out."""
     if attempts.requeuer is not None:
         nodes.note_verdict(attempts.run.id, verdict)
+        for host, why in verdict.left_out.items():
+            nodes.note("preflight", host, attempts.run.id, why)
 
 
 def is_ours(attempts: Attempts, verdict: Verdict) -> bool:
@@ -209,11 +211,12 @@ def is_ours(attempts: Attempts, verdict: Verdict) -> bool:
     started again. Agents that cannot ask may be cut off, and do not go on."""
     if (requeuer := attempts.requeuer) is None:
         return True
+    asked = replace(verdict, try_elsewhere=False, left_out={})
     try:
-        decision = _retry(lambda: requeuer.decide(verdict), time.monotonic() + _CONSENT_S)
+        decision = _retry(lambda: requeuer.decide(asked), time.monotonic() + _CONSENT_S)
     except (SchedulerError, OSError):
         return False
-    return decision.sequel == "requeue"
+    return decision.sequel == "requeue" and decision.cause == "nothing"
 
 
 def _retry(ask: Callable[[], _T], deadline: float) -> _T:
@@ -242,8 +245,6 @@ def conclude(attempts: Attempts, verdict: Verdict, *, leaves_final: bool = False
     one life, one acts.
     """
     run, requeuer = attempts.run, attempts.requeuer
-    for host, why in verdict.left_out.items() if requeuer is not None else ():
-        nodes.note("preflight", host, run.id, why)
     if requeuer is None or not (leaves_final or _may_go_on(verdict)):
         run.write_verdict(verdict)
         return verdict
