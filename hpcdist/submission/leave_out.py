@@ -16,7 +16,7 @@ from hpcdist.schedulers.base import Scheduler
 def leave_out_nodes(scheduler: Scheduler, cluster: LoadedProfile) -> LoadedProfile:
     """Return the profile with the nodes that this submission leaves out, and a note that says which
     and why. Where a ledger cannot be read, the note says that: it is no clean record."""
-    if not scheduler.has_queue:
+    if not (scheduler.has_queue and scheduler.shares_files):
         return cluster
     profile, notes = cluster.profile, list(cluster.notes)
     try:

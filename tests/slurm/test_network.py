@@ -109,7 +109,8 @@ def test_of_a_run_whose_network_is_cut_one_part_goes_on(slurm_netns, tmp_path, c
         await_counting(user, run, 1)
         left = [one for one in range(3) if one != cut]
         started = [events(run, "start", rank=rank)[1]["node"] for rank in range(2)]
-        assert (started, run.read_beginning(1).leader) == (left, left[0])
+        assert started == left
+        assert run.read_beginning(1).leader in left
         user.write("gate", "")
         verdict = user.verdict(run)
         assert (verdict.state, verdict.attempt) == ("done", 1), verdict.message

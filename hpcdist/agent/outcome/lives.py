@@ -199,8 +199,8 @@ def note_restart(run: Run, verdict: Verdict) -> str | None:
 
 
 def note_node(attempts: Attempts, verdict: Verdict) -> None:
-    """Note the nodes that a verdict blames in the ledger, where submissions can leave it out."""
-    if attempts.requeuer is not None:
+    """Note the nodes that a verdict blames in the ledger, where submissions will read it."""
+    if attempts.requeuer is not None and attempts.requeuer.shares_files:
         nodes.note_verdict(attempts.run.id, verdict)
         for host, why in verdict.left_out.items():
             nodes.note("preflight", host, attempts.run.id, why)

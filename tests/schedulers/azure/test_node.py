@@ -71,6 +71,7 @@ class AzureJob:
         kept = {name: os.environ[name] for name in ("PATH", "HPCDIST_TEST_MARK")}
         environment = {
             "PYTHONPATH": str(place / "code" / "lib"),
+            "HOME": str(place / "home"),
             "TMPDIR": str(place / "disk"),
             "GATE": str(self.gate),
             "MASTER_ADDR": "127.0.0.1",
@@ -151,6 +152,7 @@ def test_a_job_whose_node_was_taken_away_goes_on_exactly_from_what_was_published
     assert b"goes on from step 0" in content["logs/rank-00000.log"]
     assert "verdict.json" not in content
     assert json.loads(content["attempts/00000/verdict.json"])["kind"] == "agent_lost"
+    assert not list(job.folder.rglob("nodes.jsonl"))  # its nodes come and go: no ledger
 
     job.gate.touch()
     for node in (0, 1):
