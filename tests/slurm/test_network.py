@@ -119,3 +119,4 @@ def test_of_a_run_whose_network_is_cut_one_part_goes_on(slurm_netns, tmp_path, c
     finally:
         slurm_netns.mend_link(name)
     assert run.newest_attempt() == 1
+    slurm_netns.wait_until_idle(120)  # Slurm looks at a host that is gone only now and then
