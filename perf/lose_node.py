@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -22,7 +20,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sidebyside import Figures, Measure, compare, parse_options
+from sidebyside import (
+    HPCDIST,
+    SCRIPTS,
+    TORCHRUN,
+    Figures,
+    Measure,
+    compare,
+    parse_options,
+    user_environment,
+)
 
 from hpcdist.machine.process import descendants, send_signal
 
@@ -31,21 +38,24 @@ _LIMIT_S, _KILLED = 240.0, 3
 
 def start(side: str, folder: Path) -> list[subprocess.Popen[bytes]]:
     """Start 4 nodes, for which torchrun has a process each, in a folder with the script alone."""
-    shutil.copy(Path(__file__).parent / "scripts" / "elastic_steps.py", folder / "steps.py")
-    environment = os.environ | {"HPCDIST_RUNS": str(folder / "runs"), "OMP_NUM_THREADS": "1"}
+    shutil.copy(SCRIPTS / "elastic_steps.py", folder / "steps.py")
+    environment = user_environment() | {
+        "HPCDIST_RUNS": str(folder / "runs"),
+        "OMP_NUM_THREADS": "1",
+    }
     environment |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    words = ["hpcdist", "submit", "steps.py", "--local", "--wait", "--nodes=4", "--gpus=2"]
+    words = [HPCDIST, "submit", "steps.py", "--local", "--wait", "--nodes=4", "--gpus=2"]
     each = [[*words, "--set=launch.min_nodes=1", "--", "."]]
     if side == "torchrun":
         with socket.create_server(("127.0.0.1", 0)) as free:
             at = f"--rdzv-endpoint=127.0.0.1:{free.getsockname()[1]}"
-        words = ["torch.distributed.run", "--rdzv-backend=c10d", "--nnodes=1:4", at]
+        words = [TORCHRUN, "--rdzv-backend=c10d", "--nnodes=1:4", at]
         words += ["--nproc-per-node=2", "--max-restarts=3"]
         hosts = [f"--rdzv-conf=is_host={int(node == 0)}" for node in range(4)]
         each = [[*words, host, "steps.py", "."] for host in hosts]
     with (folder / "output").open("wb") as output:
         to: dict[str, Any] = {"stdout": output, "stderr": output, "cwd": folder, "env": environment}
-        return [subprocess.Popen([sys.executable, "-m", *one], **to) for one in each]
+        return [subprocess.Popen(one, **to) for one in each]
 
 
 def lines(folder: Path, *sizes: int) -> list[dict[str, Any]]:
