@@ -5,7 +5,7 @@ hosts' agents, the ends that LSF, its users and its administrators give jobs, an
 import json
 
 from cluster_user import CPU, TWO, User, job_id, log, printed
-from counting import COUNT, await_counting, count, end_counting
+from counting import COUNT, ELASTIC_COUNT, await_counting, count, end_counting
 
 from hpcdist.machine.network import local_addresses
 
@@ -54,9 +54,7 @@ def test_a_run_that_loses_a_host_and_then_its_first_goes_on_elsewhere(lsf_like, 
 def test_a_run_goes_on_without_a_host_in_the_same_life_of_its_job(lsf_like, tmp_path):
     """The launcher's tasks on other hosts live on; with the first host, the job is LSF's."""
     user = User(lsf_like(kill_interval_s=60.0, limit_grace_s=60.0, loss_known_s=5.0), tmp_path)
-    script = user.write(
-        "count.py", COUNT.replace("record.start(", "record.elastic(); record.start(")
-    )
+    script = user.write("count.py", ELASTIC_COUNT)
     run = user.submit(script, *CPU, "--nodes", 3, "--gpus", 1, "--set", "launch.min_nodes=1")
     await_counting(user, run, num_ranks=3)
     user.cluster.lose_host("hostB")

@@ -1,10 +1,10 @@
 """A job of Slurm that loses a node goes on with the others."""
 
 import pytest
-from cluster_user import COUNT, User, events, job_id
+from cluster_user import User, events, job_id
+from counting import ELASTIC_COUNT
 from interruptions import hosts
 
-ELASTIC = COUNT.replace("record.start(", "record.elastic()\nrecord.start(")
 THREE = ("--nodes", 3, "--gpus", 1, "--set", "launch.min_nodes=2", *("--set", "launch.device=cpu"))
 
 
@@ -23,26 +23,32 @@ def counting(user, run, attempt, ranks):
     user.cluster.wait_for(have_begun, 90)
 
 
-def test_a_run_goes_on_without_its_first_node_and_ends_its_job_itself(user):
-    """The job's script is lost: Slurm would keep the job until its time limit."""
-    run = user.submit(user.write("count.py", ELASTIC), *THREE)
+def run_without(user, index):
+    """A run that loses one of its three nodes, and goes on with the others to its end."""
+    run = user.submit(user.write("count.py", ELASTIC_COUNT), *THREE)
     counting(user, run, 0, range(3))
-    nodes = hosts(user, run)
-    user.cluster.kill_node(nodes[0])
+    name = hosts(user, run)[index]
+    user.cluster.kill_node(name)
     counting(user, run, 1, range(2))
-    user.cluster.give_up_node(nodes[0])
-    assert [one["node"] for one in events(run, "start", rank=0)] == [0, 1]
+    user.cluster.give_up_node(name)
     assert "goes on with 2 of 3 nodes since " in user("status", run.id).stdout
-    user.cluster.wait_for(lambda: nodes[0] not in hosts(user, run))
+    user.cluster.wait_for(lambda: name not in hosts(user, run))
     assert user.cluster.job_state(job_id(run)) == "RUNNING"
     user.write("gate", "")
+    return run
+
+
+def test_a_run_goes_on_without_its_first_node_and_ends_its_job_itself(user):
+    """The job's script is lost: Slurm would keep the job until its time limit."""
+    run = run_without(user, 0)
+    assert [one["node"] for one in events(run, "start", rank=0)] == [0, 1]
     assert user.verdict(run).state == "done"
     assert user.cluster.wait_for_end(job_id(run)) == "CANCELLED"
     assert "done" in user("status", run.id).stdout
 
 
 def test_a_run_that_loses_its_first_node_and_too_many_others_is_requeued(user):
-    run = user.submit(user.write("count.py", ELASTIC), *THREE, "--set", "launch.min_nodes=3")
+    run = user.submit(user.write("count.py", ELASTIC_COUNT), *THREE, "--set", "launch.min_nodes=3")
     counting(user, run, 0, range(3))
     name = hosts(user, run)[0]
     user.cluster.kill_node(name)
@@ -55,19 +61,8 @@ def test_a_run_that_loses_its_first_node_and_too_many_others_is_requeued(user):
 
 
 def test_a_run_goes_on_without_a_node_that_slurm_has_lost(user):
-    run = user.submit(user.write("count.py", ELASTIC), *THREE)
-    counting(user, run, 0, range(3))
-    nodes = hosts(user, run)
-    user.cluster.kill_node(nodes[1])
-    counting(user, run, 1, range(2))
-    user.cluster.give_up_node(nodes[1])
-    size = "goes on with 2 of 3 nodes since "
-    assert size in user("status", run.id).stdout
-    counting_on = [one["node"] for one in events(run, "start", rank=1)]
-    assert counting_on == [1, 2]
-    user.cluster.wait_for(lambda: nodes[1] not in hosts(user, run))
-    assert user.cluster.job_state(job_id(run)) == "RUNNING"
-    user.write("gate", "")
+    run = run_without(user, 1)
+    assert [one["node"] for one in events(run, "start", rank=1)] == [1, 2]
     user.done(run)
     assert user.cluster.wait_for_end(job_id(run)) == "COMPLETED"
     assert "went on with 2 of 3 nodes since " in user.verdict(run).message

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from cluster_user import COUNT, CPU, User, events, job_id, log, printed
-from counting import await_counting, count
+from cluster_user import CPU, User, events, job_id, log, printed
+from counting import ELASTIC_COUNT, await_counting, count
 from interruptions import hosts
 
 ALL_REDUCE = """\
@@ -95,9 +95,7 @@ def test_a_node_that_is_only_cut_off_can_spoil_nothing(slurm_netns, tmp_path):
 def test_of_a_run_whose_network_is_cut_one_part_goes_on(slurm_netns, tmp_path, cut):
     """Both can still write the run's directory; the scheduler is with the larger one."""
     user = User(slurm_netns, tmp_path)
-    script = user.write(
-        "count.py", COUNT.replace("record.start(", "record.elastic(); record.start(")
-    )
+    script = user.write("count.py", ELASTIC_COUNT)
     keys = ("launch.min_nodes=1", "launch.agent_timeout_s=20", "launch.grace_s=1")
     sets = [word for key in keys for word in ("--set", key)]
     run = user.submit(script, *CPU, "--nodes", 3, "--gpus", 1, *sets)

@@ -2,6 +2,9 @@
 
 from cluster_user import COUNT, CPU, TWO, events, log
 
+ELASTIC_COUNT = COUNT.replace("record.start(", "record.elastic()\nrecord.start(")
+"""It goes on with fewer ranks, too."""
+
 
 def count(user, *options):
     """Submit it with two ranks, and wait until both count."""
