@@ -98,12 +98,12 @@ class Claimed(NamedTuple):
 
 
 class Legacy(NamedTuple):
-    """What a leader takes over from the one that is lost."""
+    """The state that a leader takes over from the one that is lost."""
 
     failed: Verdict
     """The verdict on the attempt that has lost it."""
     meeting: RankMeeting
-    """Of that attempt."""
+    """The ranks' meeting in that attempt."""
     rest: list[int]
     """Its other nodes."""
     num_losses: int
@@ -138,7 +138,7 @@ class Attempt:
     most_grace_s: float
     """Limit of `launch.grace_s` where the scheduler ends the job."""
     nodes: tuple[int, ...] = ()
-    """Those that take part."""
+    """The nodes that take part."""
     number: int = 0
     restarts: int = 0
     """Attempts before that failed."""
@@ -243,7 +243,7 @@ class Coordinator:
         self._num_losses = 0
         """Attempts that ended because a node was lost, and that others followed."""
         self._smaller = self._next_smaller = ""
-        """How many nodes this attempt and the next one have since when, where some are lost."""
+        """Number of nodes of this attempt and the next one, and since when, where some are lost."""
         self._regrow_at = math.inf
         """When the job is to be started again with all nodes."""
         self._is_elastic = isinstance(job, TrainJob)
@@ -557,10 +557,7 @@ class Coordinator:
         is_of_node = verdict.kind == "agent_lost" or bool(verdict.left_out)
         is_loss = has_lost and is_of_node and verdict.node not in self.members
         num_failures = attempt.restarts - self._num_losses
-        is_wanted = is_loss or (
-            verdict.kind not in {"launch", "agent_lost", "time_limit"}
-            and num_failures < launch.max_restarts
-        )
+        is_wanted = is_loss or (verdict.blames_ranks and num_failures < launch.max_restarts)
         can_begin = not has_lost or self._may_shrink_to(left)
         if verdict.state != "failed" or not is_wanted or not can_begin:
             return verdict, False

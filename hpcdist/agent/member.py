@@ -87,7 +87,7 @@ class Member:
         """Node 0's agent is gone, and with it, perhaps, the job's script."""
         self._leading_node = 0
         self._meeting: RankMeeting | None = None
-        """Of the newest attempt."""
+        """The ranks' meeting in the newest attempt."""
         self._gone: int | None = None
         """The last attempt of which nothing is left here."""
         self._is_elastic = isinstance(node.job, TrainJob)
@@ -257,14 +257,13 @@ class Member:
         if least is None or meeting is None or len(meeting.nodes) <= least or not is_able:
             self._is_closing = True
             return
-        now_s = time.monotonic()
+        unsuspended_s = time.monotonic() - self._stood_still_s
         self._succession = Succession(
             node=self._facts.node,
             lost=lost,
             nodes=meeting.nodes,
             attempt=meeting.attempt,
-            is_sure=is_sure and now_s - self._stood_still_s > LIMIT_S,
-            begun_s=now_s,
+            is_sure=is_sure and unsuspended_s > LIMIT_S,
         )
 
     def _host_of(self, node: int) -> str | None:
@@ -318,15 +317,14 @@ class Member:
 
     def _find_leader(self, succession: Succession, verdict: Verdict) -> str:
         """Wait until a node leads, and return whether to lead, to join it, or to leave."""
-        succession = replace(succession, begun_s=time.monotonic())
-        step = "wait"
+        begin_s, step = time.monotonic(), "wait"
         while step == "wait" and not self._is_over_while_joining():
             time.sleep(_SUCCESSION_POLL_S)
             newest = self._run.newest_attempt()
             beginning = self._run.read_beginning(newest)
             leader = None if beginning is None else beginning.leader
             seen = Seen(newest, leader, self._run.is_alive())
-            step = succession.step(seen, time.monotonic())
+            step = succession.step(seen, time.monotonic() - begin_s)
             if step == "join":
                 self._leading_node = leader or 0
             elif step == "claim" and not lives.is_ours(self._attempts, verdict):

@@ -36,14 +36,14 @@ _SUM_NUMBERS = 1 << 22
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """What the preflight of one node has measured."""
+    """The result of the preflight of one node."""
 
     product_s: float = 0.0
     """Seconds of one product, on the slowest GPU."""
     sums_s: dict[int, float | None] = {}
     """Seconds of one all-reduce, by the other's place among the nodes; None: it failed."""
     fault: str = ""
-    """What the node did wrong."""
+    """A sentence on the fault of the node; empty: it has none."""
 
 
 def measure(order: RankOrder) -> Figures:

@@ -48,7 +48,7 @@ _OF_GPU: dict[str, Callable[[Any, Any], float]] = {
 }
 
 _XIDS_OF_PROGRAMS = {13, 31, 43, 45, 68, 109}
-"""Those that programs cause, as NVIDIA's device plugin for Kubernetes has them."""
+"""Xids that programs cause, as NVIDIA's device plugin for Kubernetes has them."""
 _LAST_LOOK_S = 1.0
 
 _Living = Callable[[], Mapping[int, int]]

@@ -21,7 +21,7 @@ LIMIT_S = 90.0
 
 
 class Seen(NamedTuple):
-    """What a member sees in the run's directory."""
+    """The run's directory as a member sees it."""
 
     newest: int
     """Number of the newest attempt."""
@@ -32,25 +32,23 @@ class Seen(NamedTuple):
 
 
 class Succession(Struct, frozen=True, kw_only=True):
-    """One member's part in the succession; pure. Times are of the monotonic clock."""
+    """One member's part in the succession; pure."""
 
     node: int
     lost: int
     """The node that led."""
     nodes: tuple[int, ...]
-    """Those of the attempt that has lost its leader."""
+    """The nodes of the attempt that has lost its leader."""
     attempt: int
     is_sure: bool
     """The leader is gone: its host has said so, and this agent was not suspended before."""
-    begun_s: float
 
     @property
     def rest(self) -> list[int]:
         return [node for node in self.nodes if node != self.lost]
 
-    def step(self, seen: Seen, now_s: float) -> Step:
-        """Return what to do now."""
-        late_s = now_s - self.begun_s
+    def step(self, seen: Seen, late_s: float) -> Step:
+        """Return the next step, so many seconds after the ranks of the member were gone."""
         if seen.newest > self.attempt:
             is_gone = seen.leader == self.lost and not seen.leader_lives
             if seen.newest > self.attempt + 1 or is_gone or late_s > LIMIT_S:

@@ -27,7 +27,6 @@ _PROGRAMS = {
     "charliecloud": ("ch-run",),
     "podman": ("podman",),
 }
-_PROBE_TIMEOUT_S = 10.0
 _REFERENCE = re.compile(r"(?P<scheme>[a-z][a-z0-9+-]*)://(?P<rest>\S+)")
 _STARTED_BY = {
     "folder": ("apptainer", "charliecloud", "podman"),

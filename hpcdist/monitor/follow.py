@@ -129,7 +129,7 @@ def end_sentence(run: Run, verdict: Verdict) -> str:
 
 def _is_in_place(verdict: Verdict) -> bool:
     """Return whether the ranks were started again after a failure, within the life of a job."""
-    return verdict.state == "failed" and verdict.kind not in {"agent_lost", "launch", "time_limit"}
+    return verdict.state == "failed" and verdict.blames_ranks
 
 
 def last_ended(run: Run) -> Verdict | None:

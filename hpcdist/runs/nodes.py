@@ -53,7 +53,7 @@ class NodeEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     run: str = ""
     """Id of the run; empty: the user said so."""
     figure: str = ""
-    """What was measured."""
+    """The measurement that showed it."""
 
     @property
     def words(self) -> str:

@@ -149,6 +149,11 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """`hpcdist resume` started the next attempt."""
 
     @property
+    def blames_ranks(self) -> bool:
+        """The ranks ended the attempt: not a node, a start that failed, or the time limit."""
+        return self.kind not in {"agent_lost", "launch", "time_limit"}
+
+    @property
     def sentence(self) -> str:
         """Return the state and the message; "cancelled (SIGINT)" is both already."""
         has_state = self.message.startswith(self.state)

@@ -1,4 +1,4 @@
-"""Who leads a run that has lost its leader: members that see one run directory."""
+"""The succession to a leader that is lost: members that see one run directory."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ EVERY_S = 0.2
 
 @dataclass
 class Directory:
-    """What the members see: the claims of attempts, and until when the old leader showed life."""
+    """The run's directory: the claims of attempts, and until when the old leader showed life."""
 
     shown_until_s: float = 0.0
     claims: dict = field(default_factory=dict)
@@ -27,9 +27,7 @@ def play(directory, members, *, sure=(), slow=None, others=(), until_s=2 * LIMIT
     and when."""
     others, slow, ends, now_s = dict(others), slow or {}, {}, 0.0
     each = {
-        node: Succession(
-            node=node, lost=0, nodes=(0, 1, 2, 3), attempt=0, is_sure=node in sure, begun_s=0.0
-        )
+        node: Succession(node=node, lost=0, nodes=(0, 1, 2, 3), attempt=0, is_sure=node in sure)
         for node in members
     }
     while len(ends) < len(each) and now_s < until_s:
@@ -94,12 +92,12 @@ def test_of_two_halves_that_have_both_lost_the_leader_one_leads():
     directory = Directory()
     ends = play(directory, (1, 3), sure=(1, 3))
     assert steps(ends) == {1: "lead", 3: "join"}
-    again = Succession(node=3, lost=0, nodes=(0, 1, 2, 3), attempt=0, is_sure=True, begun_s=0.0)
+    again = Succession(node=3, lost=0, nodes=(0, 1, 2, 3), attempt=0, is_sure=True)
     assert again.step(directory.seen(LIMIT_S + 1), LIMIT_S + 1) == "leave"
 
 
 def test_a_member_waits_for_a_claim_to_say_whose_it_is_and_leaves_what_has_gone_on_since():
-    succession = Succession(node=2, lost=0, nodes=(0, 2), attempt=4, is_sure=True, begun_s=0.0)
+    succession = Succession(node=2, lost=0, nodes=(0, 2), attempt=4, is_sure=True)
     assert succession.step(Seen(5, None, leader_lives=True), 1.0) == "wait"
     assert succession.step(Seen(5, 3, leader_lives=True), 1.0) == "join"
     assert succession.step(Seen(6, 3, leader_lives=True), 1.0) == "leave"

@@ -261,8 +261,7 @@ class Pbs(Batch):
 
         # A kill may end any host's agent first, which PBS notices within 6 s; and a job whose first
         # host is gone is PBS's to start again: what it starts leaves the run to the new job.
-        is_lost = verdict.kind == "agent_lost"
-        is_ending = is_lost and poll(look, interval_s=1.0, limit_s=6.0)
+        is_ending = verdict.kind == "agent_lost" and poll(look, interval_s=1.0, limit_s=6.0)
         if verdict.kind == "preempted" or is_ending:
             return Decision(sequel="open", cause="kill or requeue")
         is_limit = verdict.kind == "time_limit"
