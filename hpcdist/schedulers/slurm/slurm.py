@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from hpcdist.base.errors import SchedulerError, UserError
+from hpcdist.base.progress import poll
 from hpcdist.base.text import number_of
 from hpcdist.cluster.channels import mail_of
 from hpcdist.cluster.profile import ClusterProfile
@@ -373,8 +374,17 @@ class Slurm(Batch):
             return None
         nodes = ",".join(filter(None, [*out, before.replace("(null)", "")]))
         update = ["scontrol", "update", f"JobId={job_id}", f"ExcNodeList={nodes}"]
-        run_command(update, timeout_s=_OWN_JOB_TIMEOUT_S)  # Slurm takes it of waiting jobs alone
-        return f"the job starts again without {' and '.join(out)}"
+
+        def is_excluded() -> bool | None:
+            with suppress(SchedulerError):
+                return bool(run_command(update, timeout_s=_OWN_JOB_TIMEOUT_S))
+            return None
+
+        # Slurm takes it of waiting jobs alone; and SIGTERM, with which it now ends the processes of
+        # this one, may end the command, too.
+        done = poll(is_excluded, interval_s=0.2, limit_s=_OWN_JOB_TIMEOUT_S)
+        how = "without" if done else "though Slurm was not told to do without"
+        return f"the job starts again {how} {' and '.join(out)}"
 
     def end_job(self) -> None:
         run_command(["scancel", "--quiet", self.own_job_id()], timeout_s=_OWN_JOB_TIMEOUT_S)

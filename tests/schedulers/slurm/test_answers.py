@@ -1,6 +1,7 @@
 """What squeue, sacct and sinfo say, as values. The lines are those of Slurm 22.05.8 but for the
 names."""
 
+import os
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import Resources, ScriptJob
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
+from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import Target
 from hpcdist.schedulers.batch import JobIndex
 from hpcdist.schedulers.slurm.nodes import expand_nodes
@@ -185,3 +187,24 @@ def test_the_warning_leaves_a_short_job_three_quarters_of_its_time(limit_min, se
     job = ScriptJob(name="j", script="x.py", resources=Resources(time_limit_min=limit_min))
     asked = scheduler.directives(job, ClusterProfile(), Target(name="x", folder=Path("x"), cwd="/"))
     assert f"--signal=USR2@{seconds}" in [one.line for one in asked]
+
+
+def test_nodes_are_left_out_though_the_end_of_the_job_ends_the_command(tmp_path, monkeypatch):
+    """What runs at the requeue gets the SIGTERM that is for the job."""
+    words = tmp_path / "words"
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(
+        f"#!/bin/sh\necho $1 $2 $3 >> {words}\n"
+        f"[ $1 != update ] || [ $(grep -c update {words}) -gt 1 ] || kill $$\n"
+    )
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    run = Run(tmp_path / "run")
+    run.attempt_file(0, "").mkdir(parents=True)
+    run.write_attempt_verdict(
+        Verdict(kind="launch", message="slow", attempt=0, left_out={"n2": "slow"})
+    )
+    assert scheduler.requeue(run) == "the job starts again without n2"
+    told = "update JobId=7 ExcNodeList=n2"
+    assert words.read_text().splitlines()[1:] == ["requeue 7", told, told]
