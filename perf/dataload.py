@@ -61,7 +61,7 @@ def passes_over_faces(side, options):
     images = FastImages(files, transform=options.transform, decode=options.decode)
     loader = DataLoader(images, BATCH, collate_fn=images.collate, **usual)
     while True:
-        yield ((batch.to(torch.float32).div_(127.5).sub_(1), labels) for batch, labels in loader)
+        yield ((images.normalize(batch), labels) for batch, labels in loader)
 
 
 def passes_over_fashion(side, options):

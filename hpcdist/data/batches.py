@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from hpcdist.base.errors import HpcdistError
-from hpcdist.data.arrays import Samples, to_unit_range
+from hpcdist.data.arrays import Samples
 from hpcdist.data.images.samples import FastImages
 from hpcdist.data.order import Share
 from hpcdist.job.spec import Data
@@ -102,7 +102,7 @@ class LoadedBatches(BatchSource):
     ) -> None:
         self._device = device
         self._memory_format = memory_format
-        self._buffers = [torch.empty(0), torch.empty(0)]
+        self._images = samples
         self._requests = _Requests()
         self._loader = DataLoader(
             _Maker(samples),
@@ -135,28 +135,8 @@ class LoadedBatches(BatchSource):
         """Return a batch as the model takes it: float32 and normalised, on the device. On the CPU
         it is valid until the next but one is brought."""
         batch = batch.to(self._device, non_blocking=True)
-        is_on_cpu = self._device.type == "cpu"
-        images = self._normalize(batch.images) if is_on_cpu else to_unit_range(batch.images)
-        return Samples(images=images.to(memory_format=self._memory_format), labels=batch.labels)
-
-    def _normalize(self, images: Tensor) -> Tensor:
-        """Return `to_unit_range` of images on the CPU, in memory that is used again: new memory
-        costs more than the work."""
-        buffer = self._buffers.pop(0)
-        if len(buffer) < len(images):
-            form = self._memory_format
-            buffer = torch.empty_like(images, dtype=torch.float32, memory_format=form)
-        self._buffers.append(buffer)
-        # Threads would meet after each of many short pieces of work. Where workers or others use
-        # the CPUs, one waits for its turn each time: 64 images took 160 ms with two, 17 with one.
-        num_threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            for out, image in zip(buffer, images, strict=False):  # one at a time, so that it
-                to_unit_range(image, out=out)  # stays in the CPU's cache
-        finally:
-            torch.set_num_threads(num_threads)
-        return buffer[: len(images)]
+        images = self._images.normalize(batch.images, self._memory_format)
+        return Samples(images=images, labels=batch.labels)
 
     def close(self) -> None:
         """End the workers that a DataLoader keeps, for which it has no public method."""

@@ -16,6 +16,7 @@ from torchvision.transforms import v2
 
 from hpcdist.base.errors import HpcdistError, JobError
 from hpcdist.data import FastImages
+from hpcdist.data.arrays import to_unit_range
 from hpcdist.data.batches import make_batches
 from hpcdist.data.catalog import find_images, load_data, open_images
 from hpcdist.data.images.preview import Shown, draw_grid, load_preview
@@ -181,6 +182,9 @@ def test_users_put_fast_images_into_their_own_loader(tmp_path, workers):
     assert [len(labels) for _, labels in found] == [4, 4, 4, 4, 4, 3]
     assert all(batch.dtype == torch.uint8 for batch, _ in found)
     assert torch.cat([labels for _, labels in found]).bincount().tolist() == [12, 11]
+    first, second = (images.normalize(batch) for batch, _ in found[:2])
+    assert first.equal(to_unit_range(found[0][0]))
+    assert second.equal(to_unit_range(found[1][0]))
     image, label = images[15]
     assert (image.shape, label) == (images.shape, 1)
 
