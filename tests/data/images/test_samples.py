@@ -11,8 +11,6 @@ import pytest
 import torch
 from pictures import encoded, picture, plain, write_files
 from torch.utils.data import DataLoader
-from torchvision.datasets import ImageFolder
-from torchvision.transforms import v2
 
 from hpcdist.base.errors import HpcdistError, JobError
 from hpcdist.data import FastImages
@@ -190,6 +188,8 @@ def test_users_put_fast_images_into_their_own_loader(tmp_path, workers):
 
 
 def test_fast_images_take_a_list_and_a_function_and_draw_anew_and_by_torch_s_seed(files):
+    from torchvision.transforms import v2  # with torch._dynamo, seconds of each collection
+
     listed = [(str(files.root / path), number) for number, path in enumerate(files.paths[:3])]
     images = FastImages(listed, transform=v2.Resize([8, 8]))
     batch, labels = images.__getitems__([2, 0])
@@ -203,6 +203,8 @@ def test_fast_images_take_a_list_and_a_function_and_draw_anew_and_by_torch_s_see
 
 
 def test_classes_and_order_are_those_of_image_folder_of_torchvision(write_classes, folder_at):
+    from torchvision.datasets import ImageFolder
+
     root = write_classes({"train/b/inner": 2, "train/a": 3, "train/b": 2, "train/é ü": 1})
     write_classes({"test/a": 1})
     (root / "train/a/UPPER.JPG").write_bytes((root / "train/a/a_0001.jpg").read_bytes())
