@@ -256,7 +256,7 @@ def test_events_that_stop_early_are_told(record_run, events, windows, ends, note
 
 def test_what_stands_in_two_tables_has_one_name_and_memory_one_unit(make_run):
     run = make_run("run", gpus=2)
-    write(make_history(Shape(ranks_per_node=2, straggler=1, saves="in steps"), seed=3), run)
+    write(make_history(Shape(ranks_per_node=2, slow=[1], saves="in steps"), seed=3), run)
     usage = UsageSummary(sampled_s=60.0, max_gpu_memory_bytes=2**30)
     summary = summarize([run], {})
     found = msgspec.structs.replace(summary.runs[0], usage=usage, peak_rss_bytes=2**29)

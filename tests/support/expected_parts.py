@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from measured_steps import Numbered, measured_steps, measured_windows, whole_attempts
+import numpy as np
+from measured_steps import Window, measured_windows, steps_by_rank, whole_attempts
 from step_histories import History, Step
 
 PARTS = (
@@ -21,6 +23,14 @@ PARTS = (
     "restarts",
     "undivided",
 )
+_OF_PHASES = {
+    "data_wait": "data",
+    "host_to_device": "device",
+    "exposed_communication": "communication",
+    "forward_backward": "computing",
+    "optimizer": "fixed",
+    "checkpoint": "checkpoints",
+}
 _MOST_STRETCHES = 20
 _LEAST_LONGER = 0.05
 _CHANCE = 0.01
@@ -30,15 +40,21 @@ def expected_parts(
     history: History, *, lost_time_s: float | None, num_steps: int
 ) -> dict[str, float]:
     """`num_steps` were done, those that were done again counted once."""
-    by_rank = _steps_by_rank(history)
-    parts = _without_others(by_rank)
+    by_rank = steps_by_rank(history.attempts)
+    means = {rank: _means(steps) for rank, steps in by_rank.items()}
+    parts = _without_others(means, _means([step for own in by_rank.values() for step in own]))
     turns_s = _taking_turns_s(_stretches(history))
     parts = _moved(parts, "communication", "stragglers", turns_s - parts["stragglers"])
-    saved_s = max(_mean(steps, _saved_s) for steps in by_rank.values())
+    saved_s = max(own["checkpoints"] for own in means.values())
     parts = _moved(parts, "communication", "checkpoints", saved_s - parts["checkpoints"])
-    pauses_s, waited_s = _pauses_s(history, by_rank, num_steps)
-    parts = _moved(parts, "communication", "checkpoints", waited_s)
-    parts["checkpoints"] += pauses_s - waited_s
+    # What the rank that saves did so between steps, and what of it the others' steps have in them.
+    saves_s = {rank: _saves_s(history, rank) / num_steps for rank in means}
+    saver = max(saves_s, key=saves_s.__getitem__)
+    longer_s = [sum(own.values()) - sum(means[saver].values()) for own in means.values()]
+    waited_s = [min(saves_s[saver], max(0.0, time_s)) for time_s in longer_s]
+    wait_s = statistics.fmean(waited_s, [len(steps) for steps in by_rank.values()])
+    parts = _moved(parts, "communication", "checkpoints", wait_s)
+    parts["checkpoints"] += saves_s[saver] - wait_s
     parts["restarts"] = (lost_time_s or 0.0) / num_steps
     return parts
 
@@ -70,95 +86,49 @@ class Against(NamedTuple):
 # Parts.
 
 
-def _without_others(by_rank: Mapping[int, Sequence[Step]]) -> dict[str, float]:
+def _means(steps: Sequence[Step]) -> dict[str, float]:
+    """Seconds of a step by part, whoever it waits for."""
+    means = dict.fromkeys(PARTS, 0.0)
+    for step in steps:
+        rest = "fixed" if "forward_backward" in step.phases_s else "undivided"
+        means[rest] += step.unnamed_s / len(steps)
+        for phase, time_s in step.phases_s.items():
+            means[_OF_PHASES[phase]] += time_s / len(steps)
+    return means
+
+
+def _own_s(means: Mapping[str, float]) -> float:
+    return sum(means.values()) - means["communication"] - means["checkpoints"]
+
+
+def _without_others(
+    by_rank: Mapping[int, dict[str, float]], every: dict[str, float]
+) -> dict[str, float]:
     """Of the steps alone: as the typical rank does them, as far as it waits for the slowest."""
-    every = [step for steps in by_rank.values() for step in steps]
-    means = {part: _mean(every, lambda step, part=part: _recorded(step)[part]) for part in PARTS}
     if len(by_rank) < 2:
-        return means
-    in_order = sorted(by_rank.values(), key=lambda steps: _mean(steps, _own_s))
-    typical, slowest = statistics.median_low(range(len(in_order))), len(in_order) - 1
-    own_s = [_mean(steps, _own_s) for steps in in_order]
-    exposed_s = [_mean(steps, _exposed_s) for steps in in_order]
-    longer_s = own_s[slowest] - own_s[typical]
-    held_s = min(longer_s, max(0.0, exposed_s[typical] - exposed_s[slowest]))
+        return every
+    in_order = sorted(by_rank.values(), key=_own_s)
+    typical, slowest = in_order[(len(in_order) - 1) // 2], in_order[-1]
+    longer_s = _own_s(slowest) - _own_s(typical)
+    held_s = min(longer_s, max(0.0, typical["communication"] - slowest["communication"]))
     share = held_s / longer_s if longer_s else 0.0
-    waits_s = own_s[slowest] - _mean(every, _own_s)
-    share = min(share, means["communication"] / waits_s) if waits_s > 0 else 0.0
-    parts = dict(means)
-    for part in ("data", "device", "computing", "fixed", "undivided"):
-        own = _mean(in_order[typical], lambda step, part=part: _recorded(step)[part])
-        parts[part] = (1 - share) * means[part] + share * own
+    waits_s = _own_s(slowest) - _own_s(every)
+    share = min(share, every["communication"] / waits_s) if waits_s > 0 else 0.0
+    own = ("data", "device", "computing", "fixed", "undivided")
+    parts = every | {part: (1 - share) * every[part] + share * typical[part] for part in own}
     parts["stragglers"] = share * longer_s
-    parts["communication"] = 0.0
-    parts["communication"] = _mean(every, lambda step: step.time_s) - sum(parts.values())
+    parts["communication"] += sum(every.values()) - sum(parts.values())
     return parts
 
 
-def _recorded(step: Step) -> dict[str, float]:
-    """Of one step, whoever it waits for."""
-    of = step.phases_s.get
-    rest = "fixed" if of("forward_backward") else "undivided"
-    parts = dict.fromkeys(PARTS, 0.0)
-    parts["data"] = of("data_wait", 0.0)
-    parts["device"] = of("host_to_device", 0.0)
-    parts["computing"] = of("forward_backward", 0.0)
-    parts["communication"] = _exposed_s(step)
-    parts["checkpoints"] = _saved_s(step)
-    parts["fixed"] = of("optimizer", 0.0)
-    parts[rest] += step.unnamed_s
-    return parts
-
-
-def _pauses_s(
-    history: History, by_rank: Mapping[int, Sequence[Step]], num_steps: int
-) -> tuple[float, float]:
-    """Per step, what the rank that saves did so between steps, and what of it the others' steps
-    have in them, as they wait for it."""
-    saves_s = dict.fromkeys(by_rank, 0.0)
-    for attempt in history.attempts:
-        for rank in attempt.ranks:
-            if rank.rank in saves_s:
-                saves_s[rank.rank] += sum(save.pause_s for save in rank.saves)
-    saver = max(saves_s, key=saves_s.__getitem__)
-    save_s = saves_s[saver] / num_steps
-    steps_s = {number: _mean(steps, lambda step: step.time_s) for number, steps in by_rank.items()}
-    waited = [
-        min(save_s, max(0.0, steps_s[number] - steps_s[saver]))
-        for number, steps in by_rank.items()
-        for _ in steps
-    ]
-    return save_s, statistics.fmean(waited)
+def _saves_s(history: History, number: int) -> float:
+    ranks = [rank for attempt in history.attempts for rank in attempt.ranks if rank.rank == number]
+    return sum(save.time_s for rank in ranks for save in rank.saves)
 
 
 def _moved(parts: dict[str, float], source: str, target: str, time_s: float) -> dict[str, float]:
     time_s = min(max(0.0, time_s), parts[source])
     return parts | {source: parts[source] - time_s, target: parts[target] + time_s}
-
-
-def _steps_by_rank(history: History) -> dict[int, list[Step]]:
-    found: dict[int, list[Step]] = {}
-    for attempt in history.attempts:
-        for rank in attempt.ranks:
-            if steps := measured_steps(attempt, rank):
-                found.setdefault(rank.rank, []).extend(steps)
-    return dict(sorted(found.items()))
-
-
-def _mean(steps: Sequence[Step], time_s: Callable[[Step], float]) -> float:
-    return statistics.fmean(map(time_s, steps))
-
-
-def _exposed_s(step: Step) -> float:
-    return step.phases_s.get("exposed_communication", 0.0)
-
-
-def _saved_s(step: Step) -> float:
-    return step.phases_s.get("checkpoint", 0.0)
-
-
-def _own_s(step: Step) -> float:
-    return step.time_s - _exposed_s(step) - _saved_s(step)
 
 
 # Stretches.
@@ -173,69 +143,38 @@ class _Stretch(NamedTuple):
 
 
 def expected_straggler(history: History) -> dict[str, Any] | None:
+    """A node, all ranks of which are slower than all others, or a rank."""
     stretches = _stretches(history)
     if not stretches:
         return None
-    steps = [
-        step
-        for attempt in whole_attempts(history)
-        for rank in attempt.ranks
-        for step in measured_steps(attempt, rank)
-    ]
-    least_s = _LEAST_LONGER * _mean(steps, lambda step: step.time_s)
-    return _slow_node(history, stretches, least_s) or _slow_rank(history, stretches, least_s)
+    steps = [step for own in steps_by_rank(whole_attempts(history)).values() for step in own]
+    least_s = _LEAST_LONGER * statistics.fmean(step.time_s for step in steps)
+    sizes = [history.ranks_per_node] if history.nodes > 1 and history.ranks_per_node > 1 else []
+    for size in (*sizes, 1):
+        slowest = [sorted(one.own_s, key=one.own_s.__getitem__)[-size:] for one in stretches]
+        places = [{rank // size for rank in ranks} for ranks in slowest]
+        wins = [place for (place, *others) in places if not others]
+        place = statistics.mode(wins or [0])
+        longer_s = statistics.fmean(_longer_s(one.own_s, place, size) for one in stretches)
+        is_certain = _is_certain(wins.count(place), len(stretches), history.world_size // size)
+        if longer_s >= least_s and is_certain:
+            node = place * size // history.ranks_per_node
+            return {
+                "straggler.rank": place if size == 1 else None,
+                "straggler.node": node,
+                "straggler.host": f"host{node}",
+                "straggler.longer_s": longer_s,
+                "straggler.slowest_in": wins.count(place),
+                "straggler.stretches": len(stretches),
+            }
+    return None
 
 
-def _slow_rank(
-    history: History, stretches: Sequence[_Stretch], least_s: float
-) -> dict[str, Any] | None:
-    wins = [max(stretch.own_s, key=stretch.own_s.__getitem__) for stretch in stretches]
-    rank = statistics.mode(wins)
-    longer_s = statistics.fmean(
-        stretch.own_s[rank] - statistics.median_low(stretch.own_s.values()) for stretch in stretches
-    )
-    if longer_s < least_s or not _is_certain(wins.count(rank), len(wins), history.world_size):
-        return None
-    node = rank // history.ranks_per_node
-    return _straggler(rank, node, longer_s, wins.count(rank), len(wins))
-
-
-def _slow_node(
-    history: History, stretches: Sequence[_Stretch], least_s: float
-) -> dict[str, Any] | None:
-    """All ranks of it are slower than all others."""
-    size = history.ranks_per_node
-    if history.nodes < 2 or size < 2:
-        return None
-    slowest = [sorted(one.own_s, key=one.own_s.__getitem__)[-size:] for one in stretches]
-    wins = [{rank // size for rank in ranks} for ranks in slowest]
-    counts = {node: wins.count({node}) for node in range(history.nodes)}
-    node = max(counts, key=counts.__getitem__)
-    if not _is_certain(counts[node], len(wins), history.nodes):
-        return None
-    longer_s = statistics.fmean(
-        statistics.fmean(time_s for rank, time_s in one.own_s.items() if rank // size == node)
-        - statistics.median_low(
-            time_s for rank, time_s in one.own_s.items() if rank // size != node
-        )
-        for one in stretches
-    )
-    if longer_s < least_s:
-        return None
-    return _straggler(None, node, longer_s, counts[node], len(wins))
-
-
-def _straggler(
-    rank: int | None, node: int, longer_s: float, num_slowest: int, num_stretches: int
-) -> dict[str, Any]:
-    return {
-        "straggler.rank": rank,
-        "straggler.node": node,
-        "straggler.host": f"host{node}",
-        "straggler.longer_s": longer_s,
-        "straggler.slowest_in": num_slowest,
-        "straggler.stretches": num_stretches,
-    }
+def _longer_s(own_s: Mapping[int, float], place: int, size: int) -> float:
+    """Than the typical one: of all ranks, or of those on other nodes."""
+    inside = [time_s for rank, time_s in own_s.items() if rank // size == place]
+    others = [time_s for rank, time_s in own_s.items() if size == 1 or rank // size != place]
+    return statistics.fmean(inside) - statistics.median_low(others)
 
 
 def _is_certain(wins: int, num: int, rivals: int) -> bool:
@@ -259,54 +198,36 @@ def _taking_turns_s(stretches: Sequence[_Stretch]) -> float:
 
 
 def _stretches(history: History) -> list[_Stretch]:
-    if history.world_size < 2:
-        return []
     found = []
-    for attempt in whole_attempts(history):
-        windows = {rank.rank: measured_windows(attempt, rank) for rank in attempt.ranks}
-        found += _cut(windows)
+    for attempt in whole_attempts(history) if history.world_size > 1 else ():
+        found += _cut({rank.rank: measured_windows(rank) for rank in attempt.ranks})
     return found
 
 
-def _cut(windows: Mapping[int, Sequence[Numbered]]) -> list[_Stretch]:
+def _cut(windows: Mapping[int, Sequence[Window]]) -> list[_Stretch]:
     """A step of a rank is an even share of its window, also where a stretch ends within one."""
-    first = max(min(own[0].steps) for own in windows.values())
-    last = min(max(own[-1].steps) for own in windows.values())
-    number = min(_MOST_STRETCHES, last - first + 1, *(len(own) for own in windows.values()))
+    first = max(min(own[0]) for own in windows.values())
+    last = min(max(own[-1]) for own in windows.values())
+    number = min(_MOST_STRETCHES, last - first + 1, *map(len, windows.values()))
     if number < 1:
         return []
-    shares = {rank: _shares(own) for rank, own in windows.items()}
-    length = (last - first + 1) / number
+    steps = np.arange(first, last + 1)  # step n lies between n - 1 and n
+    shares = {rank: _shares(own, steps) for rank, own in windows.items()}
     found = []
-    for index in range(number):
-        begin = first - 1 + index * length
-        pieces = _pieces(begin, begin + length)
-        if all(step in own for own in shares.values() for step in pieces):
-            own_s, waited_s = (
-                {
-                    rank: sum(part * own[step][which] for step, part in pieces.items()) / length
-                    for rank, own in shares.items()
-                }
-                for which in (0, 1)
-            )
-            found.append(_Stretch(length, own_s, waited_s))
+    for begin, end in itertools.pairwise(np.linspace(first - 1, last, number + 1)):
+        parts = np.minimum(steps, end) - np.maximum(steps - 1, begin)
+        inside = parts > 1e-6
+        times = {rank: parts[inside] @ own[inside] / (end - begin) for rank, own in shares.items()}
+        if not np.isnan(list(times.values())).any():
+            own_s, waited_s = ({rank: one[i] for rank, one in times.items()} for i in (0, 1))
+            found.append(_Stretch(end - begin, own_s, waited_s))
     return found
 
 
-def _pieces(begin: float, end: float) -> dict[int, float]:
-    """Which steps lie between two points, and how much of each; step n lies between n - 1 and n."""
-    overlaps = {
-        step: min(step, end) - max(step - 1, begin)
-        for step in range(math.floor(begin) + 1, math.ceil(end) + 1)
-    }
-    return {step: part for step, part in overlaps.items() if part > 1e-6}
-
-
-def _shares(windows: Sequence[Numbered]) -> dict[int, tuple[float, float]]:
-    """By step, its own and its waiting time, both the mean of the window."""
+def _shares(windows: Sequence[Window], steps: Sequence[int]) -> np.ndarray:
+    """By step, its own and its waiting time, both the mean of the window; NaN in lost windows."""
     found = {}
     for window in windows:
-        steps = list(window.steps.values())
-        means = _mean(steps, _own_s), _mean(steps, _exposed_s)
-        found |= dict.fromkeys(window.steps, means)
-    return found
+        means = _means(list(window.values()))
+        found |= dict.fromkeys(window, (_own_s(means), means["communication"]))
+    return np.array([found.get(step, (math.nan, math.nan)) for step in steps])

@@ -2,76 +2,54 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from step_histories import Attempt, History, RankHistory, Step
 
-
-class Numbered(NamedTuple):
-    """A window that is in the file, with the numbers of its steps from 1 on."""
-
-    steps: dict[int, Step]
-
-    @property
-    def mean_time_s(self) -> float:
-        return self.time_s / len(self.steps)
-
-    @property
-    def time_s(self) -> float:
-        return math.fsum(step.time_s for step in self.steps.values())
+Window = dict[int, Step]
+"""The steps by their numbers."""
 
 
-def written_windows(attempt: Attempt, rank: RankHistory) -> list[Numbered]:
-    numbered = iter(enumerate(rank.steps, attempt.first_step + 1))
-    windows = [Numbered(dict(itertools.islice(numbered, length))) for length in rank.windows]
-    lost = rank.lost | ({len(windows) - 1} if rank.tears_last_window else set())
-    return [window for index, window in enumerate(windows) if index not in lost]
+def time_s(steps: Window) -> float:
+    return math.fsum(step.time_s for step in steps.values())
 
 
-def measured_windows(attempt: Attempt, rank: RankHistory) -> list[Numbered]:
+def written_windows(rank: RankHistory) -> list[Window]:
+    return [window for index, window in enumerate(rank.windows) if index not in rank.lost]
+
+
+def measured_windows(rank: RankHistory) -> list[Window]:
     """Without the warm-up."""
-    windows = written_windows(attempt, rank)
-    return windows[_warm_up([window.mean_time_s for window in windows]) :]
+    windows = written_windows(rank)
+    return windows[_warm_up([time_s(window) / len(window) for window in windows]) :]
 
 
-def measured_steps(attempt: Attempt, rank: RankHistory) -> list[Step]:
-    return [step for window in measured_windows(attempt, rank) for step in window.steps.values()]
+def measured_steps(rank: RankHistory) -> list[Step]:
+    return [step for window in measured_windows(rank) for step in window.values()]
+
+
+def steps_by_rank(attempts: Sequence[Attempt]) -> dict[int, list[Step]]:
+    """Those that count, of the ranks that have some."""
+    found: dict[int, list[Step]] = {}
+    for attempt in attempts:
+        for rank in attempt.ranks:
+            if steps := measured_steps(rank):
+                found.setdefault(rank.rank, []).extend(steps)
+    return dict(sorted(found.items()))
 
 
 def warm_up_steps(history: History) -> int:
     """Of the lowest rank of which there are steps."""
-    lowest = min(
-        rank.rank
-        for attempt in history.attempts
-        for rank in attempt.ranks
-        if written_windows(attempt, rank)
-    )
-    return sum(
-        len(window.steps)
-        for attempt in history.attempts
-        for rank in attempt.ranks
-        if rank.rank == lowest
-        for window in written_windows(attempt, rank)
-    ) - sum(
-        len(measured_steps(attempt, rank))
-        for attempt in history.attempts
-        for rank in attempt.ranks
-        if rank.rank == lowest
-    )
+    lowest, measured = next(iter(steps_by_rank(history.attempts).items()))
+    own = [rank for attempt in history.attempts for rank in attempt.ranks if rank.rank == lowest]
+    return sum(len(window) for rank in own for window in written_windows(rank)) - len(measured)
 
 
 def whole_attempts(history: History) -> list[Attempt]:
     """Those in which every rank has steps that count."""
-    return [
-        attempt
-        for attempt in history.attempts
-        if sum(bool(measured_steps(attempt, rank)) for rank in attempt.ranks) == history.world_size
-    ]
+    return [one for one in history.attempts if len(steps_by_rank([one])) == history.world_size]
 
 
 def _warm_up(times_s: Sequence[float]) -> int:
@@ -92,20 +70,8 @@ def _is_slower(early_s: Sequence[float], rest_s: Sequence[float]) -> bool:
     return difference_s > student(0.99, len(rest_s) - 1) * error_s
 
 
-@functools.cache
 def student(confidence: float, freedom: float) -> float:
-    """Student's t that a value stays below, in amount: its density summed up (Simpson's rule), over
-    the angle whose tangent is t / sqrt(freedom)."""
-    gammas = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2))
-    number = 100
+    """Student's t that a value stays below, in amount."""
+    from scipy.special import stdtrit  # takes a second, and most test processes need it not
 
-    def inside(angle: float) -> float:
-        ys = [math.cos(angle * index / number) ** (freedom - 1) for index in range(number + 1)]
-        simpson = ys[0] + ys[-1] + 4 * sum(ys[1::2]) + 2 * sum(ys[2:-1:2])
-        return 2 * gammas / math.sqrt(math.pi) * simpson * angle / number / 3
-
-    low, high = 0.0, math.pi / 2
-    for _ in range(45):
-        middle = (low + high) / 2
-        low, high = (middle, high) if inside(middle) < confidence else (low, middle)
-    return math.sqrt(freedom) * math.tan(low)
+    return float(stdtrit(freedom, (1 + confidence) / 2))
