@@ -5,7 +5,6 @@ import os
 import pytest
 from harness import run_command
 from login_node import LoginNode, missing_programs
-from slow_line import SlowLine
 
 LIMIT_S = 60
 
@@ -47,19 +46,3 @@ def login(login_node):
     login_node.install()
     login_node.profile("")
     return login_node
-
-
-@pytest.fixture
-def line_to(login):
-    """Reach the login node by a line of this length from now on; returns the line."""
-    lines = []
-
-    def make(round_trip_s):
-        lines.append(SlowLine(login.port, round_trip_s=round_trip_s))
-        login.reach_by(lines[-1].port)
-        return lines[-1]
-
-    yield make
-    login.reach_by(login.port)
-    for line in lines:
-        line.close()

@@ -4,15 +4,15 @@ Nothing of the user's ~/.ssh is used or changed."""
 import contextlib
 import getpass
 import os
-import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+import psutil
 
 _LIMIT_S = 30.0
 _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
@@ -49,14 +49,9 @@ Host login
 
 def missing_programs():
     """What this machine lacks, in one sentence, or None."""
-    lacking = [
-        name
-        for name in ("sshd", "ssh", "ssh-keygen", "rsync")
-        if not shutil.which(name, path=_PATH)
-    ]
-    return (
-        f"a login node takes {', '.join(lacking)}; `make test` installs them" if lacking else None
-    )
+    names = ("sshd", "ssh", "ssh-keygen", "rsync")
+    lacking = ", ".join(name for name in names if not shutil.which(name, path=_PATH))
+    return f"a login node takes {lacking}; `make test` installs them" if lacking else None
 
 
 class LoginNode:
@@ -85,10 +80,10 @@ class LoginNode:
         """The words of ssh on the laptop, for HPCDIST_SSH."""
         return f"ssh -F {self.config}"
 
-    def reach_by(self, port):
-        """Have the laptop come by another port, such as that of a slow line."""
-        text = self.config.read_text()
-        self.config.write_text(re.sub(r"Port \d+", f"Port {port}", text))
+    @property
+    def connections(self):
+        """How many there have been."""
+        return (self.folder / "sshd.log").read_text().count("Accepted publickey")
 
     def profile(self, text):
         """What bash reads when the user logs in."""
@@ -117,16 +112,10 @@ class LoginNode:
     def start(self):
         if os.getuid() == 0:
             _PRIVILEGES.mkdir(mode=0o755, exist_ok=True)
-        sshd = shutil.which("sshd", path=_PATH)
-        log = open(self.folder / "sshd.log", "ab")  # noqa: SIM115 - the process has it
-        with log:
-            self._process = subprocess.Popen(
-                [sshd, "-D", "-e", "-f", str(self.folder / "sshd_config")],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={"PATH": _PATH},
-            )
+        command = [shutil.which("sshd", path=_PATH), "-D", "-e", "-f", self.folder / "sshd_config"]
+        with (self.folder / "sshd.log").open("ab") as log:
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            self._process = subprocess.Popen(command, **streams, env={"PATH": _PATH})
         deadline = time.monotonic() + _LIMIT_S
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
@@ -148,24 +137,10 @@ class LoginNode:
 
     def break_connections(self):
         """End sshd's processes of connections, at once; the commands in them get no signal."""
-        for pid in children(self._process.pid):
-            for one in (*children(pid), pid):
-                if b"sshd" in _command(one):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(one, signal.SIGKILL)
-
-
-def children(pid):
-    """The processes that a process has started, as they are listed at this moment."""
-    with contextlib.suppress(OSError):
-        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
-
-
-def _command(pid):
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b""
+        for process in psutil.Process(self._process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.name().startswith("sshd"):
+                    process.kill()
 
 
 def free_port():
