@@ -21,22 +21,22 @@ after each test for processes with the mark, but for zygotes and others that are
 `lasting_process`, and for shared memory that nobody uses: the test that left it fails.
 """
 
-import contextlib
 import gc
 import json
 import os
-import selectors
 import signal
 import socket
 import subprocess
 import sys
-import time
+import tempfile
 from importlib.util import find_spec
+from multiprocessing import connection
 from pathlib import Path
 
 import pytest
 from launched_runs import LaunchedRun
 from left_behind import LASTING
+from zygote import NUMBER_BYTES
 
 import hpcdist
 from hpcdist.agent import preflight
@@ -90,7 +90,7 @@ _COMMAND = (
     # What no module imports before it needs it is two thirds of the CPU time of a submission.
     *("psutil", "pynvml", "hpcdist.rank.own_loop"),
 )
-OF_SCHEDULERS = {
+_OF_SCHEDULERS = {
     # sbatch --ntasks 2, seen from a step of one task per node
     "SLURM_JOB_ID": "77",
     "SLURM_JOB_NAME": "train",
@@ -156,31 +156,24 @@ class Child:
 
     def __init__(self, answer):
         self._answer = answer
-        self._lines = b""
+        self._pid, self._code = self._read(), None
 
     def __del__(self):
         os.close(self._answer)
 
-    def pid(self, limit_s=60):
-        """Its process id."""
-        self._read(1, time.monotonic() + limit_s)
-        return int(self._lines.split()[0])
+    def pid(self):
+        return self._pid
 
     def wait(self, limit_s):
         """Its exit code as of subprocess, or None: it goes on."""
-        is_there = self._read(2, time.monotonic() + limit_s)
-        return int(self._lines.split()[1]) if is_there else None
+        if self._code is None and connection.wait([self._answer], max(0.0, limit_s)):
+            self._code = self._read()
+        return self._code
 
-    def _read(self, num_lines, deadline_s):
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._answer, selectors.EVENT_READ)
-            while self._lines.count(b"\n") < num_lines:
-                if not selector.select(max(0.0, deadline_s - time.monotonic())):
-                    return False
-                chunk = os.read(self._answer, 64)
-                assert chunk, "the zygote has ended"
-                self._lines += chunk
-        return True
+    def _read(self):
+        number = os.read(self._answer, NUMBER_BYTES)
+        assert number, "the zygote has ended"
+        return int(number)
 
 
 def start_run(zygote, loaded, runs, *, agents=None, change=""):
@@ -245,65 +238,26 @@ def command_zygote(*modules):
 
 def run_command(zygote, arguments, *, cwd, environment, limit_s, name="hpcdist"):
     """Call the command as subprocess.run does, which captures its output as text."""
-    pipes = [os.pipe(), os.pipe()]
     arguments = list(map(str, arguments))
     program = os.path.join(os.path.dirname(hpcdist.__file__), "__main__.py")
-    child = zygote.call(
-        name,
-        arguments,
-        outputs=[write for _, write in pipes],
-        argv=(program, *arguments),
-        cwd=cwd,
-        environment=environment,
-    )
-    for _, write in pipes:
-        os.close(write)
-    deadline_s = time.monotonic() + limit_s
-    outputs = _read_all([read for read, _ in pipes], deadline_s)
-    code = None if outputs is None else child.wait(max(0.1, deadline_s - time.monotonic()))
-    if code is None:
-        os.kill(child.pid(), signal.SIGKILL)
-        raise subprocess.TimeoutExpired(arguments, limit_s)
-    texts = (output.decode().replace("\r\n", "\n").replace("\r", "\n") for output in outputs)
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        child = zygote.call(
+            name,
+            arguments,
+            outputs=[output.fileno(), errors.fileno()],
+            argv=(program, *arguments),
+            cwd=cwd,
+            environment=environment,
+        )
+        code = child.wait(limit_s)
+        if code is None:
+            os.kill(child.pid(), signal.SIGKILL)
+            raise subprocess.TimeoutExpired(arguments, limit_s)
+        texts = []
+        for file in (output, errors):
+            file.seek(0)
+            texts.append(file.read().decode().replace("\r\n", "\n").replace("\r", "\n"))
     return subprocess.CompletedProcess(arguments, code, *texts)
-
-
-def _read_all(pipes, deadline_s):
-    """The bytes of each pipe until nobody has it open for writing; None after the limit."""
-    outputs = dict.fromkeys(pipes, b"")
-    with contextlib.ExitStack() as closing, selectors.DefaultSelector() as selector:
-        for pipe in pipes:
-            closing.callback(os.close, pipe)
-            selector.register(pipe, selectors.EVENT_READ)
-        while selector.get_map():
-            ready = selector.select(max(0.0, deadline_s - time.monotonic()))
-            if not ready:
-                return None
-            for key, _ in ready:
-                chunk = os.read(key.fd, 1 << 16)
-                outputs[key.fd] += chunk
-                if not chunk:
-                    selector.unregister(key.fd)
-    return list(outputs.values())
-
-
-def run_user_command(zygote, words, *, timeout, cwd=None, **options):
-    """Run what a user types as subprocess.run does; hpcdist itself is forked from the zygote,
-    where there is one and nothing is to be typed into it."""
-    for name in (["hpcdist"], [sys.executable, "-m", "hpcdist"]):
-        if zygote and words[: len(name)] == name and "input" not in options:
-            return run_command(
-                zygote,
-                words[len(name) :],
-                cwd=cwd or os.getcwd(),
-                environment=options["env"],
-                limit_s=timeout,
-            )
-    if "input" not in options:
-        options["stdin"] = subprocess.DEVNULL
-    return subprocess.run(
-        words, cwd=cwd, timeout=timeout, capture_output=True, text=True, check=False, **options
-    )
 
 
 def submit_run(loaded, runs, **options):
@@ -330,7 +284,7 @@ def lightning_zygote():
     trainings = ("sklearn.datasets", "hpcdist.training.loop", "hpcdist.training.lightning")
     modules = (*AGENTS, *filter(find_spec, _LIGHTNING), *trainings)
     # OpenBLAS starts a thread for each further CPU, and sees to it that forks are safe.
-    with Zygote(*modules, environment=OF_SCHEDULERS | {"OMP_NUM_THREADS": "1"}) as process:
+    with Zygote(*modules, environment=_OF_SCHEDULERS | {"OMP_NUM_THREADS": "1"}) as process:
         yield process
 
 

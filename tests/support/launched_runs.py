@@ -59,15 +59,16 @@ class LaunchedRun:
         return value["process"]["pid"]
 
     def agents_alive(self):
+        """The processes of agents that go on."""
         files = self.run.launch_folder.glob("agent-*.json")
-        return any(Path(f"/proc/{_read(file)['process']['pid']}").exists() for file in files)
+        pids = [_read(file)["process"]["pid"] for file in files]
+        return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
     def kill_agents(self):
         """After a test that failed half way; with the agents go their ranks."""
-        for file in self.run.launch_folder.glob("agent-*.json"):
-            if not self.run.verdict_file.exists():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(_read(file)["process"]["pid"], signal.SIGKILL)
+        for pid in [] if self.run.verdict_file.exists() else self.agents_alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def everything_said(self):
         folders = (self.run.submitit_folder, self.run.logs_folder)

@@ -6,6 +6,7 @@ import re
 import signal
 import time
 import uuid
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,14 @@ _GONE_LIMIT_S = 30.0
 _MARK = "HPCDIST_TEST_MARK"
 _SHARED_MEMORY = Path("/dev/shm")
 LASTING: set[int] = set()  # processes that serve several tests
-_STRANGERS: set[int] = set()  # processes of others: around each test only the new are looked at
 
+
+def _living():
+    return set(map(int, filter(str.isdigit, os.listdir("/proc"))))
+
+
+# Processes of others: around each test only the new are looked at.
+_STRANGERS = _living()
 os.environ[_MARK] = uuid.uuid4().hex  # every descendant carries it
 
 
@@ -28,34 +35,23 @@ def lasting_process():
 def marked_processes():
     """Command line by pid of the living processes that come from this test session."""
     mark = f"{_MARK}={os.environ[_MARK]}".encode()
-    living = set(map(int, filter(str.isdigit, os.listdir("/proc"))))
+    # Python's own resource tracker lives as long as the test process.
+    own = {os.getpid(), resource_tracker._resource_tracker._pid}
+    living = _living()
     _STRANGERS.intersection_update(living)
     found = {}
-    for pid in living - _STRANGERS - LASTING - {os.getpid()}:
+    for pid in living - _STRANGERS - LASTING - own:
         try:
             environment = _read_bytes(pid, "environ")
         except PermissionError:
             _STRANGERS.add(pid)
             continue
-        if mark not in environment:
-            # Without, it may be about to execute a program, unless it is the kernel's own.
-            if environment or _stat(pid, "flags") & _KERNEL_THREAD:
-                _STRANGERS.add(pid)
-        # Python's own resource tracker lives as long as the test process.
-        elif not _is_resource_tracker(command := _read_bytes(pid, "cmdline")) or (
-            _stat(pid, "ppid") != os.getpid()
-        ):
+        if mark in environment:
+            command = _read_bytes(pid, "cmdline")
             found[pid] = command.replace(b"\0", b" ").decode(errors="replace")
+        elif environment:  # without, it may be about to execute a program
+            _STRANGERS.add(pid)
     return found
-
-
-_STAT = {"ppid": 1, "flags": 6}  # places after the command's name in /proc/PID/stat
-_KERNEL_THREAD = 0x00200000
-
-
-def _stat(pid, name):
-    _, _, fields = _read_bytes(pid, "stat").rpartition(b") ")
-    return int(fields.split()[_STAT[name]]) if fields else 0
 
 
 def _read_bytes(pid, name):
@@ -66,10 +62,6 @@ def _read_bytes(pid, name):
         raise
     except OSError:
         return b""
-
-
-def _is_resource_tracker(command):
-    return b"multiprocessing.resource_tracker" in command
 
 
 def leaked_shared_memory(before):
@@ -85,14 +77,6 @@ def leaked_shared_memory(before):
     }
 
 
-def _still_runs(process):
-    pid, _ = process
-    try:
-        return bool(Path(f"/proc/{pid}/environ").read_bytes())
-    except OSError:
-        return False
-
-
 @pytest.fixture(autouse=True)
 def nothing_left_behind():
     """Fails the test that leaves a process or shared memory behind, and cleans up after it."""
@@ -104,7 +88,8 @@ def nothing_left_behind():
         time.sleep(0.05)
         # To look at all processes, time and again, takes the CPU from those that are to end:
         # torch's manager of shared memory takes two seconds.
-        processes = dict(filter(_still_runs, processes.items())) or marked_processes()
+        still = {pid: command for pid, command in processes.items() if _read_bytes(pid, "environ")}
+        processes = still or marked_processes()
         memory &= leaked_shared_memory(before)
     for pid in processes:
         with contextlib.suppress(ProcessLookupError):  # it has just ended

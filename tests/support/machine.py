@@ -2,9 +2,10 @@
 
 import os
 import subprocess
+import sys
 
 import pytest
-from harness import run_user_command
+from harness import run_command
 from waiting import wait_for
 
 LIMIT_S = 90.0
@@ -24,14 +25,19 @@ class Machine:
         """What to start from here for a command there."""
         return list(map(str, arguments))
 
-    def run(self, *arguments, timeout=LIMIT_S, check=True, node=None, **options):
-        """A command, to its end; fails the test where the command fails, unless told otherwise."""
-        done = run_user_command(
-            self.command_server,
-            self.command(*arguments, **({"node": node} if node else {})),
-            timeout=timeout,
-            **{"env": self.environment} | options,
-        )
+    def run(self, *arguments, timeout=LIMIT_S, check=True, node=None, cwd=None, **options):
+        """A command, to its end, as by subprocess.run; fails the test where the command fails,
+        unless told otherwise. hpcdist itself is forked, unless something is typed into it."""
+        words = self.command(*arguments, **({"node": node} if node else {}))
+        options = {"env": self.environment} | options
+        name = ["hpcdist"] if words[0] == "hpcdist" else [sys.executable, "-m", "hpcdist"]
+        if self.command_server and words[: len(name)] == name and "input" not in options:
+            place = {"cwd": cwd or os.getcwd(), "environment": options["env"]}
+            done = run_command(self.command_server, words[len(name) :], **place, limit_s=timeout)
+        else:
+            typed = {} if "input" in options else {"stdin": subprocess.DEVNULL}
+            options |= typed | {"capture_output": True, "text": True}
+            done = subprocess.run(words, check=False, cwd=cwd, timeout=timeout, **options)
         if check and done.returncode:
             pytest.fail(f"{arguments} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
         return done

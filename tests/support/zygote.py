@@ -2,7 +2,7 @@
 
 Called with the number of a socket and the names of modules; `package.*` is all modules below. Each
 message on the socket is a call in JSON, with descriptors: a pipe for the answer, and the child's
-stdout and stderr. The answer is two lines, the child's pid and then its exit code. See harness.py.
+stdout and stderr. The answer is two numbers, its pid and then its exit code. See harness.py.
 """
 
 import atexit
@@ -23,6 +23,7 @@ from pathlib import Path
 
 _SUPPORT = str(Path(__file__).parent)
 _MOST_BYTES = 1 << 17
+NUMBER_BYTES = 8
 
 
 def agent(run_path, node, change):
@@ -65,26 +66,21 @@ def hpcdist_with_agents(arguments):
 
 
 def _fork_agents(argv, log, _environment):
-    """Fork what starts the agents of a run; see `start_in_background` of the local scheduler."""
+    """Fork the agents of a run; see `start_in_background` of the local scheduler."""
     from hpcdist.machine.process import identify
 
-    num_nodes = int(argv[4])
     sys.stdout.flush()
-    if (pid := os.fork()) == 0:
-        os.setsid()
-        with log.open("ab") as output:
-            for descriptor in (1, 2):
-                os.dup2(output.fileno(), descriptor)
-        agents = []
-        for node in range(num_nodes):
-            if (agent := os.fork()) == 0:
-                os._exit(_agent_of_script(node, log.parent))
-            agents.append(agent)
-        for agent in agents:
-            os.waitpid(agent, 0)
-        os._exit(0)
-    threading.Thread(target=os.waitpid, args=(pid, 0), daemon=True).start()
-    return identify(pid)
+    agents = []
+    for node in range(int(argv[4])):
+        agents.append(os.fork())
+        if agents[-1] == 0:
+            os.setsid()
+            with log.open("ab") as output:
+                for descriptor in (1, 2):
+                    os.dup2(output.fileno(), descriptor)
+            os._exit(_agent_of_script(node, log.parent))
+        threading.Thread(target=os.waitpid, args=(agents[-1], 0), daemon=True).start()
+    return identify(agents[0])
 
 
 def _agent_of_script(node, folder):
@@ -148,7 +144,7 @@ def _import(names):
 
 def _answer(pipe, value):
     with contextlib.suppress(BrokenPipeError):  # nobody waits for it
-        os.write(pipe, b"%d\n" % value)
+        os.write(pipe, b"%*d" % (NUMBER_BYTES, value))
 
 
 def _serve(channel):
