@@ -53,29 +53,28 @@ def no_files_of_the_user(monkeypatch, tmp_path_factory):
     monkeypatch.delenv("HPCDIST_CLUSTER", raising=False)
 
 
-def script_job(script, *args, nodes=1, gpus=1, no_python=False, **options):
-    """A script job, or one of a program; `options` are keys of `resources`, `record` and of
+@pytest.fixture(scope="session")
+def script_job():
+    """Make a script job, or one of a program; `options` are keys of `resources`, `record` and of
     `launch`."""
 
-    def of(section):
-        names = {field.name for field in msgspec.structs.fields(section)}
-        return {key: options.pop(key) for key in names & options.keys()}
+    def make(script, *args, nodes=1, gpus=1, no_python=False, **options):
+        def of(section):
+            names = {field.name for field in msgspec.structs.fields(section)}
+            return {key: options.pop(key) for key in names & options.keys()}
 
-    resources, record = of(Resources), of(Record)
-    kind = partial(ProgramJob, program=str(script)) if no_python else ScriptJob
-    return kind(
-        name=Path(script).stem,
-        script=str(script),
-        args=[str(arg) for arg in args],
-        resources=Resources(nodes=nodes, gpus=gpus, **resources),
-        launch=Launch(**{"device": "cpu"} | options),
-        record=Record(**record),
-    )
+        resources, record = of(Resources), of(Record)
+        kind = partial(ProgramJob, program=str(script)) if no_python else ScriptJob
+        return kind(
+            name=Path(script).stem,
+            script=str(script),
+            args=[str(arg) for arg in args],
+            resources=Resources(nodes=nodes, gpus=gpus, **resources),
+            launch=Launch(**{"device": "cpu"} | options),
+            record=Record(**record),
+        )
 
-
-@pytest.fixture(name="script_job", scope="session")
-def _script_job():
-    return script_job
+    return make
 
 
 @pytest.fixture

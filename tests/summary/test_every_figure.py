@@ -49,7 +49,7 @@ SHAPES = {
     "checkpoints and a restart": Shape(
         nodes=2, ranks_per_node=2, saves="between steps", stretches=RESTART, skew=True
     ),
-    "a rank that ended early": Shape(ranks_per_node=4, early_rank=1, in_step=False),
+    "a rank that ended early": Shape(ranks_per_node=4, torn_rank=1, in_step=False),
     "steps without samples": Shape(ranks_per_node=2, no_samples=True),
     "a single window": Shape(ranks_per_node=2, single_window=True),
     "many windows": Shape(ranks_per_node=2, stretches=((0, 700),), in_step=False, evaluates=True),

@@ -32,7 +32,6 @@ PROFILE = {
     "environment": "torch:3",
 }
 _MODIFIED = "Mon, 23 Nov 2026 01:00:00 GMT"
-_ENDED = ("Completed", "Failed", "Canceled")
 _TOKEN = f"e30.{base64.urlsafe_b64encode(json.dumps({'tid': 'tenant'}).encode()).decode()}.sig"
 
 
@@ -50,16 +49,9 @@ def thing(place, properties, **more):
 
 COMPUTE = {
     "computeType": "AmlCompute",
-    "provisioningState": "Succeeded",
     "properties": {
         "vmSize": "Standard_NC24ads_A100_v4",
-        "vmPriority": "Dedicated",
-        "scaleSettings": {
-            "minNodeCount": 0,
-            "maxNodeCount": 4,
-            "nodeIdleTimeBeforeScaleDown": "PT120S",
-        },
-        "currentNodeCount": 0,
+        "scaleSettings": {"minNodeCount": 0, "maxNodeCount": 4},
     },
 }
 DATASTORE = {
@@ -90,15 +82,15 @@ class Azure:
         """Answer so many requests otherwise: with this status (0 breaks the connection off), and
         with `code`, `message` and `headers`; `after`: once they have been carried out."""
         answer = {"code": "", "message": "", "headers": {}} | answer
-        fault = {"method": method, "pattern": pattern, "status": status, "delay_s": delay_s}
-        self.faults.append(SimpleNamespace(times=times, after=after, **fault, **answer))
+        how = {"times": times, "after": after, "delay_s": delay_s, "status": status}
+        self.faults.append((method, pattern, SimpleNamespace(**how, **answer)))
 
     def fault(self, method, place):
         with self.lock:
-            for one in self.faults:
-                if one.times and one.method == method and re.search(one.pattern, place):
-                    one.times -= 1
-                    return one
+            for of_method, pattern, fault in self.faults:
+                if fault.times and of_method == method and re.search(pattern, place):
+                    fault.times -= 1
+                    return fault
         return None
 
     def asked(self, method, pattern):
@@ -177,19 +169,15 @@ class Azure:
         self.jobs[name] = thing(f"jobs/{name}", {}, systemData=created) | body
         return 201, self.jobs[name]
 
-    def blob(self, method, path, query, body, headers):  # noqa: PLR0911 - a table of calls
+    def blob(self, method, path, query, body, headers):
         """Answer a request to the storage."""
         key, what = unquote(path).lstrip("/"), query.get("comp", [""])[0]
         if method == "PUT" and what == "metadata":
             meta = {name[10:]: headers[name] for name in headers if name.startswith("x-ms-meta-")}
             self.blobs[key] = (self.blobs[key][0], meta)
             return 200, b"", {}
-        if method == "PUT" and what == "block":
-            before, _ = self.blobs.get(f"{key}#blocks", (b"", {}))
-            self.blobs[f"{key}#blocks"] = (before + body, {})
-            return 201, b"", {}
-        if method == "PUT":
-            self.blobs[key] = self.blobs.pop(f"{key}#blocks") if what == "blocklist" else (body, {})
+        if method == "PUT" and not what:
+            self.blobs[key] = (body, {})
             return 201, b"", {"ETag": '"0x1"', "Last-Modified": _MODIFIED}
         if what == "list":
             return 200, self._list(key, query["prefix"][0]), {"Content-Type": "application/xml"}
@@ -331,14 +319,11 @@ def _certificate(folder):
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "stand-in for Azure")])
     hosts = x509.SubjectAlternativeName([x509.DNSName(host) for host in (ARM, BLOBS)])
     day, now = dt.timedelta(days=1), dt.datetime.now(dt.timezone.utc)
-    built = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - day)
-        .not_valid_after(now + day)
-        .add_extension(hosts, critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
+    whose = name, name, key.public_key(), x509.random_serial_number()
+    builder = x509.CertificateBuilder(*whose, now - day, now + day)
+    builder = builder.add_extension(hosts, critical=False)
+    authority = x509.BasicConstraints(ca=True, path_length=None)
+    built = builder.add_extension(authority, critical=True).sign(key, hashes.SHA256())
     path = folder / "stand-in.pem"
     form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     private = key.private_bytes(serialization.Encoding.PEM, *form)

@@ -26,19 +26,14 @@ def why_not_here():
 
 
 def seen_inside():
-    """The folders that the tests' Python is made of."""
-    own = (sys.prefix, sys.base_prefix, sysconfig.get_path("purelib"), *_site_folders())
-    found = ["/usr", *(str(Path(one)) for one in own)]
-    unique = list(dict.fromkeys(found))
-    return [
-        one
-        for one in unique
-        if not any(one != other and Path(one).is_relative_to(other) for other in unique)
-    ]
-
-
-def _site_folders():
-    return [str(Path(importlib.util.find_spec("torch").origin).parents[1])]
+    """The folders that the tests' Python is made of, without those in others."""
+    site = Path(importlib.util.find_spec("torch").origin).parents[1]
+    own = ("/usr", sys.prefix, sys.base_prefix, sysconfig.get_path("purelib"), str(site))
+    found = []
+    for folder in sorted(own, key=len):
+        if not any(Path(folder).is_relative_to(other) for other in found):
+            found.append(folder)
+    return found
 
 
 def make_image(folder, *more):
@@ -47,9 +42,8 @@ def make_image(folder, *more):
     for name in _MOUNT_POINTS:
         (image / name).mkdir(parents=True, exist_ok=True)
     for name in _ROOT:
-        real = Path("/", name)
-        if real.is_symlink():
-            (image / name).symlink_to(real.readlink())
+        if Path("/", name).is_symlink():
+            (image / name).symlink_to(Path("/", name).readlink())
         else:
             (image / name).mkdir()
     for name in _FILES:
@@ -63,12 +57,8 @@ def container(image, **keys):
     """The words by which a job runs in an image."""
     real = [f"/{name}" for name in _ROOT if not Path("/", name).is_symlink()]
     mounts = [*seen_inside(), *real, *keys.pop("mounts", ())]
-    values = {
-        "image": image,
-        "mounts": f"[{','.join(mounts)}]",
-        "python": sys.executable,
-        "runtime": "charliecloud",
-    } | keys
+    values = {"image": image, "mounts": f"[{','.join(mounts)}]"}
+    values |= {"python": sys.executable, "runtime": "charliecloud"} | keys
     return [word for key, value in values.items() for word in ("--set", f"container.{key}={value}")]
 
 

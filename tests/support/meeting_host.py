@@ -23,12 +23,7 @@ class MeetingHost:
         self.run = Run.create(folder, "x")
         self.heard, self.lost, self.logged = [], [], []
         self.meeting = Connections(agent_timeout_s, self.logged.append)
-        self.meeting.listen(
-            self.run,
-            addresses=["127.0.0.1"],
-            port_range=None,
-            **options,
-        )
+        self.meeting.listen(self.run, addresses=["127.0.0.1"], port_range=None, **options)
         self.place = msgspec.convert(json.loads(self.run.meeting_file.read_text()), MeetingPlace)
         self.address = ("127.0.0.1", self.place.port)
         self.secret = bytes.fromhex(self.place.secret)
@@ -80,15 +75,8 @@ class MeetingHost:
 
 
 def join_in_time(run, node=1, timeout_s=LIMIT_S, **options):
-    return join_meeting(
-        run,
-        node_rank=node,
-        num_nodes=2,
-        source=None,
-        timeout_s=timeout_s,
-        give_up=lambda: False,
-        **options,
-    )
+    who = {"node_rank": node, "num_nodes": 2, "source": None, "give_up": lambda: False}
+    return join_meeting(run, timeout_s=timeout_s, **who, **options)
 
 
 def write_place(run, port, secret="00" * 32, **fields):

@@ -41,7 +41,7 @@ def image_file(image, ending):
     return path
 
 
-def _fail(text, code):
+def _fail(text, code=1):
     print(text, file=sys.stderr)
     sys.exit(code)
 
@@ -61,29 +61,15 @@ def _parse(words, known, refuse):
 
 
 def _binds(mounts, refuse):
-    """Those of ch-run for mounts SOURCE:TARGET[:ro]; `refuse` is called with the source and target
-    of others."""
+    """Those of ch-run for mounts SOURCE:TARGET[:ro]; `refuse` is called with others."""
     binds = []
     for mount in mounts:
         source, _, rest = mount.partition(":")
         target, *flags = (rest or source).split(":")
         if not os.path.exists(source) or flags not in ([], ["ro"]) or not os.path.isabs(target):
-            refuse(source, target)
+            refuse(mount)
         binds.append(f"--bind={source}:{target}")
     return binds
-
-
-def _run_below(binds, cwd, image, command, environment):
-    """As a runtime above its command: it passes signals on, and ends with its exit code."""
-    folder = str(Path(image).with_suffix("")) if os.path.isfile(image) else image
-    process = subprocess.Popen(
-        ["ch-run", *binds, f"--cd={cwd}", folder, "--", *command],
-        env={"PATH": _PATH, "USER": "somebody"} | environment,
-    )
-    for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT):
-        signal.signal(number, lambda signum, _: process.send_signal(signum))
-    code = process.wait()
-    sys.exit(128 - code if code < 0 else code)
 
 
 def apptainer(words, _):
@@ -91,24 +77,26 @@ def apptainer(words, _):
     passes on no descriptors."""
 
     def refuse(name):
-        _fail(f'Error for command "exec": unknown flag: {name}', 1)
-
-    def refuse_mount(source, target):
-        said = "FATAL:   container creation failed: mount hook function failure: mount "
-        said += f"{source}->{target} error: while mounting {source}: mount source {source} "
-        _fail(said + "doesn't exist", 255)
+        _fail(f'Error for command "exec": unknown flag: {name}')
 
     if words[:1] != ["exec"]:
         refuse(words[0])
     options, (image, *command) = _parse(words[1:], "--nv --rocm --bind= --pwd= --cleanenv", refuse)
     if not os.path.exists(image):
-        said = f"FATAL:   could not open image {image}: failed to retrieve path for {image}: lstat "
-        _fail(f"{said}{image}: no such file or directory", 255)
+        _fail(f"FATAL:   could not open image {image}: no such file or directory", 255)
     kept = {} if "--cleanenv" in options else dict(os.environ)
     kept.pop("LD_LIBRARY_PATH", None)
     own = {"PATH": _PATH, "APPTAINER_CONTAINER": image, "USER": "somebody"}
-    binds = _binds(options.get("--bind", []), refuse_mount)
-    _run_below(binds, options["--pwd"][0], image, command, kept | own)
+    said = "FATAL:   container creation failed: mount hook function failure: mount"
+    binds = _binds(options.get("--bind", []), lambda mount: _fail(f"{said} {mount}", 255))
+    # A runtime above its command passes signals on, and ends with its exit code.
+    folder = str(Path(image).with_suffix("")) if os.path.isfile(image) else image
+    where = f"--cd={options['--pwd'][0]}"
+    process = subprocess.Popen(["ch-run", *binds, where, folder, "--", *command], env=kept | own)
+    for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT):
+        signal.signal(number, lambda signum, _: process.send_signal(signum))
+    code = process.wait()
+    sys.exit(128 - code if code < 0 else code)
 
 
 def srun(words, real):
@@ -120,17 +108,16 @@ def srun(words, real):
     if not own:
         os.execv(real, [real, *words])
 
-    def fail(text):
-        _fail(f"srun: error: pyxis: {text}", 1)
+    def refuse(what):
+        _fail(f"srun: error: pyxis: invalid or unknown: {what}")
 
     known = "--container-image= --container-mounts= --container-workdir="
     known += " --no-container-entrypoint --no-container-remap-root"
-    options, _ = _parse(own, known, lambda name: fail(f"srun: unrecognized option '{name}'"))
+    options, _ = _parse(own, known, refuse)
     (image,), (cwd,) = options["--container-image"], options["--container-workdir"]
     if not os.path.isabs(image) or not os.path.isfile(image):
-        fail(f"--container-image: failed to import {image}")
-    mounts = options["--container-mounts"][0].split(",")
-    binds = _binds(mounts, lambda *_: fail(f"--container-mounts: invalid format: {mounts}"))
+        refuse(image)
+    binds = _binds(options["--container-mounts"][0].split(","), refuse)
     at = next(i for i, word in enumerate(others) if not word.startswith("-"))
     inside = ["/usr/bin/env", f"PATH={_PATH}", "USER=somebody", "ch-run", *binds, f"--cd={cwd}"]
     # The tasks are started by slurmstepd, in the image: no process of pyxis's is above them.

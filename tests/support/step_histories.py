@@ -142,10 +142,8 @@ class Shape:
     num_lost: int = 0
     """Windows in the middle that every other rank loses."""
     missing_rank: int | None = None
-    early_rank: int | None = None
-    """Takes ten steps fewer than the others."""
     torn_rank: int | None = None
-    """As it, and its file ends within a line, before the evaluation at its end."""
+    """Takes ten steps fewer than the others; its file ends within a line, before an evaluation."""
     evaluates: bool = False
     saves: Literal["never", "in steps", "between steps"] = "never"
     """Checkpoints every 30 steps, by rank 0; all others wait."""
@@ -209,8 +207,8 @@ def _attempt(
     for rank, steps in enumerate(table):
         if rank == shape.missing_rank:
             continue
-        is_early = rank in (shape.early_rank, shape.torn_rank)
-        done = dict(itertools.islice(steps.items(), len(steps) - 10 * is_early))
+        is_torn = rank == shape.torn_rank
+        done = dict(itertools.islice(steps.items(), len(steps) - 10 * is_torn))
         windows = _windows(shape, draw, done)
         evaluations = _evaluations(draw, list(done)) if shape.evaluates else []
         lost = draw.sample(range(1, len(windows) - 1), shape.num_lost) if rank % 2 else []
@@ -222,9 +220,9 @@ def _attempt(
                 clock_ahead_s=skews[rank // shape.ranks_per_node],
                 windows=windows,
                 lost=frozenset([*lost, len(windows) - 1] if is_killed else lost),
-                evaluations=evaluations[: -1 if rank == shape.torn_rank else None],
+                evaluations=evaluations[: -1 if is_torn else None],
                 saves=[] if rank else saves,
-                is_torn=rank == shape.torn_rank,
+                is_torn=is_torn,
                 hangs_s=hangs_s,
                 is_killed=is_killed,
                 max_rss_bytes=draw.randrange(10**8, 10**9),

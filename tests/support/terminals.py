@@ -19,7 +19,6 @@ class Terminal:
         self._master, slave = pty.openpty()
         if rows is not None:
             self.resize(rows=rows, columns=columns)
-        self.modes_before = self.modes()
         self.process = hpcdist.start(
             *arguments,
             stdin=slave,
@@ -50,10 +49,6 @@ class Terminal:
     def resize(self, *, rows, columns):
         size = struct.pack("HHHH", rows, columns, 0, 0)
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
-
-    def modes(self):
-        """How the terminal takes lines and keys."""
-        return termios.tcgetattr(self._master)
 
     def type(self, keys):
         os.write(self._master, keys)
