@@ -103,8 +103,6 @@ class Attempt:
     """Finished steps in the checkpoint that it begins with."""
     begins_s: float
     """True time at which its ranks are started."""
-    clock_ahead_s: float
-    """Of the first node."""
     ranks: list[RankHistory]
 
 
@@ -233,7 +231,6 @@ def _attempt(
         life=shape.lives[number] if shape.lives else 0,
         first_step=first,
         begins_s=begins_s,
-        clock_ahead_s=skews[0],
         ranks=ranks,
     )
 
@@ -331,7 +328,7 @@ def write(history: History, run: Run) -> None:
     for attempt in history.attempts:
         folder = run.attempts_folder / f"{attempt.number:05d}"
         folder.mkdir(exist_ok=True)
-        begin_s = _FIRST_DAY_S + attempt.begins_s + attempt.clock_ahead_s
+        begin_s = _FIRST_DAY_S + attempt.begins_s + attempt.ranks[0].clock_ahead_s
         run.write_beginning(attempt.number, Beginning(life=attempt.life, time_s=begin_s))
         for rank in attempt.ranks:
             _write_rank(history, attempt, rank, run)
