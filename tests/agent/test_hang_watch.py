@@ -103,8 +103,6 @@ AT_LAYERS = [[SPINS[0], report(1, **IN_NCCL, at=f"layer{number}")] for number in
         (*AT_LAYERS, False),
         # training goes on
         (SPINS, [report(rank, spins=True, pending=8) for rank in NODES], False),
-        # a rank that computes in C code, and does not answer
-        (*[[SPINS[0], HangReport(end=report(1).end, silent_s=0, spins=True)]] * 2, False),
     ],
 )
 def test_ranks_that_use_cpus_hang_where_two_looks_find_them_in_one_operation(
@@ -166,24 +164,3 @@ def test_nodes_that_do_not_answer_are_waited_for_five_seconds():
     run.now += 5.0
     run.take(run.watch.on_time(now=run.now))
     assert [verdict.first.rank for verdict in run.said] == [0]
-
-
-def test_a_node_whose_ranks_have_ended_is_not_waited_for():
-    run = Run(timeout_s=600.0)
-    run.ends[1] = RankEnd(rank=1, local_rank=0, node=1, host="n1", time_s=1.0, exit_code=0)
-    run.be_quiet(0)
-    run.answer(report(0, pending=2, is_waiting=True))
-    assert [verdict.first.rank for verdict in run.said] == [1]
-    assert "rank 1 (node 1, host n1) has ended; " in run.said[0].message
-
-
-def test_what_was_said_before_node_0_was_suspended_does_not_count():
-    run = Run(timeout_s=600.0)
-    run.be_quiet(0)
-    run.watch.forgive(run.now)
-    run.be_quiet(*NODES)  # the messages were on their way
-    assert run.asked == 0
-    run.now += 300.0
-    run.be_quiet(*NODES, quiet_s=300.0)
-    run.answer(report(0, at="b"), report(1))
-    assert [type(one).__name__ for one in run.said] == ["Hang"]

@@ -31,7 +31,6 @@ GARBAGE = {
     "deep-json": b'{"a":' + b"[" * 1_001 + b"\n",
     "a-line-without-an-end": b"x" * (1 << 20),
     "http": b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: curl/8.5.0\r\nAccept: */*\r\n\r\n",
-    "a-part-of-a-proof": b"x" * (GREETING_BYTES - 1),
     "nothing": b"",
 }
 
@@ -155,24 +154,6 @@ def test_1500_idle_connections_leave_room_for_the_run_and_for_its_verdict(
     assert len(host.logged) == meeting._MOST_LOGGED  # a disk is soon full of all
 
 
-def test_where_no_descriptor_is_left_for_the_run_that_is_its_end_with_the_limit_named(
-    host, descriptors
-):
-    attacker = socket.socket()
-    none_left = next_descriptor()
-    descriptors(none_left)
-    attacker.connect(host.address)
-    host.turn_until(lambda: host.heard)
-    ((node, failed), *_) = host.heard
-    assert node == 0
-    assert failed.sentence.startswith("its agent has no open file left")
-    assert f"it may have {none_left} (raise the limit" in failed.sentence
-    descriptors(none_left + 100)
-    attacker.close()
-    with host.serving():
-        join_in_time(host.run).channel.close()
-
-
 # To a follower.
 
 
@@ -237,21 +218,11 @@ def test_nobody_between_two_agents_can_pass_their_proofs_on(host):
     assert "does not know the secret" in host.logged[0]
 
 
-def owned_by_nobody(path):
-    os.chown(path, NOBODY, NOBODY)
-
-
-def a_pipe_of_nobody(path):
-    path.unlink()
-    os.mkfifo(path, 0o600)
-    owned_by_nobody(path)
-
-
 @needs_root
 @pytest.mark.parametrize(
     "forge",
-    [lambda path: path.chmod(0o644), owned_by_nobody, a_pipe_of_nobody],
-    ids=["readable by others", "owned by nobody", "a pipe of nobody"],
+    [lambda path: path.chmod(0o644), lambda path: os.chown(path, NOBODY, NOBODY)],
+    ids=["readable by others", "owned by nobody"],
 )
 def test_a_place_that_another_user_could_have_written_is_not_gone_to(host, forge):
     forge(host.run.meeting_file)
@@ -267,8 +238,8 @@ def test_a_run_under_attack_starts_and_ends_as_ever(launch, write_script):
     launched = launch(write_script("print('well')"), nodes=2, agents=[0])
     launched.wait(launched.run.meeting_file.exists)
     place = ("127.0.0.1", json.loads(launched.run.meeting_file.read_text())["port"])
-    attackers = [socket.create_connection(place) for _ in range(50)]
-    for attacker, garbage in zip(attackers, [*GARBAGE.values()] * 10, strict=True):
+    attackers = [socket.create_connection(place) for _ in range(20)]
+    for attacker, garbage in zip(attackers, [*GARBAGE.values()] * 5, strict=True):
         say(attacker, garbage)
     launched.start_agent(1)
     launched.wait(launched.run.log_files)

@@ -16,7 +16,7 @@ from hpcdist.runs.run import Run
 
 RANK = """
 import os, subprocess, sys, time
-SPIN = "import time\\nend = time.process_time() + 0.7\\nwhile time.process_time() < end: pass"
+SPIN = "import time\\nend = time.process_time() + 0.3\\nwhile time.process_time() < end: pass"
 for number, line in enumerate(sys.stdin):
     exec(line)
     os.mkdir(f"done-{number}")  # nothing is written

@@ -39,7 +39,6 @@ from launched_runs import LaunchedRun
 from left_behind import LASTING
 
 import hpcdist
-from hpcdist.agent import preflight
 from hpcdist.job.load import Flag, LoadedJob, load_job
 from hpcdist.rank import exit as rank_exit
 from hpcdist.runs.run import Run
@@ -209,19 +208,6 @@ def multiply_wrongly():
 
     right = torch.Tensor.__matmul__
     torch.Tensor.__matmul__ = lambda a, b: right(a, b) + (a.dtype == torch.float32)
-
-
-def multiply_wrongly_on_one():
-    """A change: node 1 multiplies wrongly before the first attempt, and nobody waits long."""
-    import torch
-
-    preflight._MEET_S = 10.0
-
-    def multiply(a, b):
-        place = (os.environ["GROUP_RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"])
-        return right(a, b) + (a.dtype == torch.float32 and place == ("1", "0"))
-
-    right, torch.Tensor.__matmul__ = torch.Tensor.__matmul__, multiply
 
 
 def start_script(zygote, folder, script, *arguments, environment=None):
