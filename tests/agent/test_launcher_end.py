@@ -9,7 +9,6 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.notes import Notes
 from hpcdist.schedulers.requeue import Decision
-from hpcdist.schedulers.slurm.nodes import launch_failures, srun_errors
 
 TRAINING = TrainJob(name="t")
 NO_STEP = "Unable to create step for job 3: Invalid generic resource (gres) specification"
@@ -89,19 +88,6 @@ def test_what_others_concluded_is_left_to_them(run, happens):
         run.ask_to_cancel()
     assert conclude(run, Scheduler(), 137) == 0
     assert (run.read_attempt_verdict(0), run.read_verdict()) == (None, verdict)
-
-
-def test_the_errors_of_this_life_alone_are_read_and_lines_that_are_whole(tmp_path, monkeypatch):
-    monkeypatch.setenv("SLURM_STEP_NODELIST", "n[1-2]")
-    log, words = tmp_path / "log", "task 1 launch failed: Invalid job credential"
-    before = "srun: error: of a former life\n"
-    log.write_text(f"{before}rank 0 says\nsrun: Job step aborted\nsrun: error: {words}")
-    assert list(launch_failures(log, len(before))) == []
-    with log.open("a") as file:
-        file.write("\nsrun: error: n2: task 1: Exited with exit code 1\n")
-    assert srun_errors(log, len(before)) == [words, "n2: task 1: Exited with exit code 1"]
-    assert list(launch_failures(log, len(before))) == [(1, "n2", f"srun said: {words}")]
-    assert srun_errors(tmp_path, 0) == []
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,6 @@ ENDED = replace(STOPPED, exit_code=None, message="ended by SIGTERM")
 OVERDUE = replace(ENDED, kind="time_limit", state="failed", exit_code_of_run=1, step=None)
 LOST = Verdict(kind="agent_lost", message="node 0 was lost", node=0)
 FAILED = Verdict(kind="exception", message="no")
-UNREACHED = Verdict(kind="launch", message="no route", host="n2", try_elsewhere=True, time_s=1.0)
 UNSTARTED = Verdict(kind="launch", message="no agent", try_elsewhere=True)
 
 
@@ -51,7 +50,6 @@ class Scheduler:
     cause: str = "nothing"
     silent: int = 0
     deaf: int = 0
-    difference: str | None = None
     patience_s: float = 100.0
     kill_wait_s: float = 30.0
     requeued: int = 0
@@ -74,7 +72,6 @@ class Scheduler:
         if self.deaf:
             self.deaf -= 1
             raise SchedulerError("it does not answer")
-        return self.difference
 
     def _is_silent(self):
         self.silent -= 1
@@ -150,10 +147,6 @@ ENDS = {
         *(TRAINING, STOPPED, {"error": SchedulerError("no")}, True, 0, PREEMPTED),
         "stopped at step 5 by SIGTERM; it could not be requeued: ",
     ),
-    "a scheduler that says nothing": (
-        *(TRAINING, STOPPED, {"decision": None}, True, 0, PREEMPTED),
-        "preempted or requeued: stopped at step 5 by SIGTERM; it could not be requeued: ",
-    ),
     "SIGTERM for the limit": (
         *(TRAINING, STOPPED, {"cause": "time_limit"}, False, 1, ("time_limit", "preempted", 75)),
         "the time limit was reached: stopped",
@@ -175,10 +168,6 @@ ENDS = {
     "a request that was perhaps heard": (
         *(TRAINING, WARNED, {"error": RequeueUnclearError("LSF may, or not")}, False, 0, WARNING),
         "; LSF may, or not",
-    ),
-    "the next life is told what is different": (
-        *(TRAINING, UNREACHED, {"difference": "it starts again without n2"}, False, 1),
-        *(("launch", "failed", 1), "no route; it starts again without n2"),
     ),
     "an agent that is cut off leaves the run to the others": (
         *(TRAINING, LOST, {"decision": None}, False, 0, ("agent_lost", "failed", 1)),

@@ -99,16 +99,6 @@ def test_a_training_goes_on_in_the_same_steps(submit_job):
     assert (cell.mean_gpus, cell.ideal) == (figures.mean_gpus, 1.0)
 
 
-def test_a_run_ends_where_its_script_has_not_said_that_it_can_go_on(launch, write_script, tmp_path):
-    script = write_script(SCRIPT.replace("record.elastic()", "None"))
-    launched = launch(script, tmp_path / "go", nodes=3, min_nodes=2)
-    worlds(launched, 3, 0)
-    kill_agent(launched, 1)
-    verdict = launched.verdict()
-    assert (verdict.kind, verdict.node) == ("agent_lost", 1)
-    assert launched.run.newest_attempt() == 0
-
-
 @pytest.mark.parametrize(
     ("job", "scheduler", "problem"),
     [

@@ -1,8 +1,5 @@
 """The preflight: which nodes are not fit for a run, by what they measured."""
 
-import os
-import signal
-
 import pytest
 
 from hpcdist.agent.node import NodeFacts
@@ -65,17 +62,3 @@ def test_a_run_whose_node_computes_wrongly_starts_no_rank(launch, write_script):
     assert (verdict.kind, verdict.state) == ("launch", "failed")
     assert "failed the preflight: ArithmeticError: 1024 rows" in verdict.message
     assert launched.run.log_files() == []
-
-
-def test_a_training_begins_without_a_node_that_is_lost_as_it_is_checked(submit_job):
-    keys = ("launch.preflight=true", "launch.min_nodes=2", "train.max_steps=3")
-    launched = submit_job("ddp", *keys, nodes=3)
-    launched.wait(lambda: launched.run.newest_attempt() == 0)
-    os.kill(launched.agent_pid(1), signal.SIGKILL)
-    verdict = launched.verdict()
-    assert verdict.kind == "done", verdict.message
-    assert "it went on with 2 of 3 nodes since " in verdict.message
-    failed = launched.run.read_attempt_verdict(0)
-    assert (failed.node, failed.num_nodes_left) == (1, 2)
-    begun = [launched.events(rank, 1)[0] for rank in range(2)]
-    assert [(one["node"], one["world_size"]) for one in begun] == [(0, 2), (2, 2)]

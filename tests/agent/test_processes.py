@@ -9,12 +9,6 @@ import pytest
 from hpcdist.schedulers import load_scheduler
 
 WAIT = "import time; print('up', flush=True); time.sleep(1000)"
-GOES = """
-import os, sys, time
-print("up", flush=True)
-while not os.path.exists(sys.argv[1]): time.sleep(0.01)
-sys.exit(int(sys.argv[2]))
-"""
 # Leaves a child, a daemon that escaped its session, and shared memory.
 PLAIN_LITTER = """
 import os, subprocess, sys, time
@@ -86,11 +80,3 @@ def test_cancel_kills_a_run_whose_agent_hangs(submit, write_script, up):
     os.kill(launched.agent_pid(0), signal.SIGSTOP)
     load_scheduler("local").cancel([launched.run])
     assert launched.run.read_verdict().kind == "cancelled"
-
-
-def test_the_run_goes_on_without_submitits_controller(submit, write_script, up, tmp_path):
-    go = tmp_path / "go"
-    launched = up(submit(write_script(GOES), go, 0), 1)
-    os.kill(int(launched.run.read_job_id()), signal.SIGKILL)
-    go.touch()
-    assert launched.verdict().kind == "done"

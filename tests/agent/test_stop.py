@@ -88,20 +88,6 @@ def test_a_script_that_knows_sigterm_alone_gets_that_as_from_torchrun(
     assert launched.logs() == [f"up\n{told}"] * 2
 
 
-def test_a_script_that_knows_of_no_warning_runs_on_to_its_end(launch, write_script, up, tmp_path):
-    script = write_script(
-        "import os, sys, time\nprint('up', flush=True)\n"
-        "while not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
-    )
-    launched = up(launch(script, tmp_path / "go", gpus=2), 2)
-    pids = [launched.pid(rank) for rank in range(2)]
-    warn(launched, 0)
-    for pid in pids:
-        os.kill(pid, signal.SIGUSR2)  # as sites do that signal every process
-    (tmp_path / "go").touch()
-    assert launched.verdict().kind == "done"
-
-
 def test_the_time_limit_warns_before_it_ends_the_run(launch, write_script):
     deaf = LOOP.replace("sys.exit(record.EXIT_STOPPED)", "time.sleep(600)")
     launched = launch(write_script(deaf), ENDLESS, gpus=2, time_limit_min=3 / 60)

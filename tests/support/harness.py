@@ -40,7 +40,6 @@ from left_behind import LASTING
 
 import hpcdist
 from hpcdist.job.load import Flag, LoadedJob, load_job
-from hpcdist.rank import exit as rank_exit
 from hpcdist.runs.run import Run
 from hpcdist.submission.plan import PlannedSubmission, plan_run
 from hpcdist.submission.submit import submit as submit_planned
@@ -195,11 +194,6 @@ def start_run(zygote, loaded, runs, *, agents=None, change=""):
     for node in range(loaded.job.resources.nodes) if agents is None else agents:
         start_agent(node)
     return run, start_agent
-
-
-def wait_briefly_at_the_end():
-    """A change: ranks that hang while they end are ended soon."""
-    rank_exit.TEARDOWN_LIMIT_S = 0.3
 
 
 def multiply_wrongly():
