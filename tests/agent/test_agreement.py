@@ -72,8 +72,7 @@ def own_node(ranks=1, *, device="cpu", num_nodes=1, gpus=None, cpus_of_job=None,
         launch=Launch(),
         resources=SimpleNamespace(gpus=gpus or ranks),
     )
-    node = NodePlan(rank_cpus=plan.pop("rank_cpus", None))
-    plan = LaunchPlan(nodes=[node] * num_nodes, device=device, backend="auto", **plan)
+    plan = LaunchPlan(nodes=[NodePlan()] * num_nodes, device=device, backend="auto", **plan)
     return OwnNode(job, plan, JobPlace(node_rank=0, host="h", cpus=cpus_of_job))
 
 
@@ -88,9 +87,8 @@ def test_ranks_of_a_node_that_is_alone_listen_on_loopback_whatever_the_profile_s
     [
         ("auto", 2, None, ("cuda", ["MIG-a", "MIG-b"])),
         ("cpu", 3, None, ("cpu", [])),
-        # A rank that drives several gets those asked for, or what there is.
+        # A rank that drives several gets those asked for.
         ("auto", 1, 2, ("cuda", ["MIG-a", "MIG-b"])),
-        ("auto", 1, 4, ("cuda", ["MIG-a", "MIG-b", "MIG-c"])),
     ],
 )
 def test_parts_of_gpus_count_as_gpus(monkeypatch, device, ranks, gpus, expected):
@@ -105,29 +103,17 @@ def orders_of(node, **options):
     return rank_orders(Run(Path("x")), node, interface=None, meeting=meeting, **options)
 
 
-@pytest.mark.parametrize(
-    ("cpus", "expected"),
-    [([[0, 1], [2, 3]], 4), ([[0], [0]], 1), ([[0, 1], [0, 1]], 2), (None, 6)],
-    ids=["own", "in turns", "shared", "not bound"],
-)
-def test_each_rank_is_told_how_many_cpus_its_node_has_for_all(monkeypatch, cpus, expected):
+def test_each_rank_is_told_its_gpus():
+    cases = {2: [("cuda:0", "a", 1), ("cuda:1", "b", 1)], 1: [("cuda:0", "a", 2)]}
+    for ranks, expected in cases.items():
+        orders = orders_of(own_node(ranks, device="cuda"), gpus=["a", "b"])
+        assert [(order.device, order.gpu, order.num_gpus) for order in orders] == expected
+
+
+def test_ranks_of_a_job_that_is_bound_to_no_cpus_are_bound_to_none(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
-    orders = orders_of(own_node(2, rank_cpus=cpus, cpus_of_job=6))
-    assert [list(order.cpus) for order in orders] == (cpus or [[], []])
-    assert [order.num_cpus for order in orders] == [expected] * 2
-
-
-@pytest.mark.parametrize(
-    ("ranks", "gpus", "expected"),
-    [
-        (2, ["a", "b"], [("cuda:0", "a", 1), ("cuda:1", "b", 1)]),
-        (1, ["a", "b"], [("cuda:0", "a", 2)]),
-    ],
-    ids=["one each", "two for one rank"],
-)
-def test_each_rank_is_told_its_gpus(ranks, gpus, expected):
-    orders = orders_of(own_node(ranks, device="cuda"), gpus=gpus)
-    assert [(order.device, order.gpu, order.num_gpus) for order in orders] == expected
+    orders = orders_of(own_node(2, cpus_of_job=6))
+    assert [(order.cpus, order.num_cpus) for order in orders] == [((), 6)] * 2
 
 
 def test_node_0_offers_its_own_name_first_and_loopback_last_or_one_interface_alone():
@@ -140,23 +126,6 @@ def test_node_0_offers_its_own_name_first_and_loopback_last_or_one_interface_alo
         offered_addresses("whatever", "ib9")
 
 
-TELL = """
-import json, os
-print(json.dumps({"env": dict(os.environ), "cpus": sorted(os.sched_getaffinity(0))}))
-"""
-
-
-def test_cpus_are_shared_out_and_threads_fit_them(launch, write_script):
-    usable = os.sched_getaffinity(0)
-    launched = launch(write_script(TELL), gpus=2)
-    assert launched.verdict().kind == "done"
-    first, second = (launched.said(rank)[0] for rank in (0, 1))
-    assert set(first["cpus"]) | set(second["cpus"]) <= usable
-    if len(usable) >= 2:
-        assert not set(first["cpus"]) & set(second["cpus"])
-        assert first["env"]["OMP_NUM_THREADS"] == str(len(usable) // 2)
-
-
 OWN = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TORCH_FR_BUFFER_SIZE")
 
 
@@ -165,7 +134,6 @@ OWN = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TORCH_FR_BUFFER_SIZE")
     [
         ({}, ["lo", "lo", "2000"]),
         ({"NCCL_SOCKET_IFNAME": "ib0"}, ["lo", "ib0", "2000"]),
-        ({"GLOO_SOCKET_IFNAME": "eth1"}, ["eth1", "lo", "2000"]),
         ({"TORCH_FR_BUFFER_SIZE": "0"}, ["lo", "lo", None]),
         ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, ["lo", "lo", None]),  # of torch 2.7
     ],

@@ -1,13 +1,10 @@
 """Runs whose agents are in a container image, on this machine, by a real runtime."""
 
 import contextlib
-import json
 import os
 import signal
 import socket
-import stat
 import sys
-from pathlib import Path
 
 import pytest
 from another_user import as_nobody, needs_root
@@ -16,27 +13,22 @@ from harness import submit_run
 from launched_runs import LaunchedRun
 from runtime_stand_ins import image_file, install
 
-import hpcdist
 from hpcdist.cli.main import main
 from hpcdist.job.load import load_job
-from hpcdist.runs.run import Run
 from hpcdist.schedulers.local import scheduler as local
 
 LOOK = """\
-import json, os, signal, sys, time
+import json, os, time
 import hpcdist
 def is_passed_on(descriptor):
     try:
         return descriptor > 2 and os.get_inheritable(descriptor)
     except OSError:
         return False
-def link(descriptor):
-    return os.readlink(f"/proc/self/fd/{descriptor}")
 print(json.dumps({
     "root": sorted(os.listdir("/")), "uid": os.getuid(), "cwd": os.getcwd(),
-    "hpcdist": hpcdist.__file__, "shm": os.statvfs("/dev/shm").f_blocks,
-    "environment": dict(os.environ), "numpy": "numpy" in sys.modules,
-    "passed_on": [link(one) for one in os.listdir("/proc/self/fd") if is_passed_on(int(one))],
+    "hpcdist": hpcdist.__file__, "environment": dict(os.environ),
+    "passed_on": [one for one in os.listdir("/proc/self/fd") if is_passed_on(int(one))],
 }), flush=True)
 open(f"written-{os.environ['RANK']}", "w").close()
 """
@@ -50,11 +42,11 @@ def launch(tmp_path, monkeypatch, image):  # noqa: F811 - pytest's way
     monkeypatch.chdir(tmp_path)
     launched = []
 
-    def start(text, *overrides, nodes=1, **keys):
+    def start(text, *, nodes=1, **keys):
         script = tmp_path / "script.py"
         script.write_text(text)
         sets = [word for word in container(keys.pop("image", image), **keys) if word != "--set"]
-        loaded = load_job(str(script), overrides=[*sets, f"resources.nodes={nodes}", *overrides])
+        loaded = load_job(str(script), overrides=[*sets, f"resources.nodes={nodes}"])
         run = LaunchedRun(submit_run(loaded, tmp_path / "runs"))
         launched.append(run)
         return run
@@ -71,24 +63,29 @@ def program(path, text):
     return str(path)
 
 
-def test_ranks_run_in_the_image_as_the_user_with_the_jobs_files_and_none_of_the_hosts_libraries(
+def test_ranks_and_attach_run_in_the_image_with_the_jobs_files_and_none_of_the_hosts_libraries(
     launch,
     tmp_path,
     monkeypatch,
     image,  # noqa: F811
+    capfd,
 ):
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/host/lib")
     monkeypatch.setenv("TOKEN_OF_MINE", SECRET)
-    run = launch(LOOK, nodes=2)
+    run = launch(f"{LOOK}while not os.path.exists('go'): time.sleep(0.02)", nodes=2)
+    run.wait(lambda: run.said(0))
+    show = "echo $RANK $PYTHONNOUSERSITE $(pwd) $(ls /); exit 7"
+    assert main(["attach", str(run.run.path), "--", "sh", "-c", show]) == 7
+    shown = capfd.readouterr().out.split()
+    assert shown == ["0", "1", str(tmp_path), *sorted(os.listdir(image))]
+    (tmp_path / "go").touch()
     assert run.verdict().state == "done", run.verdict().message
-    assert run.run.read_verdict().exit_code_of_run == 0
     for rank in range(2):
         (found,) = run.said(rank)
         assert set(found["root"]) == {*os.listdir(image)}
         assert (found["uid"], found["cwd"]) == (os.getuid(), str(tmp_path))
         assert "/carried/" in found["hpcdist"]
         assert found["passed_on"] == []
-        assert found["shm"] == os.statvfs("/dev/shm").f_blocks
         environment = found["environment"]
         assert environment["TOKEN_OF_MINE"] == SECRET
         assert environment["PYTHONNOUSERSITE"] == "1"
@@ -102,26 +99,6 @@ def test_ranks_run_in_the_image_as_the_user_with_the_jobs_files_and_none_of_the_
     )
     assert f"ch-run --bind={tmp_path}:{tmp_path}" in log
     assert SECRET not in log + run.run.path.joinpath("script.sh").read_text()
-
-
-def test_a_rank_that_is_killed_inside_is_named_and_attach_enters_the_image(
-    launch,
-    tmp_path,
-    image,  # noqa: F811
-    capfd,
-):
-    run = launch(WAIT, "launch.max_restarts=1", options="[--private-tmp]", mounts=[])
-    run.wait(lambda: run.log(0))
-    os.kill(run.pid(0), signal.SIGKILL)
-    run.wait(lambda: run.log(0, 1))
-    killed = run.run.read_attempt_verdict(0)
-    assert (killed.kind, killed.first.signal) == ("signal", "SIGKILL")
-    show = "echo $RANK $PYTHONNOUSERSITE $(pwd) $(ls /); exit 7"
-    assert main(["attach", str(run.run.path), "--", "sh", "-c", show]) == 7
-    shown = capfd.readouterr().out.split()
-    assert shown == ["0", "1", str(tmp_path), *sorted(os.listdir(image))]
-    local.cancel([run.run])
-    assert run.verdict().kind == "cancelled"
 
 
 @needs_root
@@ -160,7 +137,6 @@ import sys
 sys.version_info = (3, 9, 18)
 exec(sys.argv[3])
 """
-    own = f'#!/bin/sh\nexec unshare --user --pid --fork {sys.executable} "$@"\n'
     without_torch = f'#!/bin/sh\nexec {sys._base_executable} -S -s "$@"\n'
     runs = {
         "the image has Python 3.9, and hpcdist needs 3.10 or newer": launch(
@@ -170,7 +146,6 @@ exec(sys.argv[3])
             LOOK, python=program(tmp_path / "bare", without_torch), nodes=2
         ),
         "can't execve(2): /no/python: No such file or directory": launch(LOOK, python="/no/python"),
-        "the image has processes of its own": launch(LOOK, python=program(tmp_path / "p", own)),
         "container.mounts names $NOT_SET, which is not set in the job": launch(
             LOOK, mounts=["$NOT_SET"]
         ),
@@ -180,8 +155,6 @@ exec(sys.argv[3])
         assert (verdict.kind, verdict.exit_code_of_run) == ("launch", 1)
         assert words in verdict.message
         assert not run.run.event_files()
-    assert json.loads(runs.popitem()[1].run.spec_file.read_text())["container"]
-    assert stat.S_IMODE((tmp_path / "runs").stat().st_mode) == 0o700
 
 
 def test_another_runtime_gives_ranks_the_same_and_passes_signals_on(
@@ -195,13 +168,9 @@ def test_another_runtime_gives_ranks_the_same_and_passes_signals_on(
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/host/lib")
     monkeypatch.setenv("TOKEN_OF_MINE", SECRET)
     inside = {"runtime": "apptainer", "image": image_file(image, ".sif")}
-    run = launch(LOOK, **inside, options="[--no-such-flag]")
-    assert "unknown flag: --no-such-flag" in run.verdict().message
-    assert run.run.read_spec().container.identity == f"sif:{bytes(range(16)).hex()}"
     run = launch(LOOK + "time.sleep(600)", **inside)
     run.wait(lambda: run.said(0))
     (found,) = run.said(0)
-    assert "/carried/" in found["hpcdist"]
     assert found["environment"]["TOKEN_OF_MINE"] == SECRET
     assert "LD_LIBRARY_PATH" not in found["environment"]
     logs = "".join(path.read_text() for path in run.run.submitit_folder.glob("*_log.*"))
@@ -209,33 +178,3 @@ def test_another_runtime_gives_ranks_the_same_and_passes_signals_on(
     assert SECRET not in logs
     os.kill(run.agent_pid(0), signal.SIGTERM)
     assert run.verdict().kind == "cancelled"
-
-    run = launch(WAIT, **inside)
-    run.wait(lambda: run.log(0))
-    rank = Path("/proc", str(run.pid(0)))
-    os.kill(run.agent_pid(0), signal.SIGKILL)
-    run.wait(lambda: not rank.exists())
-
-
-def test_a_function_runs_in_the_image_where_its_python_is_the_one_that_pickled_it(
-    tmp_path,
-    monkeypatch,
-    image,  # noqa: F811
-):
-    monkeypatch.chdir(tmp_path)
-    keys = dict(word.split("=", 1) for word in container(image)[1::2])
-    keys["container.mounts"] = keys["container.mounts"].strip("[]").split(",")
-    (image / str(Path(__file__).parent).lstrip("/")).mkdir(parents=True, exist_ok=True)
-
-    def look():
-        return sorted(os.listdir("/"))
-
-    def submit():
-        run = hpcdist.submit(look, scheduler="local", set=keys, runs=tmp_path / "runs")
-        return run, LaunchedRun(Run(run.path)).verdict()
-
-    run, verdict = submit()
-    assert verdict.state == "done", verdict.message
-    assert run.result() == sorted(os.listdir(image))
-    monkeypatch.setattr("hpcdist.submission.submit.versions", lambda: {"python": "3.9.1"})
-    assert "the function was pickled by Python 3.9" in submit()[1].message

@@ -2,13 +2,11 @@
 
 import json
 
-import pytest
-
 # Every rank takes part in one collective; then one of them fails in the way of its attempt while
 # the others wait for it in the next. Where several fail, each does once the one before it has left
 # its report, and ends when the next has, too: none is ended because of another.
 SCRIPT = """
-import atexit, json, os, resource, signal, sys, time
+import atexit, json, os, sys, time
 import torch, torch.distributed as dist
 from hpcdist.rank import context as rank
 
@@ -28,19 +26,9 @@ def fail():
     if how == "exception":
         raise ValueError("Connection closed by peer, says the data base\\nand more")
     if how == "memory":
-        limit = int(open("/proc/self/statm").read().split()[0]) * 4096 + 200_000_000
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-        kept = []
-        while True:
-            kept.append(list(range(1_000_000)))
-    if how == "tensor memory":
         torch.empty(1 << 45)
-    if how == "crash":
-        import ctypes
-        ctypes.string_at(0)
-    if how == "SIGKILL":
-        os.kill(os.getpid(), signal.SIGKILL)
-    os._exit(7)
+    import ctypes
+    ctypes.string_at(0)
 
 
 if me in culprits:
@@ -57,11 +45,8 @@ dist.barrier()
 WAYS = {
     # how: (the ranks that fail, kind, exception, exit code, signal)
     "exception": ([3, 1], "exception", "ValueError", 1, None),
-    "SIGKILL": ([2], "signal", None, None, "SIGKILL"),
+    "memory": ([2], "out_of_memory", "RuntimeError", 1, None),
     "crash": ([0], "signal", None, None, "SIGSEGV"),
-    "_exit": ([2], "exit", None, 7, None),
-    "memory": ([2], "out_of_memory", "MemoryError", 1, None),
-    "tensor memory": ([0], "out_of_memory", "RuntimeError", 1, None),
 }
 
 
@@ -82,10 +67,8 @@ def test_the_rank_that_failed_first_is_named_with_its_cause(launch, write_script
         assert verdict.message.startswith(f"rank {culprit} (node {culprit // 2}, host {first.host}")
         assert verdict.victims == sorted({*range(4)} - {*culprits})
         assert (first.step, "\n" in verdict.message) == (7, False)
-        for rank in range(4):
-            events = [event["event"] for event in launched.events(rank, attempt)]
-            assert (events[0], events[-1], events.count("end")) == ("start", "end", 1)
-    assert last.log == "logs/rank-00000.attempt-5.log"
+        assert [event["event"] for event in launched.events(first.rank, attempt)][-1] == "end"
+    assert last.log == "logs/rank-00000.attempt-2.log"
     assert "rank 1 failed too, later" in verdicts["exception"].message
     trace = verdicts["exception"].first.report.traceback.splitlines()
     assert trace[0] == "Traceback (most recent call last):"
@@ -138,8 +121,6 @@ ENDS = {
     # what the script does: (kind, exit code, exception, words of message and traceback)
     "sys.exit(300)": ("exit", 44, None, "exited with code 44"),
     "sys.exit('why')": ("exit", 1, None, "exited with code 1: why"),
-    "raise KeyboardInterrupt": ("exception", 1, "KeyboardInterrupt", ""),
-    "import atexit; atexit.register(os._exit, 4)": ("exit", 4, None, ""),
     "import atexit; atexit.register(os._exit, 0); raise ValueError": (
         *("exception", 0, "ValueError", "ValueError"),
     ),
@@ -149,15 +130,9 @@ ENDS = {
         *("exit", 2, None),
         "exited with code 2: the log ends with 'PROG: error: unrecognized arguments: --lr'",
     ),
-    "print('= 1 failed =')\nexit(1)": (
-        *("exit", 1, None, "exited with code 1: the log ends with '1 failed'"),
-    ),
     "input()": (
         *("exception", 1, "EOFError"),
         "ranks have no keyboard: give the value as an argument, after --",
-    ),
-    "raise ValueError('half a pair \\udcff')": (
-        *("exception", 1, "ValueError", "half a pair \\udcff"),
     ),
     "class Odd(Exception):\n    def __str__(self): raise TypeError\nraise Odd()": (
         *("exception", 1, "Odd", "(its message cannot be shown)"),
@@ -165,7 +140,6 @@ ENDS = {
     "raise RuntimeError('No CUDA GPUs are available')": (
         *("exception", 1, "RuntimeError", "this node shows no GPU: let the script choose cpu"),
     ),
-    "raise RuntimeError('x' * 1_000_000)": (*("exception", 1, "RuntimeError", "letters left out"),),
     "os.abort()": ("signal", None, None, "the_program_is_above_and_hpcdist_below"),
 }
 
@@ -183,18 +157,6 @@ def test_a_script_ends_with_pythons_exit_code_and_the_verdict_has_the_reason(lau
         assert found == (kind, code, exception), (source, verdict.message)
         assert words in f"{verdict.message}{first.report.traceback}", source
         assert [e["event"] for e in launched.events(0, attempt)].count("end") == 1
-        if "why" in source:
-            assert launched.log(0, attempt) == "why\n"
-
-
-@pytest.fixture
-def write_program(write_script):
-    def write(text):
-        path = write_script(text, "program")
-        path.chmod(0o755)
-        return path
-
-    return write
 
 
 PROGRAM = """#!/bin/sh
@@ -209,8 +171,10 @@ ENDS_OF_PROGRAM = [
 ]
 
 
-def test_the_exit_code_or_the_signal_of_a_program_is_the_ranks(launch, write_program):
-    launched = launch(write_program(PROGRAM), no_python=True, max_restarts=2)
+def test_the_exit_code_or_the_signal_of_a_program_is_the_ranks(launch, write_script):
+    program = write_script(PROGRAM, "program")
+    program.chmod(0o755)
+    launched = launch(program, no_python=True, max_restarts=2)
     last = launched.verdict()
     assert launched.run.log_file(0).stat().st_mode & 0o777 == 0o600
     for attempt, (kind, *how, status) in enumerate(ENDS_OF_PROGRAM):
@@ -221,33 +185,3 @@ def test_the_exit_code_or_the_signal_of_a_program_is_the_ranks(launch, write_pro
         start, *_, end = launched.events(0, attempt)
         assert (start["event"], end["event"], end["status"]) == ("start", "end", status)
         assert [end.get("exit_code"), end.get("signal"), end["by"]] == [*how, "agent"]
-
-
-RECORDED = """#!/bin/sh
-cat > "$TORCHELASTIC_ERROR_FILE" <<END
-{"message": {"message": "OddError: no: luck", "extraInfo": {"py_callstack": "in main"}}}
-END
-exit 4
-"""
-
-
-def test_a_program_has_what_record_wrote_and_its_failure_to_start_in_the_verdict(
-    launch, write_program
-):
-    verdict = launch(write_program(RECORDED), no_python=True).verdict()
-    assert (verdict.kind, verdict.first.exit_code) == ("exception", 4)
-    assert verdict.first.report.traceback == "in main"
-    assert "failed first: OddError: no: luck" in verdict.message
-    program = write_program("#!/bin/sh\n")
-    launched = launch(program, no_python=True, nodes=2, agents=[0])
-    launched.agent_pid(0)
-    program.unlink()
-    launched.start_agent(1)
-    assert f"{program} cannot be executed: No such file" in launched.verdict().message
-
-
-def test_a_program_that_prints_is_not_hung_and_one_that_does_not_is_ended(launch, write_program):
-    prints = "#!/bin/bash\nfor i in 1 2 3 4 5; do echo $i; sleep 0.4; done\nexec sleep 1000\n"
-    launched = launch(write_program(prints), no_python=True, hang_timeout_s=1.5)
-    assert launched.verdict().kind == "hang"
-    assert launched.log(0).split() == ["1", "2", "3", "4", "5"]

@@ -18,7 +18,7 @@ from hpcdist.runs.requests import (
 from hpcdist.runs.verdict import RankEnd
 
 CASES = """
-import ctypes, os, signal, sys, time
+import os, sys, time
 import torch, torch.distributed as dist
 
 case = sys.argv[1:][int(os.environ["TORCHELASTIC_RESTART_COUNT"])]
@@ -45,35 +45,18 @@ if case == "skipped":
     if rank == 0:
         rest()
     dist.all_reduce(x)
-elif case == "order of groups":
-    a, b = dist.new_group([0, 1]), dist.new_group([0, 1])
-    for group in (a, b) if rank == 0 else (b, a):
-        if rank < 2:
-            dist.all_reduce(x, group=group)
 elif case == "data loader":
     for batch in torch.utils.data.DataLoader(Slow(), batch_size=1, num_workers=1):
         dist.all_reduce(batch)
-elif case == "C code":
-    if rank == 2:
-        here, _ = os.pipe()
-        ctypes.PyDLL(None).read(here, ctypes.create_string_buffer(1), 1)
-    dist.barrier()
-elif case == "stopped":
-    if rank == 2:
-        os.kill(os.getpid(), signal.SIGSTOP)
-    dist.barrier()
 rest()
 """
 
 VERDICTS = {
     "skipped": (0, ["rank 0 never reached all_reduce(float[10]), number 2 (at cases.py:", "wait"]),
-    "order of groups": (None, ["process groups in different orders", "of process group"]),
     "data loader": (
         1,
         ["in __next__ of dataloader.py; rank 1 never reached all_reduce(float"],
     ),
-    "C code": (2, ["C code holds Python's lock", "ranks 0 and 1 wait in barrier"]),
-    "stopped": (2, ["and is stopped (SIGSTOP?); ranks 0 and 1 wait in barrier"]),
     "no group": (2, ["ranks 0 and 1 wait in init_process_group of distributed_c10d.py"]),
 }
 
@@ -92,7 +75,7 @@ def test_what_hangs_is_named_with_the_operation_that_it_never_reached(launch, wr
         verdict = launched.run.read_attempt_verdict(attempt) or final
         assert verdict.kind == "hang", (case, verdict.message)
         assert all(word in verdict.message for word in words), (case, verdict.message)
-        assert blamed in {None, verdict.first.rank}, (case, verdict.message)
+        assert blamed == verdict.first.rank, (case, verdict.message)
     assert "all_reduce" in launched.run.stacks_file(1, 0).read_text()
 
 
@@ -114,7 +97,6 @@ BROADCAST = operation(2, name="broadcast"), operation(2, name="broadcast", done=
     ("accounts", "blamed"),
     [
         ([account(DONE, WAITS), account(DONE)], 1),
-        ([account(DONE, WAITS), account()], 1),
         ([account(DONE), account(DONE)], None),
         ([account(DONE, WAITS), account(DONE, WAITS)], None),
         # 1 and 2 began the same: 0 is the odd one
@@ -130,7 +112,6 @@ BROADCAST = operation(2, name="broadcast"), operation(2, name="broadcast", done=
         ),
         # what a rank gathers may be of another size
         ([*map(account, GATHERS), account()], 2),
-        ([account(operation(1, sizes=[(3,)], done=False)), account(operation(1, done=False))], 1),
         # 0 waits for 1 in the first group, and 1 for 2 in the second, where nobody is
         (
             [
@@ -163,11 +144,6 @@ def test_a_rank_that_has_ended_is_named_where_the_others_wait_for_it():
         "all_reduce(float[4]), number 2 (at a.py:1 (f)), in which rank 0 waits since 10:42:07; "
         "rank 0 ended because of it"
     )
-    silent = Collectives(is_recorded=False)  # the stacks alone decide
-    reports = [report(0, is_waiting=True, collectives=silent), report(1, collectives=silent)]
-    verdict = hang_verdict(reports, 2, {})
-    assert verdict.first.rank == 1
-    assert "never reached" not in verdict.message
 
 
 def test_what_the_recorder_says_of_nccl_is_read_like_what_it_says_of_gloo():
@@ -188,7 +164,7 @@ def test_what_the_recorder_says_of_nccl_is_read_like_what_it_says_of_gloo():
     (group,) = collectives_of({"entries": [entry, sent, done]}, {"0": [0, 1]}).groups
     found = [(one.number, one.name, one.is_done) for one in group.operations]
     assert (group.name, found) == ("0", [(3, "all_reduce", True), (4, "all_reduce", False)])
-    assert (group.operations[1].begun_s, group.operations[1].tensors) == (2.0, "bfloat16[2x3]")
+    assert group.operations[1].tensors == "bfloat16[2x3]"
 
 
 PAUSES = """
@@ -223,10 +199,3 @@ def test_a_script_that_seems_to_hang_is_told_of_and_goes_on(launch, write_script
     launched.wait(lambda: run.read_hang(0) is None)
     run.ask_to_cancel()
     assert launched.verdict().kind == "cancelled"
-
-
-def test_a_program_without_a_process_group_that_seems_to_hang_is_told_of(launch, write_script):
-    launched = launch(write_script("import time; time.sleep(1000)", "sleeps.py"), hang_notice_s=1)
-    # Its ranks do not answer: a second question must not begin the wait for them again.
-    hang = launched.wait(lambda: launched.run.read_hang(0))
-    assert "seems to hang, in sleeps.py:1" in hang.message

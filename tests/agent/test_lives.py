@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from unittest import mock
 
 import pytest
-from full_disks import fill
 from msgspec.structs import replace
 
 from hpcdist.agent.outcome import lives
@@ -37,7 +36,6 @@ ENDED = replace(STOPPED, exit_code=None, message="ended by SIGTERM")
 OVERDUE = replace(ENDED, kind="time_limit", state="failed", exit_code_of_run=1, step=None)
 LOST = Verdict(kind="agent_lost", message="node 0 was lost", node=0)
 FAILED = Verdict(kind="exception", message="no")
-UNREACHED = Verdict(kind="launch", message="no route", host="n2", try_elsewhere=True, time_s=1.0)
 UNSTARTED = Verdict(kind="launch", message="no agent", try_elsewhere=True)
 
 
@@ -52,7 +50,6 @@ class Scheduler:
     cause: str = "nothing"
     silent: int = 0
     deaf: int = 0
-    difference: str | None = None
     patience_s: float = 100.0
     kill_wait_s: float = 30.0
     requeued: int = 0
@@ -75,7 +72,6 @@ class Scheduler:
         if self.deaf:
             self.deaf -= 1
             raise SchedulerError("it does not answer")
-        return self.difference
 
     def _is_silent(self):
         self.silent -= 1
@@ -151,16 +147,9 @@ ENDS = {
         *(TRAINING, STOPPED, {"error": SchedulerError("no")}, True, 0, PREEMPTED),
         "stopped at step 5 by SIGTERM; it could not be requeued: ",
     ),
-    "a scheduler that says nothing": (
-        *(TRAINING, STOPPED, {"decision": None}, True, 0, PREEMPTED),
-        "preempted or requeued: stopped at step 5 by SIGTERM; it could not be requeued: ",
-    ),
     "SIGTERM for the limit": (
         *(TRAINING, STOPPED, {"cause": "time_limit"}, False, 1, ("time_limit", "preempted", 75)),
         "the time limit was reached: stopped",
-    ),
-    "SIGTERM for a preemption": (
-        *(TRAINING, STOPPED, {"cause": "preemption"}, False, 1, PREEMPTED, "preempted: stopped"),
     ),
     "a training at its limit has saved nothing": (
         *(TRAINING, OVERDUE, {"cause": "time_limit"}, True, 0, OVER),
@@ -179,13 +168,6 @@ ENDS = {
     "a request that was perhaps heard": (
         *(TRAINING, WARNED, {"error": RequeueUnclearError("LSF may, or not")}, False, 0, WARNING),
         "; LSF may, or not",
-    ),
-    "the next life is told what is different": (
-        *(TRAINING, UNREACHED, {"difference": "it starts again without n2"}, False, 1),
-        *(("launch", "failed", 1), "no route; it starts again without n2"),
-    ),
-    "an agent that is cut off from a run that is not to go on": (
-        *(NEVER, LOST, {"decision": None}, True, 0, ("agent_lost", "failed", 1), ""),
     ),
     "an agent that is cut off leaves the run to the others": (
         *(TRAINING, LOST, {"decision": None}, False, 0, ("agent_lost", "failed", 1)),
@@ -209,27 +191,18 @@ def test_the_end_of_a_life_is_the_end_of_the_run_or_not(run, name):
         assert run.claim_end_of_life(0)
 
 
-@pytest.mark.parametrize("answers", [{"decision": None}, {"error": SchedulerError("no")}])
 @pytest.mark.parametrize(
-    ("verdict", "patience_s", "waited_s"),
-    [(WARNED, 100.0, 100), (WARNED, lsf.patience_s, 540), (STOPPED, 100.0, 15)],
-    ids=["warned", "on LSF", "SIGTERM"],
+    ("verdict", "answers", "waited_s"),
+    [
+        (WARNED, {"decision": None, "patience_s": lsf.patience_s}, 540),
+        (WARNED, {"error": SchedulerError("no")}, 100),
+        (STOPPED, {"decision": None}, 15),  # by SIGTERM
+    ],
 )
-def test_how_long_a_silent_scheduler_is_asked(run, verdict, patience_s, waited_s, answers):
+def test_how_long_a_silent_scheduler_is_asked(run, verdict, answers, waited_s):
     begin_attempt(run, TRAINING, life=0)
-    assert conclude(run, TRAINING, verdict, Scheduler(patience_s=patience_s, **answers)) == waited_s
+    assert conclude(run, TRAINING, verdict, Scheduler(**answers)) == waited_s
     assert "it could not be requeued" in run.read_verdict().message
-
-
-def test_a_life_that_ends_on_a_full_disk_is_not_requeued_and_has_a_verdict(small_disk):
-    disk = small_disk(300)
-    run = Run.create(disk, "job")
-    begin_attempt(run, TRAINING, life=0)
-    fill(disk)
-    conclude(run, TRAINING, STOPPED, scheduler := Scheduler())
-    assert scheduler.requeued == 0
-    message = f"{STOPPED.message}; it could not be requeued: the disk is full: {disk}"
-    assert run.read_verdict().message.startswith(message)
 
 
 def test_of_several_agents_one_requeues(run):
@@ -241,13 +214,6 @@ def test_of_several_agents_one_requeues(run):
     assert run.read_verdict() is None
     conclude(run, TRAINING, STOPPED, None)  # without a scheduler
     assert run.read_verdict() == STOPPED
-
-
-def test_a_life_that_ended_before_its_first_attempt_counts_as_one(run):
-    conclude(run, TRAINING, STOPPED, scheduler := Scheduler(number=3), has_begun=False)
-    assert scheduler.requeued
-    assert run.read_beginnings()[0].life == 3
-    assert run.read_attempt_verdict(0) is not None
 
 
 def test_a_job_that_its_scheduler_starts_again_in_vain_does_not_begin(run):
@@ -276,8 +242,7 @@ NO_PROGRESS = {
     ),
     # It may save, and go on from there, without a word to anybody.
     "nothing is known": (SCRIPT, [UNKNOWN] * 10, "10 starts: those of attempts 0-9 ended"),
-    "preempted before the first step": (SCRIPT, [EARLY] * 20, None),
-    "... which does not count": (
+    "preempted before the first step, which does not count": (
         *(TRAINING, [*[EARLY] * 20, *[KILLED] * 3]),
         "3 starts: those of attempts 20, 21 and 22 ended",
     ),
@@ -299,21 +264,19 @@ def test_a_run_whose_lives_get_no_further_ends(run, name):
         assert f"(the last: {ends[-1].message})" in last.message
 
 
-@pytest.mark.parametrize("saves", [True, False], ids=["saves", "only records"])
-@pytest.mark.parametrize("records", [True, False], ids=["records", "only saves"])
+@pytest.mark.parametrize(("records", "saves"), [(True, True), (True, False), (False, True)])
 def test_at_the_limit_a_script_goes_on_where_it_has_recorded_steps_and_saved_in_this_life(
     run, records, saves
 ):
     (run.path / "former.pt").touch()
-    begin = run.attempts_folder / "00000" / "begin.json"
     attempt = begin_attempt(run, SCRIPT, life=0)
-    os.utime(run.path / "former.pt", ns=(0, begin.stat().st_mtime_ns - 1))
+    begin_ns = run.attempt_file(attempt, "begin.json").stat().st_mtime_ns
+    os.utime(run.path / "former.pt", ns=(0, begin_ns - 1))
     if records:
         record(run, attempt, event="steps", step=9)
     if saves:
-        (run.path / "own").mkdir()
-        (run.path / "own" / "model.ckpt").touch()
-        os.utime(run.path / "own" / "model.ckpt", ns=(0, begin.stat().st_mtime_ns + 1))
+        (run.path / "model.ckpt").touch()
+        os.utime(run.path / "model.ckpt", ns=(0, begin_ns + 1))
     conclude(run, SCRIPT, OVERDUE, scheduler := Scheduler(cause="time_limit"))
     assert scheduler.requeued == (records and saves)
 
@@ -328,41 +291,24 @@ def test_at_the_limit_a_training_goes_on_where_it_has_saved_in_this_life(run):
 
 
 @pytest.mark.parametrize("answer", ["requeue", None], ids=["answered", "silent"])
-@pytest.mark.parametrize("verdict", [LOST, WARNED], ids=["lost", "warned"])
-def test_an_attempt_that_was_overtaken_while_it_asked_says_nothing(run, verdict, answer):
+def test_an_attempt_that_was_overtaken_while_it_asked_says_nothing(run, answer):
     begin_attempt(run, TRAINING, life=0)
-    scheduler = Scheduler(None) if answer is None else Scheduler()
+    scheduler = Scheduler(answer)
     scheduler.on_decide = lambda: begin_attempt(run, TRAINING, life=1)
-    conclude(run, TRAINING, verdict, scheduler)
-    assert run.read_verdict() is None
-    assert run.read_attempt_verdict(0) is None
+    conclude(run, TRAINING, WARNED, scheduler)
+    assert (run.read_verdict(), run.read_attempt_verdict(0)) == (None, None)
     assert scheduler.requeued == 0
 
 
-def announce(run, *hosts):
-    for node, host in enumerate(hosts):
-        run.agent_file(node).write_text(json.dumps({"node": node, "host": host}))
-
-
-@pytest.mark.parametrize(
-    ("hosts", "words"),
-    [
-        (["n1"], "by the agent of node 0 (host n1) before"),
-        (["n1", "n2"], "by its agents before"),
-    ],
-)
-def test_the_next_life_tells_of_an_attempt_that_was_lost_with_its_node(run, hosts, words):
+def test_the_next_life_tells_of_an_attempt_that_was_lost_with_its_node(run):
     begin_attempt(run, TRAINING, life=0)
-    announce(run, *hosts)
+    run.agent_file(0).write_text(json.dumps({"node": 0, "host": "n1"}))
     note_lost_attempt(run, life=0)
     assert run.read_attempt_verdict(0) is None
     note_lost_attempt(run, life=1)
-    announce(run, *("m" for _ in hosts))
-    note_lost_attempt(run, life=1)  # by another agent
     verdict = run.read_attempt_verdict(0)
     assert verdict.kind == "agent_lost"
-    assert words in verdict.message
-    assert verdict.message.endswith("lost with a node")
+    assert "by the agent of node 0 (host n1) before" in verdict.message
     assert live(run, TRAINING, 1, step=5)
     note_lost_attempt(run, life=2)
     assert run.read_attempt_verdict(1).kind == "preempted"  # it had told its end
@@ -378,24 +324,14 @@ def test_a_job_in_which_no_agent_could_be_started_is_started_again_as_often_as_a
     assert begin_in_vain(2)
     assert not begin_in_vain(2)  # somebody has
     assert not begin_in_vain(3)
+    assert run.read_beginnings()[1].life == 1
     verdict = run.read_verdict()
     assert verdict.kind == "no_progress"
     assert "no progress in 3 starts: those of attempts 0, 1 and 2 ended" in verdict.message
-    assert "(the last: no agent)" in verdict.message
     assert [run.read_attempt_verdict(attempt).message for attempt in (1, 2)] == ["no agent"] * 2
 
 
-@pytest.mark.parametrize(
-    ("cause", "is_ours"), [("nothing", True), ("time_limit", False), ("preemption", False)]
-)
+@pytest.mark.parametrize(("cause", "is_ours"), [("nothing", True), ("preemption", False)])
 def test_nobody_goes_on_in_a_job_that_the_scheduler_is_ending(run, cause, is_ours):
     attempts = lives.Attempts(run, TRAINING, Scheduler(cause=cause))
     assert lives.is_ours(attempts, FAILED) == is_ours
-
-
-def test_every_attempt_says_which_node_leads_it(run):
-    attempts = lives.Attempts(run, TRAINING, Scheduler())
-    attempts.claim()
-    assert attempts.claim_next(2)
-    attempts.claim(2)
-    assert [one.leader for _, one in sorted(run.read_beginnings().items())] == [0, 2, 2]

@@ -40,25 +40,23 @@ def worlds(launched, size, attempt):
     return [launched.said(rank, attempt)[0] for rank in ranks]
 
 
-@pytest.mark.parametrize("lost", [0, 1, 2])
-def test_a_run_goes_on_without_a_node_that_was_killed(launch, write_script, tmp_path, lost):
+def test_a_run_goes_on_without_a_node_that_was_killed(launch, write_script, tmp_path):
     go = tmp_path / "go"
     launched = launch(write_script(SCRIPT), go, nodes=3, gpus=2, min_nodes=2)
     assert [one["world"] for one in worlds(launched, 6, 0)] == [[rank, 6, 6] for rank in range(6)]
-    kill_agent(launched, lost)
+    kill_agent(launched, 1)
     for rank, one in enumerate(worlds(launched, 4, 1)):
         assert (one["total"], one["world"]) == (4.0, [rank, 4, 6])
         assert (one["GROUP_RANK"], one["GROUP_WORLD_SIZE"]) == (rank // 2, 2)
         assert (one["RANK"], one["NODE_RANK"], one["LOCAL_RANK"]) == (rank, rank // 2, rank % 2)
     failed = launched.run.read_attempt_verdict(0)
-    assert (failed.kind, failed.node, failed.num_nodes_left) == ("agent_lost", lost, 2)
+    assert (failed.kind, failed.node, failed.num_nodes_left) == ("agent_lost", 1, 2)
     assert "; the run goes on with 2 of 3 nodes since " in failed.message
     go.touch()
     verdict = launched.verdict()
     assert (verdict.kind, verdict.restarts) == ("done", 1)
     assert "it went on with 2 of 3 nodes since " in verdict.message
-    left = [node for node in range(3) if node != lost]
-    assert [launched.events(2 * place, 1)[0]["node"] for place in range(2)] == left
+    assert [launched.events(2 * place, 1)[0]["node"] for place in range(2)] == [0, 2]
 
 
 def test_one_node_is_left_of_three_and_leads_in_the_end(launch, write_script, tmp_path):
@@ -78,10 +76,9 @@ def test_one_node_is_left_of_three_and_leads_in_the_end(launch, write_script, tm
     assert [begun[attempt].leader for attempt in range(3)] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_training_goes_on_in_the_same_steps(submit_job, strategy):
-    keys = ["train.epochs=12", "train.batch_size=16", "checkpoint.every_steps=3"]
-    launched = submit_job(strategy, *keys, "launch.min_nodes=1", nodes=3)
+def test_a_training_goes_on_in_the_same_steps(submit_job):
+    keys = ["train.epochs=4", "train.batch_size=16", "checkpoint.every_steps=3"]
+    launched = submit_job("ddp", *keys, "launch.min_nodes=1", nodes=3)
     files = [launched.run.event_file(rank) for rank in range(3)]
     launched.wait(lambda: all(each.exists() and '"steps"' in each.read_text() for each in files))
     launched.wait(lambda: [*launched.run.checkpoints_folder.glob("step-*")])
@@ -91,8 +88,8 @@ def test_a_training_goes_on_in_the_same_steps(submit_job, strategy):
     (resumed,) = [one for one in launched.events(0, 1) if one["event"] == "resume"]
     windows = [one for rank in range(2) for one in launched.events(rank, 1)]
     windows = [one for one in windows if one["event"] == "steps"]
-    assert max(one["step"] for one in windows) == 12 * 30
-    assert sum(one["samples"] for one in windows) == 12 * 1438 - resumed["step"] * 48
+    assert max(one["step"] for one in windows) == 4 * 30
+    assert sum(one["samples"] for one in windows) == 4 * 1438 - resumed["step"] * 48
     measured = measure(launched.run).run
     figures = measured.figures
     assert (figures.nodes, [one.nodes for one in figures.attempts]) == (3, [3, 2])
@@ -100,21 +97,6 @@ def test_a_training_goes_on_in_the_same_steps(submit_job, strategy):
     assert any("its size changed: of the time that it" in note for note in figures.notes)
     (cell,) = contrast([[measured]], [measured])
     assert (cell.mean_gpus, cell.ideal) == (figures.mean_gpus, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("min_nodes", "script"),
-    [(2, SCRIPT.replace("record.elastic()", "None")), (3, SCRIPT), (None, SCRIPT)],
-    ids=["not said", "too few", "not asked for"],
-)
-def test_a_run_ends_where_it_cannot_go_on(launch, write_script, tmp_path, min_nodes, script):
-    launched = launch(write_script(script), tmp_path / "go", nodes=3, min_nodes=min_nodes)
-    worlds(launched, 3, 0)
-    kill_agent(launched, 1)
-    verdict = launched.verdict()
-    assert (verdict.kind, verdict.node) == ("agent_lost", 1)
-    assert "goes on" not in verdict.message
-    assert launched.run.newest_attempt() == 0
 
 
 @pytest.mark.parametrize(
@@ -136,15 +118,10 @@ def test_a_job_that_cannot_go_on_with_fewer_nodes_is_refused(job, scheduler, pro
 
 def test_a_job_that_would_not_be_started_again_with_all_nodes_is_refused():
     slurm, least = {"scheduler": "slurm"}, "launch.min_nodes=1"
-    cases = [
-        ("ddp", slurm, ["launch.requeue=false", least]),
-        ("ddp", slurm, []),
-        ("lightning", slurm, [least]),
-        ("ddp", {"scheduler": "local"}, [least]),
-    ]
-    for job, where, keys in cases:
-        loaded = load_job(job, overrides=["launch.regrow_after=60", "resources.nodes=2", *keys])
+    keys = ["launch.regrow_after=60", "resources.nodes=2", least]
+    cases = [(slurm, ["launch.requeue=false"]), ({"scheduler": "local"}, [])]
+    for where, more in cases:
+        loaded = load_job("ddp", overrides=[*keys, *more])
         with pytest.raises(JobError, match="60, but the job would not be"):
             plan_run(loaded, **where)
-    keys = ["launch.regrow_after=60", "resources.nodes=2", least]
     assert plan_run(load_job("ddp", overrides=keys), **slurm).loaded.job.launch.regrow_after == 60

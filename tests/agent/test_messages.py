@@ -38,7 +38,6 @@ def test_messages_arrive_whole_however_they_are_cut_and_the_end_is_told(channels
         b"GET / HTTP/1.1\n",
         b'{"type": "failed", "sentence": ' + b"[" * 10_000 + b"\n",
         b'{"type": "fork", "orders": []}\n',  # an agent's, not a forkserver's
-        b'{"type": "gone", "attempt": "3"}\n',
         b'{"type": "gone", "attempt": 3, "more": 1}\n',
         b"x" * 20_001,  # without an end
     ],

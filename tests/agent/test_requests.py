@@ -10,20 +10,12 @@ import pytest
 from hpcdist.agent.leader import take_request
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, UserError
-from hpcdist.cli import stacks as cli_stacks
 from hpcdist.cli.main import main
 from hpcdist.monitor import living
 from hpcdist.monitor.living import ask, view_stacks
 from hpcdist.runs.requests import (
     Answer,
-    Collectives,
-    Frame,
-    GroupRecord,
-    NodeStacks,
-    Operation,
-    RankStacks,
     Request,
-    ThreadStack,
     send,
     take_answer,
 )
@@ -71,8 +63,7 @@ def test_where_all_ranks_are_is_told_whatever_they_do_and_they_go_on(
     launch, write_script, up, capsys, monkeypatch
 ):
     launched = up(launch(write_script(PLACES, "places.py"), gpus=5), 5, "here")
-    launched.wait(lambda: _is_waiting(launched))
-    view = view_stacks(ask(launched.run, Request(limit_s=30)))
+    view = launched.wait(lambda: _waiting(launched))
     of = {one.of.rank: one.of for one in view.ranks}
     mains = [group for group in view.groups if group.thread is None]
     group_of = {rank: group for group in mains for rank in group.ranks}
@@ -98,18 +89,12 @@ def test_where_all_ranks_are_is_told_whatever_they_do_and_they_go_on(
     shown = msgspec.json.decode(capsys.readouterr().out)
     assert [group["ranks"] for group in shown["groups"]] == [[3], [4]]
 
-    os.kill(launched.pid(0), signal.SIGSTOP)
-    few = view_stacks(ask(launched.run, Request(limit_s=30, ranks=[0, 3])), [0, 3])
-    assert [one.of.rank for one in few.ranks] == [0, 3]
-    assert "is stopped" in few.ranks[0].of.note
     with pytest.raises(UserError, match="has no rank 7"):
         ask(launched.run, Request(limit_s=30, ranks=[7]))
     os.kill(launched.agent_pid(0), signal.SIGSTOP)
     monkeypatch.setattr(living, "_BEYOND_S", 0.5)
-    with pytest.raises(HpcdistError, match="did not answer within") as caught:
+    with pytest.raises(HpcdistError, match="did not answer within"):
         ask(launched.run, Request(limit_s=0.5))
-    is_there = launched.run.agent_log_file(0).exists()
-    assert ("its log is" in caught.value.hint) == is_there
     os.kill(launched.agent_pid(0), signal.SIGCONT)
     os.kill(launched.agent_pid(0), signal.SIGTERM)
     launched.verdict()
@@ -117,10 +102,11 @@ def test_where_all_ranks_are_is_told_whatever_they_do_and_they_go_on(
         ask(launched.run, Request(limit_s=30))
 
 
-def _is_waiting(launched):
-    """Rank 1 has begun what rank 0 never does, and rank 2 does not answer."""
+def _waiting(launched):
+    """Where ranks are, once rank 1 has begun what rank 0 never does, and rank 2 does not answer."""
     view = view_stacks(ask(launched.run, Request(limit_s=30)))
-    return view.finding is not None and any("lock" in (one.of.note or "") for one in view.ranks)
+    has_lock = any("lock" in (one.of.note or "") for one in view.ranks)
+    return view if view.finding is not None and has_lock else None
 
 
 def test_a_request_is_taken_once_and_another_waits_until_then(make_run):
@@ -150,63 +136,16 @@ def test_a_request_that_others_could_have_written_is_not_read(make_run, tmp_path
 
 def test_an_answer_is_removed_by_its_command_and_one_that_is_none_is_refused(make_run):
     request = Request(limit_s=1)
-    answer = Answer(
-        attempt=1,
-        time_s=2.0,
-        world_size=2,
-        reports={1: NodeStacks(host="a", ranks=[])},
-        troubles={0: "its agent did not answer in time", 2: "no memory"},
-    )
+    answer = Answer(attempt=1, time_s=2.0, world_size=2, reports={}, troubles={0: "no memory"})
     assert take_answer(make_run, request) is None
     files.write_whole(make_run.answer_file(request.id), msgspec.json.encode(answer))
     assert make_run.answer_file(request.id).stat().st_mode & 0o777 == 0o600
     assert take_answer(make_run, request) == answer
     make_run.answer_file(request.id).unlink()
     assert not list(make_run.launch_folder.glob("*-*"))
-    make_run.answer_file(request.id).write_text('{"attempt": "x"}')
-    with pytest.raises(msgspec.MsgspecError):
-        take_answer(make_run, request)
-    make_run.answer_file(request.id).unlink()
     os.mkfifo(make_run.answer_file(request.id))
     with pytest.raises(OSError, match="not a regular file"):
         take_answer(make_run, request)
-
-
-def rank_stacks(rank, line, *operations):
-    return RankStacks(
-        rank=rank,
-        pid=9,
-        state="S",
-        threads=[ThreadStack(frames=[Frame("/x/train.py", line, "step")])],
-        collectives=Collectives(groups=[GroupRecord(name="0", operations=list(operations))]),
-    )
-
-
-def test_of_many_ranks_the_stacks_to_look_at_come_first_and_silent_nodes_are_not_blamed(capsys):
-    done = Operation(number=1, name="all_reduce", begun_s=10.0, is_done=True)
-    waits = Operation(number=2, name="all_reduce", begun_s=20.0)
-    late = [rank_stacks(rank, 7, done) for rank in (33, 60)]
-    others = [rank_stacks(rank, 8, done, waits) for rank in range(64) if rank not in (33, 60)]
-    answer = Answer(
-        attempt=0,
-        time_s=50.0,
-        world_size=128,
-        reports={0: NodeStacks(host="a", ranks=late + others)},
-        troubles={1: "its agent did not answer in time"},
-    )
-    view = view_stacks(answer)
-    assert (view.blamed, view.absent, list(view.troubles)) == (33, [], [1])
-    assert "64" not in view.finding.partition("never reached")[0]
-    assert [group.ranks[0] for group in view.groups] == [33, 0]
-    cli_stacks._print("train", view)
-    header, *rows = capsys.readouterr().out.splitlines()[-52:]
-    assert header.split()[:3] == ["RANK", "NODE", "STEP"]
-    assert [row.split()[0] for row in rows[:4]] == ["0", "1", "2", "3"]
-    assert rows[2].endswith("all_reduce 2, waits 30 s")
-    assert max(map(len, rows)) <= 80
-    assert rows[-1] == "... and 14 more: --rank R shows others, --json each"
-    healthy = msgspec.structs.replace(answer, time_s=21.0)
-    assert view_stacks(healthy).finding is None
 
 
 SLEEPS = "import time; print('here', flush=True); time.sleep(600)"
@@ -216,18 +155,8 @@ def test_a_late_agent_is_left_out_of_the_answer(launch, write_script, up):
     launched = up(launch(write_script(SLEEPS), nodes=2), 2, "here")
     os.kill(launched.agent_pid(1), signal.SIGSTOP)
     try:
-        answer = ask(launched.run, Request(limit_s=1.5))
+        answer = ask(launched.run, Request(limit_s=0.8))
     finally:
         os.kill(launched.agent_pid(1), signal.SIGCONT)
     assert [one.rank for one in answer.reports[0].ranks] == [0]
     assert answer.troubles == {1: "its agent did not answer in time"}
-    assert (answer.world_size, answer.attempt) == (2, 0)
-
-
-def test_without_ranks_there_is_nothing_to_tell(launch, write_script, make_run):
-    with pytest.raises(UserError, match="not running"):
-        ask(make_run, Request(limit_s=1))
-    launched = launch(write_script(SLEEPS), nodes=2, agents=[0])
-    launched.wait(launched.run.meeting_file.exists)
-    with pytest.raises(UserError, match="its ranks do not run, it is joining"):
-        ask(launched.run, Request(limit_s=30))

@@ -5,29 +5,19 @@ import os, signal
 from torch.utils.data import DataLoader
 from hpcdist import record
 
-def warn_from_another_process(pids):
-    # As a scheduler's daemon does: what a parent sends to its child means something else.
-    if not (sender := os.fork()):
-        for pid in pids:
-            os.kill(pid, signal.SIGTERM)
-            os.kill(pid, signal.SIGUSR2)
-        os._exit(0)
-    assert os.waitpid(sender, 0)[1] == 0
-
-if __name__ == "__main__":
-    loader = DataLoader(
-        list(range(64)),
-        batch_size=1,
-        num_workers=2,
-        persistent_workers=True,
-        worker_init_fn=record.shield_worker,
-    )
-    batches = iter(loader)
-    first = [next(batches).item() for _ in range(2)]  # one of each: all are up
-    warn_from_another_process([worker.pid for worker in batches._workers])
-    assert [*first, *(batch.item() for batch in batches)] == list(range(64))
-    assert all(worker.is_alive() for worker in batches._workers)
-    print("alive", flush=True)
+options = {"num_workers": 2, "persistent_workers": True, "worker_init_fn": record.shield_worker}
+batches = iter(DataLoader(list(range(64)), batch_size=1, **options))
+first = [next(batches).item() for _ in range(2)]  # one of each: all are up
+# From another process, as by a scheduler: what a parent sends to its child means something else.
+if not (sender := os.fork()):
+    for worker in batches._workers:
+        os.kill(worker.pid, signal.SIGTERM)
+        os.kill(worker.pid, signal.SIGUSR2)
+    os._exit(0)
+assert os.waitpid(sender, 0)[1] == 0
+assert [*first, *(batch.item() for batch in batches)] == list(range(64))
+assert all(worker.is_alive() for worker in batches._workers)
+print("alive", flush=True)
 """
 
 

@@ -1,5 +1,6 @@
 """The succession to a leader that is lost: members that see one run directory."""
 
+import copy
 from dataclasses import dataclass, field
 
 import pytest
@@ -21,11 +22,10 @@ class Directory:
         return Seen(newest, self.claims.get(newest), now_s < self.shown_until_s)
 
 
-def play(directory, members, *, sure=(), slow=None, others=(), until_s=2 * LIMIT_S):
+def play(directory, members, *, sure=(), others=(), until_s=2 * LIMIT_S):
     """Let the members of nodes 0 to 3 that are named look until each has led, joined or left;
-    `slow` are their delays, `others` what others claim: time -> node. Return what became of each,
-    and when."""
-    others, slow, ends, now_s = dict(others), slow or {}, {}, 0.0
+    `others` is what others claim: time -> node. Return what became of each, and when."""
+    others, ends, now_s = dict(others), {}, 0.0
     each = {
         node: Succession(node=node, lost=0, nodes=(0, 1, 2, 3), attempt=0, is_sure=node in sure)
         for node in members
@@ -34,7 +34,7 @@ def play(directory, members, *, sure=(), slow=None, others=(), until_s=2 * LIMIT
         for time_s in [one for one in others if one <= now_s]:
             directory.claims.setdefault(1, others.pop(time_s))
         for node, succession in each.items():
-            if node in ends or now_s < slow.get(node, 0.0):
+            if node in ends:
                 continue
             step = succession.step(directory.seen(now_s), now_s)
             if step == "claim":
@@ -50,40 +50,46 @@ def steps(ends):
     return {node: step for node, (step, _) in ends.items()}
 
 
-def test_the_next_node_leads_at_once_and_the_others_join_it():
-    ends = play(Directory(shown_until_s=20.0), (1, 2, 3), sure=(1, 2, 3))
-    assert steps(ends) == {1: "lead", 2: "join", 3: "join"}
-    assert max(when for _, when in ends.values()) < 1.0
+ALL = (1, 2, 3)
+OTHERS_JOIN = {1: "lead", 2: "join", 3: "join"}
+ALL_LEAVE = dict.fromkeys(ALL, "leave")
+CASES = {
+    # what happens: (how the members look, what becomes of each, when the first is done)
+    "the next node leads at once": (
+        {"directory": Directory(20.0), "members": ALL, "sure": ALL},
+        *(OTHERS_JOIN, 0.0),
+    ),
+    "the node after it leads where the next one is lost too": (
+        {"directory": Directory(), "members": (2, 3), "sure": (2, 3)},
+        *({2: "lead", 3: "join"}, 0.5),
+    ),
+    "a leader whose host says nothing is lost once it shows no life": (
+        {"directory": Directory(20.0), "members": ALL},
+        *(OTHERS_JOIN, 20.0),
+    ),
+    "a leader that lives and does nothing is left": (
+        {"directory": Directory(999.0), "members": ALL},
+        *(ALL_LEAVE, LIMIT_S),
+    ),
+    # It claims the next attempt once its own ranks are gone.
+    "a leader that goes on without those who are cut off is left": (
+        {"directory": Directory(999.0), "members": ALL, "others": {30.0: 0}},
+        *(ALL_LEAVE, LIMIT_S),
+    ),
+    # As long as it may live, they cannot know that nobody goes on: nobody would end the job.
+    "a leader that is lost as it has claimed the next attempt": (
+        {"directory": Directory(20.0, {1: 0}), "members": ALL, "sure": ALL},
+        *(ALL_LEAVE, 20.0),
+    ),
+}
 
 
-def test_the_node_after_it_leads_where_the_next_one_is_lost_too():
-    ends = play(Directory(), (2, 3), sure=(2, 3))
-    assert steps(ends) == {2: "lead", 3: "join"}
-    assert ends[2][1] < 1.0
-
-
-def test_whoever_is_first_leads_where_the_next_one_is_slow():
-    ends = play(Directory(), (1, 2, 3), sure=(1, 2, 3), slow={1: 5.0})
-    assert steps(ends) == {1: "join", 2: "lead", 3: "join"}
-
-
-def test_a_leader_whose_host_says_nothing_is_lost_once_it_shows_no_life():
-    ends = play(Directory(shown_until_s=20.0), (1, 2, 3))
-    assert steps(ends) == {1: "lead", 2: "join", 3: "join"}
-    assert 20.0 <= ends[1][1] < 21.0
-
-
-@pytest.mark.parametrize("after_s", [0.0, 1.0, 30.0, 80.0])
-def test_members_that_are_cut_off_from_a_leader_that_goes_on_leave(after_s):
-    """It shows life, and claims the next attempt once its own ranks are gone."""
-    ends = play(Directory(shown_until_s=999.0), (2, 3), others={after_s: 0})
-    assert steps(ends) == {2: "leave", 3: "leave"}
-
-
-def test_members_leave_a_leader_that_lives_and_does_nothing():
-    ends = play(Directory(shown_until_s=999.0), (1, 2, 3))
-    assert steps(ends) == dict.fromkeys((1, 2, 3), "leave")
-    assert LIMIT_S <= ends[1][1] < LIMIT_S + 1
+@pytest.mark.parametrize("name", CASES)
+def test_what_becomes_of_members_that_have_lost_their_leader(name):
+    options, expected, first_s = CASES[name]
+    ends = play(**copy.deepcopy(options))
+    assert steps(ends) == expected
+    assert first_s <= min(when for _, when in ends.values()) < first_s + 1
 
 
 def test_of_two_halves_that_have_both_lost_the_leader_one_leads():
@@ -101,11 +107,3 @@ def test_a_member_waits_for_a_claim_to_say_whose_it_is_and_leaves_what_has_gone_
     assert succession.step(Seen(5, None, leader_lives=True), 1.0) == "wait"
     assert succession.step(Seen(5, 3, leader_lives=True), 1.0) == "join"
     assert succession.step(Seen(6, 3, leader_lives=True), 1.0) == "leave"
-
-
-@pytest.mark.parametrize("lives_s", [0.0, 20.0, 999.0])
-def test_members_leave_a_leader_that_is_lost_as_it_has_claimed_the_next_attempt(lives_s):
-    """As long as it may live, they cannot know that nobody goes on: nobody would end the job."""
-    ends = play(Directory(lives_s, {1: 0}), (1, 2), sure=(1, 2))
-    assert steps(ends) == {1: "leave", 2: "leave"}
-    assert min(lives_s, LIMIT_S) <= ends[1][1] < min(lives_s, LIMIT_S) + 1

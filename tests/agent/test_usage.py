@@ -2,8 +2,8 @@
 
 import contextlib
 import os
-import stat
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from rank_places import place
@@ -17,109 +17,61 @@ from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
 from hpcdist.summary import summarize
 
-SCRIPT = """
-import os, resource, sys, time
+LOAD = """
+import os, time
 from hpcdist.rank import context as rank
-from hpcdist.runs.events import read_events
 
 context = rank.current()
+file = context.run.usage_file(context.node_rank, context.attempt)
 
 def wait_for_windows(number):
-    own = context.run.usage_file(context.node_rank, context.attempt)
-    num_windows = lambda: sum(e["event"] == "usage" for e in own.exists() and read_events(own))
-    end = num_windows() + number
-    deadline = time.monotonic() + 60
-    while num_windows() < end:
-        assert time.monotonic() < deadline
+    end = number + count()
+    while count() < end:
         time.sleep(0.02)
 
-def spin(cpu_s):
-    end_s = time.process_time() + cpu_s
+def count():
+    return file.exists() and file.read_text().count('"event":"usage"')
+
+wait_for_windows(1)
+if context.node_rank == 0:
+    pid = os.fork()
+    end_s = time.process_time() + 0.3
     while time.process_time() < end_s:
         pass
+    if pid == 0:
+        os._exit(0)
+    os.wait()
+wait_for_windows(2)
 """
-LOAD = (
-    SCRIPT
-    + """
-if __name__ == "__main__":
-    from torch.utils.data import DataLoader, Dataset
-
-    class Slow(Dataset):
-        def __len__(self):
-            return 4
-
-        def __getitem__(self, index):
-            spin(0.1)
-            return index
-
-    if context.node_rank == 0:
-        wait_for_windows(1)
-        spin(0.5)
-        for _ in DataLoader(Slow(), num_workers=2):
-            pass
-    wait_for_windows(2)
-    import torch.distributed as dist
-    dist.init_process_group("gloo")
-    dist.barrier()
-    both = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
-    used = [resource.getrusage(who) for who in both]
-    print(sum(one.ru_utime + one.ru_stime for one in used))
-"""
-)
 
 
 def usage(run, node):
     """What a node had at its begin, and its windows."""
-    *begins, first = [e for e in read_events(run.usage_file(node)) if e["event"] != "usage"]
-    assert begins
-    return first, [e for e in read_events(run.usage_file(node)) if e["event"] == "usage"]
+    events = read_events(run.usage_file(node))
+    windows = [event for event in events if event["event"] == "usage"]
+    return next(event for event in reversed(events) if event not in windows), windows
 
 
 def test_each_agent_on_a_machine_samples_its_own_ranks_only(launch, write_script):
     launched = launch(write_script(LOAD), nodes=2, usage_s=0.1)
-    assert launched.verdict().kind == "done", launched.log(0) + launched.log(1)
-    used_s, num_cpus = [], 0
+    assert launched.verdict().kind == "done", launched.logs()
+    used_s = []
     for node in range(2):
         begin, windows = usage(launched.run, node)
-        num_cpus += begin["num_cpus"]
         assert (begin["node"], "gpus" in begin) == (node, False)
         assert begin["num_cpus"] == len(begin["cpus"]) > 0
-        assert stat.S_IMODE(launched.run.usage_file(node).stat().st_mode) == 0o600
         used_s.append(sum(one["wall_s"] * one.get("cpus_busy", 0) for one in windows))
-    assert used_s[0] - used_s[1] > 0.5
-    assert used_s[0] < float(launched.log(0).split()[-1]) + 0.5
-    summary = summarize([launched.run], {})
-    assert (summary.skipped, summary.runs[0].usage.num_cpus) == ([], num_cpus)
+    assert 0.5 < used_s[0] - used_s[1] < 1.5
+    assert summarize([launched.run], {}).runs[0].usage.num_cpus > 0
 
 
-def test_a_run_of_which_nothing_is_sampled_tells_what_it_had(launch, write_script):
-    launched = launch(write_script("pass"), usage_s=5)
+def test_sampling_that_fails_does_not_end_a_run(launch, write_script):
+    launched = launch(write_script("print(1)"), agents=[])
+    launched.run.usage_file(0).mkdir()  # in the place of the file
+    launched.start_agent(0)
     assert launched.verdict().kind == "done"
-    files = ["node-00000.jsonl", "rank-00000.jsonl"]
-    assert sorted(os.listdir(launched.run.events_folder)) == files
-    assert summarize([launched.run], {}).runs[0].usage is None
-
-
-def test_neither_sampling_that_fails_nor_a_log_that_cannot_be_written_ends_a_run(
-    launch, write_script
-):
-    own_is_gone = """
-while not context.run.agent_log_file(0).exists(): time.sleep(0.02)
-own = context.run.event_file(context.rank)
-own.unlink()
-own.mkdir()  # so that the agent cannot close it, and has something to tell
-"""
-    for has_log in (True, False):
-        launched = launch(write_script(SCRIPT + own_is_gone), agents=[])
-        launched.run.usage_file(0).mkdir()  # in the place of the file
-        log = launched.run.agent_log_file(0)
-        if not has_log:
-            log.mkdir()
-        launched.start_agent(0)
-        assert launched.verdict().kind == "done"
-        assert os.listdir(launched.run.event_file(0)) == []
-        said = "what the ranks use is not sampled any more: IsADirectoryError"
-        assert not has_log or said in log.read_text()
+    said = "what the ranks use is not sampled any more: IsADirectoryError"
+    assert said in launched.run.agent_log_file(0).read_text()
 
 
 class NvmlError(Exception):
@@ -147,10 +99,6 @@ def known(uuid):
     return uuid
 
 
-def ask_no_events(*_):
-    raise NvmlError
-
-
 DRIVER = SimpleNamespace(
     NVMLError=NvmlError,
     nvmlMemory_v2=2,
@@ -166,30 +114,15 @@ DRIVER = SimpleNamespace(
     nvmlDeviceGetTotalEccErrors=lambda *_: 3,
     nvmlEventSetCreate=list,
     nvmlDeviceRegisterEvents=lambda *_: None,
-    nvmlEventSetWait=ask_no_events,
+    nvmlEventSetWait=Mock(side_effect=NvmlError),
 )
-
-
-def replies(*answers):
-    """One after the other, and the last one for ever."""
-    left = list(answers)
-
-    def call(*_):
-        answer = left.pop(0) if len(left) > 1 else left[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    return call
 
 
 @pytest.mark.parametrize(
     ("ecc", "xids", "found"),
     [
-        pytest.param([3], [], [], id="old errors, and no event"),
-        pytest.param([3, 4], [], ["GPU 0 had 1 memory errors"], id="more errors"),
         pytest.param([NvmlError(), GpuIsLostError()], [], ["GPU 0 was lost"], id="lost"),
-        pytest.param([NvmlError()], [31, 79, 13], ["Xid 79"], id="events, also of programs"),
+        pytest.param([NvmlError()] * 2, [31, 79, 13], ["Xid 79"], id="events, also of programs"),
     ],
 )
 def test_faults_of_gpus_since_the_begin_of_a_run_are_found_and_programs_are_not_to_blame(
@@ -197,24 +130,18 @@ def test_faults_of_gpus_since_the_begin_of_a_run_are_found_and_programs_are_not_
 ):
     events = [SimpleNamespace(eventData=xid) for xid in xids]
     driver = SimpleNamespace(**vars(DRIVER))
-    driver.nvmlDeviceGetTotalEccErrors = replies(*ecc)
-    driver.nvmlEventSetWait = replies(*events, NvmlError())
-    gpus = sampler.GpuReader(driver, ["GPU-fake-1"])
-    said = list(gpus.faults())
-    assert len(said) == len(found)
-    assert all(map(str.startswith, said, found))
+    driver.nvmlDeviceGetTotalEccErrors = Mock(side_effect=ecc)
+    driver.nvmlEventSetWait = Mock(side_effect=[*events, NvmlError()])
+    assert list(sampler.GpuReader(driver, ["GPU-fake-1"]).faults()) == found
 
 
-@pytest.mark.parametrize(("last", "shares", "mean"), [(0, 1.2, 0.6), (2, None, None)])
-def test_gpus_are_sampled_in_the_order_in_which_a_run_has_them(
-    tmp_path, monkeypatch, last, shares, mean
-):
+def test_gpus_are_sampled_in_the_order_in_which_a_run_has_them(tmp_path, monkeypatch):
     monkeypatch.setattr(sampler, "nvml", lambda: contextlib.nullcontext(DRIVER))
     monkeypatch.setattr(sampler, "_FASTEST_S", 0.01)
     run = Run.create(tmp_path, "x")
     order = RankOrder(run_path=str(run.path), environment={}, **place().place_fields())
     living, logged = {0: os.getpid()}, []
-    uuids = ["GPU-fake-1", "GPU-fake-9", f"GPU-fake-{last}"]
+    uuids = ["GPU-fake-1", "GPU-fake-9", "GPU-fake-2"]
     sampling = UsageSampler(run, every_s=0.01, log=logged.append)
     sampling.begin([order], lambda: living, uuids)
     file = run.usage_file(0)
@@ -225,18 +152,14 @@ def test_gpus_are_sampled_in_the_order_in_which_a_run_has_them(
     events = nodes.read([nodes.ledger_file()])
     assert [(one.kind, one.host, one.run) for one in events] == [("gpu", order.host, run.id)] * 2
     assert "GPU 1 had 4 memory errors that ECC could not correct" in events[1].words
-    assert (logged, sampling.gpu_share) == ([], shares)
+    assert (logged, sampling.gpu_share) == ([], None)
     begin, windows = usage(run, 0)
     assert [gpu["uuid"] for gpu in begin["gpus"]] == [uuids[0], uuids[2]]
-    assert begin["gpus"][0]["memory_bytes"] == 80 << 30
-    assert [gpu.get("utilization") for gpu in windows[0]["gpus"]] == [0.6, mean]
+    assert [gpu.get("utilization") for gpu in windows[0]["gpus"]] == [0.6, None]
     assert windows[0]["gpus"][0]["memory_bytes"] == 1 << 28
 
 
-@pytest.mark.parametrize(
-    ("cpus", "bound"), [([1, 3], 1.0), ([7], None)], ids=["bound to", "of no view"]
-)
-def test_time_counts_on_the_cpus_that_ranks_are_bound_to(tmp_path, cpus, bound):
+def test_time_counts_on_the_cpus_that_ranks_are_bound_to(tmp_path):
     path = tmp_path / "stat"
 
     def write(**busy_s):
@@ -247,7 +170,7 @@ def test_time_counts_on_the_cpus_that_ranks_are_bound_to(tmp_path, cpus, bound):
         path.write_text("\n".join(["cpu  1 2 3 4 5 6 7 8 0 0", *rows, "intr 12 3", ""]))
 
     write(cpu0=10.0, cpu1=20.0, cpu3=5.0)  # one is offline
-    reader = CpuReader(cpus, proc_stat=path)
+    reader = CpuReader([1, 3], proc_stat=path)
     assert reader.num_cpus == 3
     write(cpu0=12.0, cpu1=23.0, cpu3=6.0)
-    assert reader.sample([], 4.0) == ({} if bound is None else {"bound_cpus_busy": bound})
+    assert reader.sample([], 4.0) == {"bound_cpus_busy": 1.0}

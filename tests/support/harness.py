@@ -39,9 +39,7 @@ from left_behind import LASTING
 from zygote import NUMBER_BYTES
 
 import hpcdist
-from hpcdist.agent import preflight
 from hpcdist.job.load import Flag, LoadedJob, load_job
-from hpcdist.rank import exit as rank_exit
 from hpcdist.runs.run import Run
 from hpcdist.submission.plan import PlannedSubmission, plan_run
 from hpcdist.submission.submit import submit as submit_planned
@@ -191,30 +189,12 @@ def start_run(zygote, loaded, runs, *, agents=None, change=""):
     return run, start_agent
 
 
-def wait_briefly_at_the_end():
-    """A change: ranks that hang while they end are ended soon."""
-    rank_exit.TEARDOWN_LIMIT_S = 0.3
-
-
 def multiply_wrongly():
     """A change: what torch multiplies in float32 is wrong."""
     import torch
 
     right = torch.Tensor.__matmul__
     torch.Tensor.__matmul__ = lambda a, b: right(a, b) + (a.dtype == torch.float32)
-
-
-def multiply_wrongly_on_one():
-    """A change: node 1 multiplies wrongly before the first attempt, and nobody waits long."""
-    import torch
-
-    preflight._MEET_S = 10.0
-
-    def multiply(a, b):
-        place = (os.environ["GROUP_RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"])
-        return right(a, b) + (a.dtype == torch.float32 and place == ("1", "0"))
-
-    right, torch.Tensor.__matmul__ = torch.Tensor.__matmul__, multiply
 
 
 def start_script(zygote, folder, script, *arguments, environment=None):
