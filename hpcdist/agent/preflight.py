@@ -139,7 +139,7 @@ def judge(
     for node in products_s.keys() - sums_s.keys():
         partners = {nodes[place] for place in figures[node].sums_s}
         if partners & sums_s.keys():  # others could work with that one
-            found[node] = "no all-reduce with another node worked"
+            found.setdefault(node, "no all-reduce with another node worked")
     if not found:
         return None, set()
     said = [f"{members[node].name} failed the preflight: {why}" for node, why in found.items()]

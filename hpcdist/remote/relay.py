@@ -110,9 +110,10 @@ def listen(argv: Sequence[str], port: int, ready: Callable[[int], None]) -> NoRe
 
     def accept() -> None:
         number = 0
-        while True:
-            number += 1
-            lines.begin(number, server.accept()[0])
+        with suppress(OSError):  # the server is shut down
+            while True:
+                number += 1
+                lines.begin(number, server.accept()[0])
 
     with server, command:
         # What start-up files of a shell print comes before.
@@ -124,6 +125,8 @@ def listen(argv: Sequence[str], port: int, ready: Callable[[int], None]) -> NoRe
         except ValueError:  # amid the lines something was printed
             pass
         finally:
+            with suppress(OSError):  # macOS does not know it for such a socket
+                server.shutdown(socket.SHUT_RDWR)
             command.terminate()
     raise SchedulerError(
         f"{argv[0]} ended, which carried the connections (exit code {command.returncode})",

@@ -23,7 +23,7 @@ from torch.distributed.constants import default_pg_timeout
 from torch.utils.data import DataLoader
 
 from hpcdist.base.errors import EXIT_STOPPED, HpcdistError
-from hpcdist.data.arrays import DataSet, Samples, to_unit_range
+from hpcdist.data.arrays import DataSet, Samples
 from hpcdist.data.batches import loader_options, make_batches
 from hpcdist.data.catalog import load_data
 from hpcdist.data.order import derive_seed
@@ -185,10 +185,11 @@ class Classifier(LightningModule):
         self._losses.clear()
 
     def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
-        images, labels = batch
-        if not isinstance(self._data.train, Samples):
-            images = to_unit_range(images)
-        images = images.to(memory_format=self._memory_format)
+        (images, labels), train = batch, self._data.train
+        if isinstance(train, Samples):
+            images = images.to(memory_format=self._memory_format)
+        else:
+            images = train.normalize(images, self._memory_format)
         loss = F.cross_entropy(self.net(images).float(), labels)
         self._losses.append(loss.detach())
         return loss

@@ -20,6 +20,8 @@ def products(*seconds):
 
 
 FOUR, PAIR = ring(1.0, 1.0, 1.0, 1.0), ring(None, None)
+SLOWEST = ring(1.0, None, None)
+SLOWEST[2] = SLOWEST[2] | {"product_s": 9.0}
 
 
 @pytest.mark.parametrize(
@@ -33,6 +35,7 @@ FOUR, PAIR = ring(1.0, 1.0, 1.0, 1.0), ring(None, None)
         pytest.param(ring(1.0, 1.0, None, None), [3], "no all-reduce with", id="a cut network"),
         pytest.param(ring(1.0, 1.0, 9.0, 9.0), [3], "all-reduce took 9.0 times", id="a slow one"),
         pytest.param(ring(1.0, None, None), [2], "no all-reduce with", id="one of three is cut"),
+        pytest.param(SLOWEST, [2], "product took 9.0 times", id="too slow for any all-reduce"),
         pytest.param({0: {"fault": "E: x"}}, [0], "E: x", id="wrong by itself"),
         pytest.param(PAIR | {1: {"fault": "x"}}, [1], "preflight: x", id="its partner is wrong"),
         pytest.param(FOUR | {2: None}, [2], "did not answer within", id="no answer"),

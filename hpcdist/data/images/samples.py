@@ -44,6 +44,7 @@ _LATE_S = 1e-3
 """Reads that take longer on average are worth threads. A local disk, or files that are in memory
 already, answer at once; a network file system takes milliseconds for each open."""
 _THREADS = 32
+_NO_BUFFERS = torch.empty(0), torch.empty(0)
 
 
 class FastImages(Dataset[Any]):
@@ -93,7 +94,7 @@ class FastImages(Dataset[Any]):
         self._size: tuple[int, int] | None = None
         self._is_late = False
         self._threads: tuple[int, ThreadPoolExecutor] | None = None
-        self._buffers = [torch.empty(0), torch.empty(0)]
+        self._buffers = _NO_BUFFERS
         if shape is not None:
             usual = shape[2], shape[1]
         elif size is not None:
@@ -113,8 +114,8 @@ class FastImages(Dataset[Any]):
         return len(self.labels)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return no threads: a worker that is started, not forked, makes its own."""
-        return self.__dict__ | {"_threads": None, "_buffers": [torch.empty(0)] * 2}
+        """Return no threads and buffers: a worker that is started, not forked, makes its own."""
+        return self.__dict__ | {"_threads": None, "_buffers": _NO_BUFFERS}
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         images, labels = self.__getitems__([index])
@@ -138,10 +139,10 @@ class FastImages(Dataset[Any]):
         until the next but one is normalized: new memory costs more than the work."""
         if images.device.type != "cpu":
             return to_unit_range(images).to(memory_format=memory_format)
-        buffer = self._buffers.pop(0)
+        buffer, other = self._buffers
         if len(buffer) < len(images) or buffer.shape[1:] != images.shape[1:]:
             buffer = torch.empty_like(images, dtype=torch.float32, memory_format=memory_format)
-        self._buffers.append(buffer)
+        self._buffers = other, buffer
         # Threads would meet after each of many short pieces of work. Where workers or others use
         # the CPUs, one waits for its turn each time: 64 images took 160 ms with two, 17 with one.
         num_threads = torch.get_num_threads()
