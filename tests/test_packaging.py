@@ -7,12 +7,9 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).parent.parent
 SHIPPED = ("hpcdist", "course", "docs/course", "docs/terms", "examples", "jobs", "templates")
@@ -42,15 +39,6 @@ def built(tmp_path_factory):
 def wheel(built):
     (path,) = built.glob("*.whl")
     return path
-
-
-@pytest.fixture(scope="module")
-def requirements():
-    """What setup.cfg asks for: by extra, None for all users."""
-    config = ConfigParser()
-    config.read(REPOSITORY / "setup.cfg")
-    lines = config["options"]["install_requires"] + config["options.extras_require"]["test"]
-    return [Requirement(line) for line in lines.splitlines() if line]
 
 
 def sources_that_ship():
@@ -95,16 +83,6 @@ def test_the_wheel_holds_every_source_that_ships_and_no_more(wheel):
     moved = r"^(course|docs/course|docs/terms|examples|jobs|templates)/"
     inside = {re.sub(moved, r"hpcdist/\1/", name) for name in sources_that_ship()}
     assert names == inside
-
-
-def test_the_constraints_hold_for_all_that_is_asked_for(requirements):
-    lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
-    pins = [Requirement(line) for line in lines if not line.startswith("#")]
-    versions = {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}
-    for requirement in requirements:
-        version = versions[canonicalize_name(requirement.name)]
-        assert requirement.specifier.contains(version), f"{requirement} is not {version}"
-    assert all(str(pin.marker).startswith("python_version >= ") for pin in pins)
 
 
 def test_the_wheel_alone_has_its_jobs_and_trains(installed, tmp_path):

@@ -71,3 +71,12 @@ def test_only_regular_files_of_a_limited_size_are_read(tmp_path, make, why):
         files.read_bytes(path, most_bytes=1_000_000)
     assert caught.value.strerror == why
     assert caught.value.filename == str(path)
+
+
+def test_a_folder_with_too_many_entries_is_not_listed(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MOST_ENTRIES", 1)
+    (tmp_path / "a").touch()
+    assert files.list_names(tmp_path) == ["a"]
+    (tmp_path / "b").touch()
+    with pytest.raises(OSError, match="it holds more than 1 entries"):
+        files.list_names(tmp_path)

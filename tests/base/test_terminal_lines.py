@@ -100,6 +100,13 @@ def test_a_line_and_a_character_are_open_until_their_ends():
     assert (live.open_lines(), live.feed(b"", is_last=True)) == ([], [])
 
 
+def test_a_flood_of_segments_ends_in_one_line():
+    live = TerminalLines()
+    segments = b"".join(b"\r %5d/100000 %s" % (number, b"#" * 60) for number in range(4000))
+    assert [live.feed(segments) for _ in range(10)] == [[]] * 10
+    assert live.open_lines() == [f"  3999/100000 {'#' * 60}"]
+
+
 def test_the_last_lines_of_a_log_are_few_and_a_missing_one_has_none(tmp_path):
     log = tmp_path / "a.log"
     log.write_text("".join(f"line {number}\n" for number in range(100_000)))

@@ -49,18 +49,6 @@ def test_gpus_are_counted_by_type(gres, gpus):
     assert slurm_module.parse_gpus(gres) == gpus
 
 
-@pytest.mark.parametrize(
-    ("plugin", "knows"), [("select/cons_tres", True), ("select/cons_res", False)]
-)
-def test_only_one_plugin_of_slurm_knows_gpus_per_node(plugin, knows, monkeypatch):
-    config = f"SelectTypeParameters    = CR_CPU\nSelectType              = {plugin}\nX = y\n"
-    monkeypatch.setattr(
-        slurm_module, "ask", lambda *words: config if words[0] == "scontrol" else "ann\nann"
-    )
-    found = slurm_module.detect_slurm("ann")
-    assert (found.gpu_request == "gpus-per-node", found.accounts) == (knows, ("ann",))
-
-
 def test_the_first_file_has_every_partition_with_gpus_and_the_sites_default(profiles):
     partitions = slurm_module.parse_sinfo(SINFO)
     default, found = read_back(profiles, first_file(site(*partitions, accounts=("proj",))))

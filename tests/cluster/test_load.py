@@ -116,12 +116,15 @@ def test_what_a_colleague_may_have_written_is_executed_with_a_note_that_names_th
     path = profiles.project(of_one(f"{{{key}}}"))
     assert load_profile().notes == []
     os.chown(path, NOBODY, NOBODY)
+    os.chown(path.parent, 0, NOBODY)
     path.chmod(0o664)
+    path.parent.chmod(0o770)
     (note,) = load_profile().notes
     name = "lsf.launcher" if "lsf" in key else key.partition(":")[0]
+    by = f"can be written by the group {grp.getgrgid(NOBODY).gr_name}"
     assert note == (
-        f"{name} from {path}, which belongs to nobody, will be run as you; {path} can be written "
-        f"by the group {grp.getgrgid(NOBODY).gr_name}"
+        f"{name} from {path}, which belongs to nobody, will be run as you; {path} {by} and "
+        f"{path.parent} {by}"
     )
 
 

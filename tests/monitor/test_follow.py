@@ -146,6 +146,14 @@ def test_an_attempt_says_who_starts_the_next_one(verdict, who):
     assert said == f"attempt 0 failed: it ended; {who}"
 
 
+def test_the_last_sentence_has_the_time_by_the_clock_of_the_files_and_not_of_node_0(run):
+    verdict = msgspec.structs.replace(DONE, time_s=1300.0)
+    run.write_verdict(verdict)
+    os.utime(run.spec_file, (100.0, 100.0))
+    os.utime(run.verdict_file, (112.34, 112.34))
+    assert end_sentence(run, verdict) == f"run {run.id}: done in 12.3 s"
+
+
 def test_the_nodes_of_each_life_are_said_once_and_its_wait_and_failing_setup(run):
     run.submission_file.write_text('{"scheduler": "slurm", "job_id": "7"}')
     news, said = News(run), []

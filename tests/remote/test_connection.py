@@ -83,7 +83,7 @@ def test_only_what_the_host_lacks_is_sent_whatever_its_name_and_lies_there_read_
     assert line.sent_bytes > 3_000_000
     line.sent_bytes = 0
     (tmp_path / "train.py").write_text("print(2)")
-    code, _, err = call(*words)
+    code, out, err = call(*words)
     assert code == 0, err
     assert line.sent_bytes < 100_000
     project = login.home / "hpcdist" / tmp_path.name
@@ -92,6 +92,7 @@ def test_only_what_the_host_lacks_is_sent_whatever_its_name_and_lies_there_read_
     assert odd <= set(os.listdir(there))
     assert stat.S_IMODE((there / "large").stat().st_mode) == 0o400
     assert (there / "large").stat().st_nlink == 2  # the tree before has it, too
+    assert f"cd {project}/runs/RUN/code\n" in out  # its own copy, of the project's runs
     assert line.connections == 2
 
 

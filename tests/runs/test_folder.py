@@ -71,6 +71,13 @@ def link_of_another_user(runs):
     return f"{runs} belongs to nobody", "that is your own"
 
 
+def link_in_a_world_writable_folder(runs):
+    own(runs.with_name("elsewhere"))
+    runs.symlink_to(runs.with_name("elsewhere"))
+    runs.parent.chmod(0o777)
+    return f"{runs.parent} can be written by everyone", f"chmod o-w {runs.parent}"
+
+
 def link_into_a_world_writable_folder(runs):
     target = own(runs.with_name("scratch") / "deep" / "runs")
     target.parent.chmod(0o777)
@@ -85,6 +92,7 @@ def link_into_a_world_writable_folder(runs):
         world_writable,
         foreign,
         link_of_another_user,
+        link_in_a_world_writable_folder,
         link_into_a_world_writable_folder,
     ],
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 _SOURCE = Path(__file__).parents[1] / "support" / "slow_files.c"
-_SLOW_US = 20_000
+_SLOW_US = 10_000
 
 ONCE_FAILING = """
 import os, time
