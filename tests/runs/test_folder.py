@@ -72,8 +72,8 @@ def link_of_another_user(runs):
 
 
 def link_in_a_world_writable_folder(runs):
-    own(runs.with_name("elsewhere"))
-    runs.symlink_to(runs.with_name("elsewhere"))
+    runs.parent.mkdir()
+    runs.symlink_to(own(runs.parent.with_name("private")))
     runs.parent.chmod(0o777)
     return f"{runs.parent} can be written by everyone", f"chmod o-w {runs.parent}"
 
