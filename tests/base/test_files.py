@@ -3,7 +3,7 @@
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -24,11 +24,8 @@ def test_a_file_is_written_whole_and_private_or_not_at_all(tmp_path):
 
 @pytest.mark.parametrize("has_links", [True, False], ids=["hard links", "no hard links"])
 def test_only_one_of_many_writers_wins_and_its_content_stays(tmp_path, monkeypatch, has_links):
-    def refuse(*_):
-        raise PermissionError(1, "Operation not permitted")
-
     if not has_links:
-        monkeypatch.setattr(os, "link", refuse)
+        monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError(1, "not permitted")))
     path = tmp_path / "verdict.json"
     with ThreadPoolExecutor(8) as pool:
         won = list(pool.map(lambda number: files.write_once(path, str(number)), range(32)))
@@ -40,7 +37,7 @@ def test_only_one_of_many_writers_wins_and_its_content_stays(tmp_path, monkeypat
 
 def test_a_torn_file_reads_as_none(tmp_path):
     path = tmp_path / "a.json"
-    for content in (b"", b"{", b"\xff\xfe", b"not json"):
+    for content in (b"", b"{", b"\xff\xfe"):
         path.write_bytes(content)
         assert files.read_json(path) is None
     assert files.read_json(tmp_path / "missing.json") is None
@@ -60,13 +57,12 @@ def test_names_that_are_not_utf8_survive_as_json_and_as_text(tmp_path):
     [
         (os.mkfifo, "it is not a regular file"),
         (lambda path: path.symlink_to("/dev/zero"), "it is not a regular file"),
-        (Path.mkdir, "it is not a regular file"),
         (
             lambda path: (path.touch(), os.truncate(path, 2_000_000_000)),
             "it has 2 GB, and no more than 1 MB are read",
         ),
     ],
-    ids=["a pipe", "a device", "a folder", "a sparse file"],
+    ids=["a pipe", "a device", "a sparse file"],
 )
 def test_only_regular_files_of_a_limited_size_are_read(tmp_path, make, why):
     path = tmp_path / "spec.json"
@@ -77,27 +73,10 @@ def test_only_regular_files_of_a_limited_size_are_read(tmp_path, make, why):
     assert caught.value.filename == str(path)
 
 
-def test_a_file_that_grows_while_it_is_read_is_read_up_to_its_limit(tmp_path, monkeypatch):
-    path = tmp_path / "log"
-    path.write_bytes(b"x" * 1000)
-    regular = files.open_regular
-
-    def open_and_grow(*arguments, **options):
-        file = regular(*arguments, **options)
-        os.truncate(path, 10_000_000)
-        monkeypatch.setattr(os, "fstat", lambda _: os.stat_result((0,) * 10))
-        return file
-
-    monkeypatch.setattr(files, "open_regular", open_and_grow)
-    with pytest.raises(OSError, match="it grows, and no more than 1 MB are read"):
-        files.read_bytes(path, most_bytes=1_000_000)
-
-
 def test_a_folder_with_too_many_entries_is_not_listed(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "MOST_ENTRIES", 3)
-    for name in "abc":
-        (tmp_path / name).touch()
-    assert sorted(files.list_names(tmp_path)) == ["a", "b", "c"]
-    (tmp_path / "d").touch()
-    with pytest.raises(OSError, match="it holds more than 3 entries"):
+    monkeypatch.setattr(files, "MOST_ENTRIES", 1)
+    (tmp_path / "a").touch()
+    assert files.list_names(tmp_path) == ["a"]
+    (tmp_path / "b").touch()
+    with pytest.raises(OSError, match="it holds more than 1 entries"):
         files.list_names(tmp_path)

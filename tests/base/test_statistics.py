@@ -9,10 +9,8 @@ import pytest
 from hpcdist.base.statistics import (
     Interval,
     Measure,
-    count_independent,
     differs,
     holm,
-    in_blocks,
     measure,
     quantile,
     ratios,
@@ -43,25 +41,11 @@ def test_relative_errors_of_both_sides_add_up_in_squares():
     found = ratio(over_runs(178.0, 180.0, 182.0), over_runs(97.0, 100.0, 103.0))
     assert found.mean == pytest.approx(1.8)
     assert found.sd == pytest.approx(1.8 * math.hypot(2 / 180, 3 / 100))
-    parts = [(2 / 180) ** 2 / 3, (3 / 100) ** 2 / 3]
-    freedom = sum(parts) ** 2 / sum(part**2 / 2 for part in parts)
-    assert 2 < freedom < 4
-    # t(2) is 4.303 and t(4) is 2.776, so the half width lies between those.
-    half = math.log(found.interval.high / found.mean)
-    assert 2.776 < half / math.sqrt(sum(parts)) < 4.303
     assert found.interval.low * found.interval.high == pytest.approx(found.mean**2)
     assert found.over == "runs"
     half = found.times(0.5)
     assert (half.mean, half.sd) == (pytest.approx(0.9), pytest.approx(found.sd / 2))
     assert half.interval.low == pytest.approx(found.interval.low / 2)
-    assert half.over == "runs"
-
-
-def test_the_inverse_ratio_has_the_inverse_bounds_also_where_little_is_known():
-    one, other = over_runs(100.0, 60.0), over_runs(100.0, 140.0)
-    there, back = ratio(one, other), ratio(other, one)
-    assert 0 < there.interval.low < there.mean < there.interval.high
-    assert there.interval.low == pytest.approx(1 / back.interval.high)
 
 
 @pytest.mark.parametrize(
@@ -69,17 +53,10 @@ def test_the_inverse_ratio_has_the_inverse_bounds_also_where_little_is_known():
     [
         (ALONE, HUNDRED, "runs", 4.3027 * 0.02 * math.sqrt(1 + 1 / 3)),
         (over_windows(180, 50, 9), HUNDRED, "runs", 4.3027 * 0.02 * math.sqrt(1 + 1 / 3)),
-        (
-            over_windows(180, 1.8, 100),
-            over_windows(100, 1.0, 100),
-            "windows",
-            1.972 * math.hypot(0.001, 0.001),
-        ),
         (over_runs(180.0, 180.0), over_runs(100.0, 100.0), "runs", 0.0),
         (ALONE, Measure(mean=100.0), None, None),
-        (ALONE, over_windows(100, 1, 9), None, None),
     ],
-    ids=["a single run", "windows", "windows of both", "equal runs", "no spread", "of one side"],
+    ids=["a single run", "windows", "equal runs", "no spread"],
 )
 def test_a_side_without_repeats_spreads_as_the_other_one(mine, base, over, half):
     found = ratio(mine, base)
@@ -90,17 +67,6 @@ def test_a_side_without_repeats_spreads_as_the_other_one(mine, base, over, half)
         assert math.log(found.interval.high / 1.8) == pytest.approx(half, rel=1e-3, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("values", "is_other"),
-    [((178.0, 180.0, 182.0), True), ((101.0, 103.0, 105.0), False), ((96.6, 97.6, 98.6), False)],
-    ids=["far", "near", "a spread of another size"],
-)
-def test_means_differ_where_the_interval_of_their_ratio_leaves_out_1(values, is_other):
-    found = ratio(over_runs(*values), HUNDRED)
-    assert differs(found) is is_other
-    assert differs(found) is not (found.interval.low <= 1 <= found.interval.high)
-
-
 def test_welch_has_the_textbook_answer():
     # Equal sizes and relative spreads: the degrees of freedom are those of the pooled test, 8.
     mine = spread_measure(12.0, 0.12, 5, over="runs")
@@ -108,12 +74,6 @@ def test_welch_has_the_textbook_answer():
     error = math.sqrt(2 / 5) * 0.01
     assert found.p == pytest.approx(two_sided(math.log(1.2) / error, 8))
     assert found.interval.high == pytest.approx(1.2 * math.exp(2.306004 * error))
-
-
-def test_values_that_do_not_spread_differ_surely_or_not_at_all():
-    flat = over_runs(10.0, 10.0, 10.0)
-    assert ratio(flat, flat).p == 1.0
-    assert ratio(flat, over_runs(11.0, 11.0, 11.0)).p == 0.0
 
 
 def test_all_is_as_scipy_has_it():
@@ -145,7 +105,7 @@ def test_of_several_p_values_holm_adjusts_each():
 
 def test_an_interval_leaves_out_1_exactly_where_the_two_differ_also_among_several():
     rng = random.Random(7)
-    for _ in range(60):
+    for _ in range(20):
         base = over_runs(*(rng.gauss(100, 2) for _ in range(3)))
         pairs = [
             (over_runs(*(rng.gauss(mean, 2) for _ in range(3))), base)
@@ -173,17 +133,3 @@ def test_a_side_of_another_kind_is_not_pooled_with_the_others():
     compared = ratios_of_all([wild, *calm])
     assert compared[1, 3].p == pytest.approx(6 * ratio(calm[0], calm[2]).p)
     assert differs(compared[0, 3]) is False
-
-
-def test_measurements_in_a_row_are_joined_to_blocks():
-    few = [(float(value), 2.0) for value in range(20)]
-    assert (in_blocks(few), in_blocks([])) == (few, [])
-    blocks = in_blocks([(float(value % 2), 1.0 + value % 2) for value in range(50)])
-    assert len(blocks) == 20
-    assert math.fsum(weight for _, weight in blocks) == 75.0
-    assert blocks[1] == (pytest.approx(2 / 4), 4.0)  # of 0, 1 and 0, the 1 counts twice
-
-
-def test_values_too_few_or_alike_count_each_for_one():
-    for values in ([], [1.0], [1.0, 2.0], [3.0] * 20):
-        assert count_independent(values) == len(values)

@@ -12,7 +12,7 @@ from rich.console import Console
 from hpcdist.base import table
 from hpcdist.base.statistics import Interval, Measure
 from hpcdist.base.table import Column, Table, each, mean_interval, number, percent
-from hpcdist.base.text import format_time, interval_text, show_binary
+from hpcdist.base.text import format_time, show_binary
 
 
 class Run(NamedTuple):
@@ -67,33 +67,20 @@ def test_columns_that_do_not_fit_follow_below_the_first():
     assert "10    3.20" in lower
 
 
-def test_caption_and_footnote_stand_around_a_table_without_rows():
-    lines = printed(Table("What", COLUMNS, [], "a note"), 80).splitlines()
-    assert lines[0] == "What"
-    assert lines[2:] == ["#  run  state  x gpus      up", "a note"]
-
-
 @pytest.mark.parametrize(
     ("format_values", "values", "expected"),
     [
         (number(), [155.53, 6.318, None], ["155.5", "6.3", "-"]),
         (number(), [60.0, 0.0102], ["60.00", "0.01"]),
-        (number(), [0.000012345], ["0.0000"]),
         (number(per=1e-3), [0.0125], ["12.5"]),
         (percent(1), [0.5, "not reached"], ["50.0", "not reached"]),
         (number(0), [12345], ["12,345"]),
         (each(show_binary), [1024, 3, 0, 1536], ["1 KiB", "3 B", "0 B", "1,536 B"]),
-        (each(show_binary), [256 << 20, 1 << 50], ["256 MiB", "1,024 TiB"]),
         (each(format_time), [0.0331, 0.168, 1.5, 2e-5], ["33.1 ms", "168 ms", "1.50 s", "20.0 µs"]),
         (
             mean_interval(1),
             [Measure(mean=2.0, interval=Interval(low=1.5, high=2.5)), Measure(mean=3.0)],
             ["2.0 ± 0.5", "3.0"],
-        ),
-        (
-            each(lambda measure: interval_text(measure, 0)),
-            [Measure(mean=10.0, interval=Interval(low=-5.0, high=25.0))],
-            ["10 (0 to 25)"],
         ),
     ],
 )

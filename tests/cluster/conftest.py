@@ -1,30 +1,21 @@
 """A project and a user, each with an hpcdist.yaml or none."""
 
-from pathlib import Path
-
 import pytest
 
 
 class Profiles:
-    """Writes the files; the tests are in the project's folder."""
+    """Writes the project's file; the tests are in its folder."""
 
     def __init__(self, folder):
         self.project_folder = folder / "project"
-        self.user_folder = folder / "configuration" / "hpcdist"
-        self.project_folder.mkdir()
+        self.user_file = folder / "configuration" / "hpcdist" / "hpcdist.yaml"
+        for path in (self.project_folder, self.user_file.parent):
+            path.mkdir(parents=True)
 
     def project(self, text):
-        return _write(self.project_folder, text)
-
-    def user(self, text):
-        return _write(self.user_folder, text)
-
-
-def _write(folder: Path, text):
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "hpcdist.yaml"
-    path.write_text(text)
-    return path
+        path = self.project_folder / "hpcdist.yaml"
+        path.write_text(text)
+        return path
 
 
 @pytest.fixture

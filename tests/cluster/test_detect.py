@@ -2,7 +2,6 @@
 
 import pytest
 
-from hpcdist.base.errors import SchedulerError
 from hpcdist.cluster.load import all_profiles, load_profile
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Partition, Site, first_file
@@ -37,53 +36,17 @@ def read_back(profiles, text):
     return default, {name: load_profile(name).profile for name in names}
 
 
-def test_sinfo_tells_the_partitions_that_are_up_and_the_least_of_their_nodes():
-    debug, gpu, mixed = slurm_module.parse_sinfo(SINFO)
-    assert (debug.name, debug.is_default, debug.gpus, debug.time_limit_min) == (
-        "debug",
-        True,
-        0,
-        30,
-    )
-    assert gpu == Partition(
-        name="gpu",
-        num_nodes=12,
-        cpus=48,
-        mem_gb=pytest.approx(402.65, abs=0.01),
-        gpus=4,
-        gpu_types=("a100",),
-        time_limit_min=2880,
-    )
-    assert (mixed.num_nodes, mixed.cpus, mixed.gpus, mixed.time_limit_min) == (2, 32, 2, None)
-    assert mixed.gpu_types == ("a100", "v100")
-
-
 @pytest.mark.parametrize(
     ("gres", "gpus"),
     [
         ("(null)", {}),
         ("gpu:2", {"": 2}),
-        ("gpu:a100:4(S:0-1)", {"a100": 4}),
         ("gpu:a100:4(S:0,1),gpu:v100:2(S:1),nvme:1", {"a100": 4, "v100": 2}),
-        ("gpu:1g.5gb:7,shard:14", {"1g.5gb": 7}),
         ("nvme:gpu:3x", {}),
     ],
 )
 def test_gpus_are_counted_by_type(gres, gpus):
     assert slurm_module.parse_gpus(gres) == gpus
-
-
-@pytest.mark.parametrize(
-    ("plugin", "knows"),
-    [("select/cons_tres", True), ("select/cons_res", False), ("select/linear", False)],
-)
-def test_only_one_plugin_of_slurm_knows_gpus_per_node(plugin, knows, monkeypatch):
-    config = f"SelectTypeParameters    = CR_CPU\nSelectType              = {plugin}\nX = y\n"
-    monkeypatch.setattr(
-        slurm_module, "ask", lambda *words: config if words[0] == "scontrol" else "ann\nann"
-    )
-    found = slurm_module.detect_slurm("ann")
-    assert (found.gpu_request == "gpus-per-node", found.accounts) == (knows, ("ann",))
 
 
 def test_the_first_file_has_every_partition_with_gpus_and_the_sites_default(profiles):
@@ -100,14 +63,10 @@ def test_the_first_file_has_every_partition_with_gpus_and_the_sites_default(prof
     }
 
 
-def test_the_default_profile_is_the_sites_default_where_it_has_gpus(profiles):
-    partitions = gpu_partition("large", num_nodes=90), gpu_partition("small", is_default=True)
-    assert read_back(profiles, first_file(site(*partitions)))[0] == "small"
-
-
-def test_names_that_yaml_would_read_as_something_else_are_quoted(profiles):
-    text = first_file(site(gpu_partition("007"), gpu_partition("true")))
-    _, found = read_back(profiles, text)
+def test_the_default_is_the_sites_where_it_has_gpus_and_names_are_text_to_yaml(profiles):
+    partitions = gpu_partition("007", num_nodes=90), gpu_partition("true", is_default=True)
+    default, found = read_back(profiles, first_file(site(*partitions)))
+    assert default == "true"
     assert {profile.partition for profile in found.values()} == {"007", "true"}
 
 
@@ -115,27 +74,8 @@ def test_several_accounts_and_types_are_for_the_user_to_choose(profiles):
     text = first_file(site(gpu_partition(gpu_types=("a100", "v100")), accounts=("ann", "proj")))
     assert '# account: "ann"  # yours: ann, proj' in text
     assert '# gpu_type: "a100"  # it has a100, v100; unset: any' in text
-    assert load_of(profiles, text) == ("gpu", None, None)
-
-
-def load_of(profiles, text):
-    profiles.project(text)
-    profile = load_profile().profile
-    return profile.partition, profile.account, profile.gpu_type
-
-
-def test_the_comments_of_the_first_file_can_be_made_keys(profiles):
-    text = first_file(site(gpu_partition()))
-    head, further = text.split("    # setup:", 1)
-    profiles.project(head + "    setup:" + further.replace("    # ", "    ").replace("#   ", "  "))
-    profile = load_profile().profile
-    assert profile.setup == ["module load cuda", "source ~/venvs/torch/bin/activate"]
-    assert profile.environment == {"NCCL_DEBUG": "WARN"}
-
-
-def test_a_site_without_a_partition_that_is_up_is_an_error():
-    with pytest.raises(SchedulerError, match="no partition that is up"):
-        first_file(site())
+    _, found = read_back(profiles, text)
+    assert found["gpu"].account is found["gpu"].gpu_type is None
 
 
 BHOSTS = """\
@@ -152,7 +92,6 @@ hosta                   0   TeslaV100_SXM2      10M        0M      0      0     
 hostb                   0   TeslaV100_SXM2      10M        0M      0      0      0      0
                         1   TeslaV100_SXM2      10M        0M      0      0      0      0
                         2   TeslaV100_SXM2      10M        0M      0      0      0      0
-                        3   TeslaV100_SXM2      10M        0M      0      0      0      0
 """
 STATUS = "QUEUE: {}\nPRIO NICE STATUS  MAX\n 30  0  {}  -\n"
 BQUEUES_LONG = (

@@ -41,8 +41,7 @@ def of_one(keys):
 
 def test_without_a_file_the_profile_is_empty_and_all_is_by_default(profiles):
     loaded = load_profile()
-    assert loaded.name is None
-    assert loaded.profile == ClusterProfile()
+    assert (loaded.name, loaded.profile) == (None, ClusterProfile())
     assert set(loaded.origins.values()) == {"default"}
     assert set(with_channels(loaded, ["none"]).origins.values()) == {"default"}
 
@@ -50,8 +49,7 @@ def test_without_a_file_the_profile_is_empty_and_all_is_by_default(profiles):
 def test_of_several_profiles_without_a_default_none_is_chosen(profiles):
     profiles.project("clusters: {jura: {partition: gpu}, helix: {}}\n")
     loaded = load_profile()
-    assert loaded.name is None
-    assert loaded.profile == ClusterProfile()
+    assert (loaded.name, loaded.profile) == (None, ClusterProfile())
     assert loaded.notes == [
         "no cluster profile is used: hpcdist.yaml has jura, helix and no default; choose one with "
         "--cluster"
@@ -67,10 +65,10 @@ def test_a_name_wins_over_the_variable_and_that_over_the_default(profiles, monke
 
 
 def test_the_users_file_counts_where_the_project_has_none_and_flags_win(profiles):
-    user = profiles.user(of_one("{partition: gpu, account: mine, qos: low}"))
+    profiles.user_file.write_text(of_one("{partition: gpu, account: mine, qos: low}"))
     loaded = load_profile(flags={"qos": Flag(name="--qos", value="urgent")})
     assert loaded.profile == ClusterProfile(partition="gpu", account="mine", qos="urgent")
-    assert loaded.origins["partition"] == str(user)
+    assert loaded.origins["partition"] == str(profiles.user_file)
     assert loaded.origins["qos"] == "--qos"
     assert loaded.origins["mem_gb"] == "default"
     profiles.project(of_one("{account: group, lsf: null}"))
@@ -91,7 +89,7 @@ def test_the_nearest_file_above_counts_up_to_the_root_of_the_repository(profiles
     assert load_profile().profile.partition == "inner"
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+@needs_root
 def test_a_file_that_another_user_put_into_a_folder_for_everyone_is_refused(profiles, monkeypatch):
     path = profiles.project(of_one("{setup: [evil]}"))
     below = profiles.project_folder / "mine"
@@ -108,8 +106,6 @@ def test_a_file_that_another_user_put_into_a_folder_for_everyone_is_refused(prof
     "key",
     [
         "setup: [a]",
-        "python: python3",
-        "environment: {A: b}",
         "directives: [--x]",
         "lsf: {launcher: 'ssh {host} {command}'}",
     ],
@@ -120,135 +116,78 @@ def test_what_a_colleague_may_have_written_is_executed_with_a_note_that_names_th
     path = profiles.project(of_one(f"{{{key}}}"))
     assert load_profile().notes == []
     os.chown(path, NOBODY, NOBODY)
+    os.chown(path.parent, 0, NOBODY)
     path.chmod(0o664)
+    path.parent.chmod(0o770)
     (note,) = load_profile().notes
     name = "lsf.launcher" if "lsf" in key else key.partition(":")[0]
+    by = f"can be written by the group {grp.getgrgid(NOBODY).gr_name}"
     assert note == (
-        f"{name} from {path}, which belongs to nobody, will be run as you; {path} can be written "
-        f"by the group {grp.getgrgid(NOBODY).gr_name}"
+        f"{name} from {path}, which belongs to nobody, will be run as you; {path} {by} and "
+        f"{path.parent} {by}"
     )
 
 
-@needs_root
-def test_an_own_profile_in_a_folder_of_a_group_is_noted_where_something_is_executed(profiles):
-    path = profiles.project(of_one("{setup: [a], partition: p}"))
-    os.chown(path.parent, 0, NOBODY)
-    path.parent.chmod(0o770)
-    (note,) = load_profile().notes
-    assert note.startswith(f"setup from {path}, which belongs to root, will be run as you; ")
-    assert f"{path.parent} can be written by the group" in note
-    profiles.project(of_one("{partition: p}"))
-    assert load_profile().notes == []
-
-
+@pytest.mark.parametrize("key", ["setup: [a]", "azure: {image: torch}"])
 @pytest.mark.parametrize("what", ["file", "folder"])
-def test_what_everyone_may_have_written_is_not_executed(profiles, what):
-    path = profiles.project(of_one("{setup: [a]}"))
+def test_what_everyone_may_have_written_is_not_executed(profiles, what, key):
+    path = profiles.project(of_one(f"{{{key}}}"))
     (path if what == "file" else path.parent).chmod(0o777)
     error = error_of()
-    assert "has setup, and " in error.message
+    assert f"has {'setup' if 'setup' in key else 'azure.image'}, and " in error.message
     assert "can be written by everyone: it would be run as you" in error.message
     assert "chmod o-w" in error.hint
     profiles.project(of_one("{partition: p}"))
     assert load_profile().profile.partition == "p"
 
 
-def test_setup_may_be_one_text_of_several_lines_and_empty_keys_are_empty(profiles):
-    profiles.project(
-        "clusters:\n  jura:\n    setup: |\n      module purge\n      module load cuda\n"
-        "    environment:\n    directives:\n"
-    )
-    assert load_profile().profile == ClusterProfile(setup=["module purge\nmodule load cuda\n"])
-
-
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        ("python3.11", "python3.11"),
-        ("/opt/python", "/opt/python"),
-        (".venv/bin/python", "{project}/.venv/bin/python"),
-        ("~/venv/bin/python", "{home}/venv/bin/python"),
-    ],
-)
-def test_the_path_of_python_is_relative_to_the_file(
-    profiles, monkeypatch, tmp_path, written, meant
-):
-    profiles.project(of_one(f"{{python: {written}}}"))
+def test_the_path_of_python_is_relative_to_the_file(profiles, monkeypatch):
+    profiles.project(of_one("{python: .venv/bin/python}"))
     below = profiles.project_folder / "below"
     below.mkdir()
     monkeypatch.chdir(below)
-    expected = meant.format(project=profiles.project_folder, home=tmp_path / "home")
-    assert load_profile().profile.python == expected
+    assert load_profile().profile.python == f"{profiles.project_folder}/.venv/bin/python"
+    profiles.project(of_one("{python: python3.11}"))
+    assert load_profile().profile.python == "python3.11"
 
 
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
         (of_one("{partitoin: gpu}"), "cluster jura: partitoin is not a known key", "partition?"),
-        (of_one("{colour: red}"), "jura: colour is not a known key", "a cluster takes: scheduler"),
         (of_one("{cpus_per_gpu: 0}"), "cluster jura: cpus_per_gpu is 0, must be 1 or more", ""),
         (of_one("{scheduler: slrum}"), 'scheduler is "slrum", must be auto', "did you mean slurm?"),
         (of_one("{account: 0123}"), "account is 123, must be one word", "in quotes"),
         (of_one("{environment: {A: 4}}"), "environment.A is 4, must be text", "in quotes"),
-        (of_one("{environment: [A]}"), 'environment is ["A"], must be a section with keys', ""),
         (of_one("{setup: [1]}"), "setup is [1], must be a list, each value bash", ""),
-        (of_one("gpu"), 'clusters.jura is "gpu", must be a section with keys or null', ""),
-        ("clusters: [jura]\n", 'clusters is ["jura"], must be a section with keys', ""),
         ("cluster: {}\n", "cluster is not a known key", "the file takes: clusters, default"),
-        ("default: 3\n", "default is 3, must be text", "in quotes"),
         ("default: jrua\n" + of_one("{}"), "default: there is no cluster called 'jrua'", "jura?"),
         (of_one("{python: .}"), "which is a folder", "./bin/python"),
         ("a: [\n", "not valid YAML: line 2", "indentation"),
-    ],
-)
-def test_a_mistake_is_told_with_the_file_the_key_and_the_value(profiles, text, message, hint):
-    profiles.project(text)
-    error = error_of()
-    assert error.message.startswith("hpcdist.yaml: ")
-    assert message in error.message
-    assert hint in error.hint
-
-
-@pytest.mark.parametrize(
-    ("text", "message", "hint"),
-    [
         ("{partition: a b}", 'partition is "a b", must be one word, as the scheduler knows it', ""),
         ("{account: --x}", 'account is "--x", must be one word', ""),
-        ("{qos: ''}", 'qos is "", must be one word', "leave qos out"),
         ('{partition: "a\\u202eb"}', "must be one word", ""),
-        ('{constraint: "a\\nb"}', 'constraint is "a\\nb", must be one line', ""),
         ("{environment: {A-B: x}}", 'has "A-B", which is not the name of a variable', "letters"),
-        ("{environment: {2A: x}}", 'has "2A", which is not the name', ""),
         ("{environment: {HF_TOKEN: hf_abc}}", "gives HF_TOKEN a value that looks secret", "export"),
         ("{setup: ['export HF_TOKEN=hf_abc']}", "setup gives HF_TOKEN a value", "export"),
-        ("{setup: ['wandb login --key=ghp_0123456789']}", "setup holds a value that looks", ""),
-        ("{directives: ['--comment=ghp_0123456789']}", "directives holds a value that", ""),
         ("{account: ghp_0123456789}", "account holds a value that looks secret", "private file"),
+        ("{directives: ['--comment=ghp_0123456789']}", "directives holds a value that", ""),
         ('{setup: ["a\\rb"]}', "each value bash without control characters", "leave setup out"),
-        ("{directives: [exclusive]}", 'directives is ["exclusive"], must be a list', "leave"),
         ("{directives: ['#SBATCH --x']}", "each value options of the scheduler", ""),
         ("{directives: ['--export=ALL,X_TOKEN=abc']}", "directives gives X_TOKEN", "export"),
         ("{lsf: {gpu: 'num={gpu}'}}", 'lsf.gpu is "num={gpu}", must be one line', ""),
-        ("{lsf: {gpu: 'n={gpus'}}", "one line without quotes, with {gpus}", ""),
-        ('{lsf: {gpu: "num=1\\n"}}', "must be one line", "default"),
         ("{lsf: {gpu: 'a\"b'}}", "without quotes", ""),
-        ("{lsf: {launcher: 'ssh {host}'}}", "one line with {host} and {command}", ""),
         ("{lsf: {launcher: 'x {command}'}}", "one line with {host} and {command}", ""),
-        ("{lsf: {launcher: '{rank} {host} {command}'}}", "with {host} and {command}", ""),
         ("{lsf: {launcher: 'env A_TOKEN=b {host} {command}'}}", "gives A_TOKEN", "export it"),
-        ("{lsf: {node_rank_variable: X}}", "is not a known key", ""),
         ("{lsf: {mem_per: node}}", 'lsf.mem_per is "node", must be host or job or slot', ""),
-        ("{lsf: {mem: slot}}", "lsf.mem is not a known key", "mem_per"),
         ("{azure: {subscription: mine}}", 'azure.subscription is "mine", must be an id', ""),
-        ("{azure: {compute: 'a b'}}", 'azure.compute is "a b", must be the name', ""),
         ("{azure: {environment: torch}}", 'azure.environment is "torch"', ""),
-        ("{azure: {work_space: a}}", "azure.work_space is not a known key", "workspace"),
     ],
 )
-def test_what_cannot_stand_in_a_script_is_refused_with_what_to_do(profiles, text, message, hint):
-    profiles.project(of_one(text))
+def test_a_mistake_is_told_with_the_file_the_key_and_the_value(profiles, text, message, hint):
+    profiles.project(of_one(text) if text.startswith("{") else text)
     error = error_of()
-    assert error.message.startswith("hpcdist.yaml: cluster jura: ")
+    assert error.message.startswith("hpcdist.yaml: ")
     assert message in error.message
     assert hint in error.hint
 
@@ -259,8 +198,6 @@ def test_what_cannot_stand_in_a_script_is_refused_with_what_to_do(profiles, text
         "{directives: [--exclusive, --mem-per-cpu=4G, '--exclude=n[1-2]', '-w n1', -W]}",
         "{scheduler: lsf, directives: ['-R \"select[a] rusage[b=1]\"', -x, '-G group', '-M 4GB']}",
         "{scheduler: lsf, directives: ['-R \"select[a] cu[type=rack]\"', '-R fast', -In]}",
-        "{lsf: {gpu: null, mem_per: host}}",
-        "{lsf: {launcher: 'ssh {host} {command}'}}",
         "{environment: {TOKENIZERS_PARALLELISM: 'false', WANDB_API_KEY_FILE: /home/me/key}}",
         "{setup: ['export HF_TOKEN=$(cat ~/.hf)', 'source ~/venv/bin/activate']}",
         "{constraint: 'a100&ib', partition: 'gpu,long'}",
@@ -280,23 +217,9 @@ def test_an_unknown_name_lists_the_known_ones_nearest_first_and_the_files(profil
     assert error_of().message.startswith("HPCDIST_CLUSTER: there is no cluster called 'nowhere'")
 
 
-def test_a_wrong_flag_is_named(profiles):
-    error = error_of(flags={"partition": Flag(name="--partition", value="")})
-    assert error.message == (
-        '--partition: partition is "", must be one word, as the scheduler knows it or null'
-    )
-
-
-@pytest.mark.parametrize("content", [b"\xff", None], ids=["bytes", "a folder"])
-def test_a_file_that_cannot_be_read_is_an_error(profiles, content):
-    path = profiles.project_folder / "hpcdist.yaml"
-    path.mkdir() if content is None else path.write_bytes(content)
+def test_a_file_that_cannot_be_read_is_an_error(profiles):
+    (profiles.project_folder / "hpcdist.yaml").write_bytes(b"\xff")
     assert error_of().message.startswith("hpcdist.yaml ")
-
-
-def test_who_can_change_the_image_is_told(profiles):
-    profiles.project(of_one("{azure: {image: torch}}")).chmod(0o666)
-    assert "azure.image" in error_of().message
 
 
 # Which scheduler a submission goes to.

@@ -9,13 +9,10 @@ from hpcdist.machine.gpus import list_gpus, show_only
 
 CPU = "cpu_cores_count 64\nsimd_count 0\nmem_banks_count 1\ndrm_render_minor 0\n"
 GPU = """\
-cpu_cores_count 0
 simd_count 480
 gfx_target_version 90008
 vendor_id 4098
-domain 0
 drm_render_minor {minor}
-local_mem_size 0
 unique_id {unique_id}
 """
 UUIDS = ["GPU-6c62a3758b84fdc7", "GPU-6c62a3758b84fdc8", "AMD-2"]
@@ -67,11 +64,8 @@ def test_gpus_have_names_and_memory():
     ("variables", "places"),
     [
         ({"ROCR_VISIBLE_DEVICES": "2,0"}, [2, 0]),
-        ({"ROCR_VISIBLE_DEVICES": UUIDS[1]}, [1]),
         ({"ROCR_VISIBLE_DEVICES": "1,2", "HIP_VISIBLE_DEVICES": "1"}, [2]),
-        ({"CUDA_VISIBLE_DEVICES": "0"}, [0]),
         ({"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "0"}, [1]),
-        ({"HIP_VISIBLE_DEVICES": ""}, []),
         ({"HIP_VISIBLE_DEVICES": "1,7,0"}, [1]),
     ],
 )
@@ -90,9 +84,7 @@ def test_ranks_are_shown_what_the_plan_chose():
     assert show_only([nvidia]) == {"CUDA_VISIBLE_DEVICES": nvidia}
 
 
-def test_gpus_that_torch_cannot_use_are_none_and_the_reason_is_known(monkeypatch, tmp_path):
+def test_gpus_that_torch_cannot_use_are_none_and_the_reason_is_known(monkeypatch):
     monkeypatch.setattr(gpus, "torch_has_rocm", lambda: False)
     assert list_gpus() == []
     assert gpus.why_not_used() == "an AMD GPU is here, but torch is built without ROCm"
-    monkeypatch.setattr(gpus, "DEVICE", tmp_path / "nothing")
-    assert gpus.why_not_used() is None

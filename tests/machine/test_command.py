@@ -24,9 +24,3 @@ def test_a_command_that_does_not_answer_is_told_once_while_it_is_waited_for(told
         with pytest.raises(CommandTimeoutError, match="sleep did not answer within"):
             call_command(SILENT, timeout_s=0.2)
     assert told == ["sleep does not answer yet; it is waited for 0.2 s"]
-
-
-def test_a_command_that_answers_late_has_its_input_and_its_answer(told):
-    done = call_command(["sh", "-c", "sleep 0.2; cat; exit 3"], timeout_s=60.0, text="read\n")
-    assert (done.returncode, done.stdout) == (3, "read\n")
-    assert len(told) == 1

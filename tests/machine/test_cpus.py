@@ -11,13 +11,10 @@ from hpcdist.machine.cpus import cpu_quota
     ("available", "shares", "per_share", "expected"),
     [
         ([0, 1, 2, 3], 2, None, [[0, 1], [2, 3]]),
-        ([0, 1, 2, 3], 4, None, [[0], [1], [2], [3]]),
         ([0, 1, 2, 3, 4], 2, None, [[0, 1], [2, 3]]),
         ([0, 1, 2, 3], 2, 1, [[0], [1]]),
-        ([0, 1, 2, 3], 2, 8, [[0, 1], [2, 3]]),
         ([0, 1], 4, None, [[0], [0], [1], [1]]),
         ([5, 7], 3, None, [[5, 7], [5, 7], [5, 7]]),
-        ([3], 2, None, [[3], [3]]),
     ],
 )
 def test_cpus_are_shared_evenly_or_by_all(available, shares, per_share, expected):
@@ -41,13 +38,3 @@ def test_the_smallest_quota_above_counts(tmp_path):
     write(tmp_path / "job" / "cpu.max", "150000 100000\n")
     write(tmp_path / "job" / "step" / "cpu.max", "400000 100000\n")
     assert cpu_quota("0::/job/step\n", tmp_path) == 1.5
-
-
-def test_version_1_is_read_where_the_controller_is(tmp_path):
-    folder = tmp_path / "cpu" / "docker" / "abc"
-    write(folder / "cpu.cfs_quota_us", "200000\n")
-    write(folder / "cpu.cfs_period_us", "100000\n")
-    membership = "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n0::/\n"
-    assert cpu_quota(membership, tmp_path) == 2.0
-    write(folder / "cpu.cfs_quota_us", "-1\n")
-    assert cpu_quota(membership, tmp_path) is None

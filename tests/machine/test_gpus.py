@@ -7,15 +7,11 @@ from types import SimpleNamespace
 
 import pynvml
 import pytest
-from another_user import NOBODY, as_nobody, needs_root
-from msgspec.structs import replace
+from another_user import as_nobody, needs_root
 
-from hpcdist.agent.node import OwnNode
 from hpcdist.base.errors import JobError
 from hpcdist.base.files import user_cache
 from hpcdist.machine.gpus import Gpu, claim, is_claimed, list_gpus, visible
-from hpcdist.runs.spec import LaunchPlan, NodePlan
-from hpcdist.schedulers.base import JobPlace
 
 GPUS = [
     Gpu(index=index, uuid=uuid, name="H", used_bytes=0, total_bytes=1)
@@ -28,9 +24,7 @@ GPUS = [
     [
         (None, [0, 1, 2]),
         ("", []),
-        ("-1", []),
         ("2,0", [2, 0]),
-        (" 1 , 2 ", [1, 2]),
         ("GPU-b", [2]),
         ("GPU-a", []),  # more than one begins so
         ("0,9,1", [0]),
@@ -41,18 +35,11 @@ def test_cuda_visible_devices_is_honoured_as_cuda_does(variable, indices):
     assert [gpu.index for gpu in visible(GPUS, variable)] == indices
 
 
-@pytest.mark.parametrize("variable", ["MIG-5c1a", "0, MIG-GPU-aa1/1/0"])
-def test_a_mig_device_is_an_error_and_no_silent_run_on_the_cpus(variable):
+def test_a_mig_device_is_an_error_and_no_silent_run_on_the_cpus():
     with pytest.raises(JobError, match=r"MIG-.*MIG devices are not supported") as caught:
-        visible(GPUS, variable)
+        visible(GPUS, "0, MIG-GPU-aa1/1/0")
     assert caught.value.exit_code == 2
     assert "--set launch.device=cpu" in caught.value.hint
-
-
-def test_memory_in_use_without_a_process_is_somebody_elses():
-    assert GPUS[0].is_idle
-    assert not replace(GPUS[0], used_bytes=2**30).is_idle
-    assert not replace(GPUS[0], holders=["x"]).is_idle
 
 
 def test_a_claim_holds_against_other_processes_until_the_holder_ends():
@@ -94,23 +81,6 @@ def test_another_user_can_neither_hold_a_gpu_nor_take_it_from_its_run(reachable,
         assert is_claimed(uuid)
 
 
-@needs_root
-def test_a_claim_in_a_file_of_another_user_is_none_and_the_run_goes_on(script_job):
-    uuid = f"GPU-test-{os.getpid()}"
-    (held,) = claim([uuid])
-    with held:
-        os.chown(user_cache() / "gpus" / uuid, NOBODY, NOBODY)
-        assert not is_claimed(uuid)
-        node = OwnNode(
-            script_job("x.py"),
-            LaunchPlan(nodes=[NodePlan(gpus=[uuid])], device="cuda", backend="auto"),
-            JobPlace(node_rank=0, host="h"),
-        )
-        logged = []
-        assert node.claim_gpus(logged.append) == []
-        assert "not locked against other runs of yours" in logged[0]
-
-
 @pytest.fixture
 def driver(monkeypatch):
     """A driver with three GPUs, of which the second has fallen off the bus."""
@@ -120,9 +90,10 @@ def driver(monkeypatch):
             raise pynvml.NVMLError_GpuIsLost
         return index
 
-    def memory(_, version=None):
-        # The driver's own share counts in version 1 alone.
-        return SimpleNamespace(used=0 if version else 700 * 2**20, total=80 * 10**9)
+    def memory(index, version=None):
+        # The driver's own share counts in version 1 alone; the last has memory of nobody's.
+        used = 2**30 * (index == 2) if version else 700 * 2**20
+        return SimpleNamespace(used=used, total=80 * 10**9)
 
     own = [SimpleNamespace(pid=os.getpid())]
     answers = {
@@ -144,7 +115,7 @@ def driver(monkeypatch):
 def test_gpus_are_listed_with_who_holds_them_but_for_those_that_are_lost(driver):
     first, last = list_gpus()
     assert (first.index, first.name, first.is_idle) == (0, "H200", True)
-    assert last.index == 2
+    assert (last.index, last.is_idle) == (2, False)
     assert f"(pid {os.getpid()}, user " in last.holders[0]
     held = claim([first.uuid])
     assert list_gpus()[0].holders == ["another hpcdist run"]

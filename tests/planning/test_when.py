@@ -5,14 +5,7 @@ import time
 import pytest
 
 from hpcdist.cluster.site import Partition
-from hpcdist.planning.when import (
-    as_limit,
-    longest_before,
-    show_length,
-    show_moment,
-    start_sentence,
-    why_too_long,
-)
+from hpcdist.planning.when import as_limit, longest_before, start_sentence, why_too_long
 from hpcdist.schedulers.base import Start
 
 NOW_S = time.mktime((2026, 11, 25, 10, 0, 0, 0, 0, -1))
@@ -23,14 +16,8 @@ HOUR_S = 3600
     ("left_min", "longest_min"),
     [
         (24 * 60, 23.5 * 60),
-        (5 * 60 + 32, 5 * 60 + 30),
-        (5 * 60 + 31, 5 * 60),
-        (182, 180),
         (181, 175),
-        (32, 30),
-        (31, 29),
         (3.5, 1),
-        (2.9, None),
         (-10, None),
     ],
 )
@@ -38,12 +25,8 @@ def test_a_time_limit_that_ends_before_a_maintenance_is_round(left_min, longest_
     assert longest_before(NOW_S + left_min * 60, now_s=NOW_S) == longest_min
 
 
-@pytest.mark.parametrize(
-    ("minutes", "text"),
-    [(330, "5:30:00"), (0.5, "0:00:30"), (1441, "24:01:00"), (0.001, "0:00:01")],
-)
-def test_a_limit_is_written_as_the_option_takes_it(minutes, text):
-    assert as_limit(minutes) == text
+def test_a_limit_is_written_as_the_option_takes_it():
+    assert [as_limit(1441), as_limit(0.001)] == ["24:01:00", "0:00:01"]
 
 
 @pytest.mark.parametrize(
@@ -51,9 +34,7 @@ def test_a_limit_is_written_as_the_option_takes_it(minutes, text):
     [
         ("short", 61, "short allows --time 1:00:00 at most"),
         ("short", 60, None),
-        ("short", None, None),
         (None, 121, "usual allows --time 2:00:00 at most"),
-        ("long", 1e6, None),
         ("unknown", 1e6, None),
     ],
 )
@@ -70,28 +51,11 @@ def test_a_time_limit_beyond_that_of_the_partition_never_starts(name, limit_min,
     [
         (Start(time_s=NOW_S + 1), "at once, as things stand"),
         (
-            Start(time_s=NOW_S + 2 * HOUR_S),
-            "12:00, in 2 h, at the latest, as things stand",
-        ),
-        (
             Start(time_s=NOW_S + 44.5 * HOUR_S),
             "Friday 06:30, in 1 d 20 h, at the latest, as things stand",
         ),
-        (Start(says="it would not start: no"), "it would not start: no"),
         (Start(), ""),
     ],
 )
 def test_a_start_is_a_sentence(start, sentence):
     assert start_sentence(start, NOW_S) == sentence
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.5, "0.5 s"), (42.3, "42 s"), (600, "10 min"), (12_000, "3 h 20 min"), (200_000, "2 d 7 h")],
-)
-def test_a_length_has_two_units(seconds, text):
-    assert show_length(seconds) == text
-
-
-def test_a_moment_far_away_has_its_date():
-    assert show_moment(NOW_S + 10 * 24 * HOUR_S, NOW_S) == "2026-12-05 10:00"

@@ -42,9 +42,8 @@ def test_a_host_that_is_not_as_it_should_be_is_told_with_what_to_do(login_node, 
     assert "ssh-keygen -R" in err
 
 
-@pytest.mark.parametrize("profile", ["echo hello; echo hi >&2", "head -c 100000 /dev/zero"])
-def test_what_a_profile_prints_is_no_part_of_the_answer(login, call, profile):
-    login.profile(profile)
+def test_what_a_profile_prints_is_no_part_of_the_answer(login, call):
+    login.profile("echo hello; echo hi >&2; head -c 100000 /dev/zero")
     code, out, err = call("runs", "--host", "login", "--json")
     assert (code, out) == (0, "[]\n")
     assert "hello" not in err
@@ -65,46 +64,33 @@ def test_wrong_input_is_told_before_anything_is_sent(call, tmp_path, words, said
     assert said in err
 
 
-def test_a_folder_there_on_a_full_disk_is_named(login, call, small_disk, tmp_path):
-    disk = small_disk(100)
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    (tmp_path / "large").write_bytes(os.urandom(300_000))
-    code, _, err = call("render", "ddp", "--host", f"login:{disk}", "--scheduler", "slurm")
-    assert code == 2
-    assert "No space left on device" in err
-    assert not list(disk.rglob("large"))
-
-
-def test_only_what_the_host_lacks_is_sent_and_lies_there_read_only(login, call, tmp_path):
+def test_only_what_the_host_lacks_is_sent_whatever_its_name_and_lies_there_read_only(
+    login, call, tmp_path
+):
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     (tmp_path / "train.py").write_text("print(1)")
     (tmp_path / "large").write_bytes(os.urandom(3_000_000))
     (tmp_path / "link").symlink_to("train.py")
+    odd = {"new\nline \"$(id)'", os.fsdecode(b"b\xff")}
+    for name in odd:
+        (tmp_path / name).write_text("")
     before = login.connections
-    words = ("render", "train.py", "--host", "login", "--scheduler", "slurm")
+    # Words arrive as they were typed.
+    odd_words = ("--", "new\nline", "$(id) '!", b"a\xff", "--", "--host")
+    words = ("render", "train.py", "--host", "login", "--scheduler", "slurm", *odd_words)
     code, _, err = call(*words)
     assert code == 0, err
     (tmp_path / "train.py").write_text("print(2)")
-    code, _, err = call(*words)
+    code, out, err = call(*words)
     assert code == 0, err
     project = login.home / "hpcdist" / tmp_path.name
     there = project / ".tree-last"
     assert (there / "link").read_text() == "print(2)"
+    assert odd <= set(os.listdir(there))
     assert stat.S_IMODE((there / "large").stat().st_mode) == 0o400
-    assert (there / "large").stat().st_nlink == 2  # sent once, for the tree before
+    assert (there / "large").stat().st_nlink == 2  # the tree before has it, too
+    assert f"cd {project}/runs/RUN/code\n" in out  # its own copy, of the project's runs
     assert login.connections == before + 2
-
-
-def test_words_arrive_as_they_were_typed_and_files_of_any_name(login, call, tmp_path):
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    words = ("render", "train.py", "--host", "login", "--scheduler", "slurm")
-    (tmp_path / "train.py").write_text("")
-    (tmp_path / "new\nline \"$(id)'").write_text("")
-    (tmp_path / os.fsdecode(b"b\xff")).write_text("")
-    code, _, err = call(*words, "--", "new\nline", "$(id) '!", b"a\xff", "--", "--host")
-    assert code == 0, err
-    there = login.home / "hpcdist" / tmp_path.name / ".tree-last"
-    assert {"new\nline \"$(id)'", os.fsdecode(b"b\xff")} <= set(os.listdir(there))
 
 
 class OnLaptop:

@@ -29,7 +29,6 @@ COMMANDS = {"slurm": "sinfo", "pbs": "pbsnodes", "local": "sinfo"}
             *("pbs", r"printf 'n1\n  state = free\nn2\n  state = free\n'"),
             [f"n1 {LOST.removeprefix('it ')}, and PBS cannot leave out a node: tell the site"],
         ),
-        ("pbs", r"printf 'n2\n  state = free\n'", []),
         ("local", "echo n1", []),
     ],
 )
@@ -47,12 +46,6 @@ def test_a_submission_says_which_nodes_it_leaves_out_and_why(
     assert found.profile == NO_PROFILE.profile
     assert len(found.notes) == len(notes)
     assert all(map(str.startswith, found.notes, notes))
-
-
-def test_a_ledger_that_cannot_be_read_is_no_clean_record(tmp_path):
-    nodes.ledger_file().mkdir(parents=True)
-    found = leave_out_nodes(load_scheduler("slurm"), NO_PROFILE)
-    assert found.notes[0].startswith("which nodes have failed before is not known: ")
 
 
 @pytest.mark.parametrize("name", ["lsf", "pbs"])
