@@ -39,7 +39,6 @@ def create(azure, tmp_path, monkeypatch):
         ((403, "AuthorizationFailed", "'Ann' has no Microsoft.X/jobs/write"), "the roles AzureML"),
         ((400, "UserError", QUOTA), "Azure refused the job run (400): The requested 96 vCPUs"),
     ],
-    ids=["403", "400 quota"],
 )
 def test_a_refusal_is_told(create, azure, answer, said):
     status, code, message = answer

@@ -47,16 +47,10 @@ def test_a_run_goes_to_azure_with_its_snapshot_and_ends_there(hpcdist, azure, un
     assert state_of(hpcdist, run)[0] == "done"
 
 
-def publish(azure, run, **contents):
-    """Publish files, as a node does."""
-    for path, content in contents.items():
-        azure.put_output(run.id, path, content)
-
-
 def test_what_ranks_print_comes_home_while_the_job_runs(hpcdist, azure):
     run = hpcdist.submit()
     azure.set_state(run.id, "Running")
-    publish(azure, run, **{"logs/rank-00000.log": b"first\n"})
+    azure.put_output(run.id, "logs/rank-00000.log", b"first\n")
     assert hpcdist("logs", run.id).stdout == "first\n"
     azure.fail("GET", "blob.core.windows.net", 403, code="AuthorizationFailure", times=9)
     state, reason = state_of(hpcdist, run)
@@ -111,8 +105,8 @@ def test_a_run_at_its_time_limit_names_the_command_that_goes_on(hpcdist, azure, 
     )
     azure.set_state(run.id, "Failed")
     verdict = {"kind": "time_limit", "state": "preempted", "message": "m", "exit_code_of_run": 75}
-    saved = {"checkpoints/step-00000004.ckpt": b"whole enough"}
-    publish(azure, run, **{"verdict.json": json.dumps(verdict).encode()}, **saved)
+    azure.put_output(run.id, "verdict.json", json.dumps(verdict).encode())
+    azure.put_output(run.id, "checkpoints/step-00000004.ckpt", b"whole enough")
     (found,) = json.loads(hpcdist("status", run.id, "--json").stdout)
     assert found["continue_with"] == f"hpcdist resume {run.id}"
     done = hpcdist("resume", run.id)

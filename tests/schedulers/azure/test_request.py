@@ -47,7 +47,6 @@ def read(load_job, tmp_path, *words, **options):
         ({"environment": REGISTRY}, 4, (0.51, 31)),
         ({"environment": None, "image": "pytorch/pytorch:2.8.0"}, 1, (None, None)),
     ],
-    ids=["registry", "image"],
 )
 def test_the_sdk_accepts_every_job(load_job, tmp_path, azure, nodes, limit):
     limit_min, limit_s = limit

@@ -135,9 +135,10 @@ def test_the_hint_of_a_refusal_names_the_key(said, key):
 def test_the_hosts_that_are_up_are_read_with_their_slots():
     master = "master1            ok              -      0      0      0      0      0      0\n"
     unlimited = "hostD              ok              -      -      0      0      0      0      0\n"
-    text = RECORDED["BHOSTS"] + master + unlimited
-    assert parse_hosts(text) == {"hostA": 16, "hostB": 32, "hostD": 0}
-    assert parse_room(text) == [16, 0, 0, math.inf]
+    closed = "hostE              closed_Adm      -      8      0      0      0      0      0\n"
+    text = RECORDED["BHOSTS"] + master + unlimited + closed
+    assert parse_hosts(text) == {"hostA": 16, "hostB": 32, "hostD": 0, "hostE": 8}
+    assert parse_room(text) == [16, 0, 0, math.inf, 0]
 
 
 def test_of_the_sites_own_reservations_the_begin_is_read():

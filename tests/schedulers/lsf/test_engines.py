@@ -11,6 +11,7 @@ from hpcdist.base.errors import SchedulerError
 from hpcdist.machine.command import CommandFailedError
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
+from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.lsf import jobs, lsf
 from hpcdist.schedulers.lsf.jobs import ask_jobs, bkill
 from hpcdist.schedulers.requeue import RequeueRefusedError
@@ -142,12 +143,10 @@ def test_jobs_are_killed_in_one_call_and_a_refusal_is_an_error(commands, said):
     assert commands.calls == ["bkill 7 8[2]"]
 
 
-@pytest.mark.parametrize("job_id", ["0", "", "7[0]", "-u"])
-def test_nothing_that_is_no_id_is_killed(commands, job_id):
-    commands.say("bkill")
-    with pytest.raises(SchedulerError, match=re.escape(f"{job_id!r} is no id")):
-        bkill(["7", job_id])
-    assert commands.calls == []
+def test_nothing_that_is_no_id_is_killed(commands):
+    for job_id in ("0", "", "7[0]", "-u"):
+        with pytest.raises(SchedulerError, match=re.escape(f"{job_id!r} is no id")):
+            bkill(["7", job_id])
 
 
 def test_a_requeue_that_is_refused_is_not_asked_for_again(commands, tmp_path, monkeypatch):
@@ -158,3 +157,16 @@ def test_a_requeue_that_is_refused_is_not_asked_for_again(commands, tmp_path, mo
     commands.say("brequeue", err=DOWN, code=255)
     with pytest.raises(CommandFailedError):  # it is asked for again
         lsf.scheduler.requeue(Run(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("said", "sequel"), [("killed", "open"), ("ended", "requeue"), (None, "leave")]
+)
+def test_the_first_host_tells_the_others_how_its_agent_ended(tmp_path, monkeypatch, said, sequel):
+    """A brequeue of a job whose first host is lost would end it for good."""
+    monkeypatch.setattr(lsf, "_END_IS_KNOWN_S", 0.0)
+    monkeypatch.setenv("HPCDIST_JOB_FIRST_END", str(tmp_path / "end"))
+    if said:
+        (tmp_path / "end").write_text(said)
+    lost = Verdict(kind="agent_lost", message="lost", node=0)
+    assert lsf.scheduler.decide(lost).sequel == sequel

@@ -22,21 +22,19 @@ from hpcdist.schedulers.slurm.slurm import (
     scheduler,
 )
 
-NOT_THERE = "perhaps for maintenance: n[3-4] (ReqNodeNotAvail)"
-
 
 @pytest.mark.parametrize(
     ("line", "name", "state", "reason"),
     [
         ("101|RUNNING|None|ddp-20261121-133600-abcd", "ddp-20261121-133600-abcd", "running", ""),
-        ("1|PENDING|(ReqNodeNotAvail, UnavailableNodes:n[3-4])|a|b", "a|b", "pending", NOT_THERE),
-        ("103_7|PENDING|(Resources)|sweep-x", "sweep-x", "pending", "waits for nodes"),
         (
-            "1|PENDING|QOSMaxJobsPerUserLimit|x",
-            "x",
+            "1|PENDING|(ReqNodeNotAvail, UnavailableNodes:n[3-4])|a|b",
+            "a|b",
             "pending",
-            "a limit of your account",
+            "n[3-4] (Req",
         ),
+        ("103_7|PENDING|(Resources)|sweep-x", "sweep-x", "pending", "waits for nodes"),
+        ("1|PENDING|QOSMaxJobsPerUserLimit|x", "x", "pending", "a limit of your account"),
         ("1|PENDING|SomethingNew|x", "x", "pending", "SomethingNew"),
         ("104|TIMEOUT|TimeLimit|late", "late", "failed", "Slurm says TIMEOUT"),
         ("1|NEW_STATE|None|x", "x", "running", ""),  # and not as ended
