@@ -1,45 +1,36 @@
 """Runs in the job of a shell (salloc, bsub -Is, qsub -I), which has its two hosts already."""
 
 import json
-import os
 import shlex
 import signal
-import sys
 
 import pytest
 from cluster_user import CPU, User
 from counting import COUNT, await_counting
+from pbs_cluster import REAL
 
 from hpcdist.runs.run import all_runs
 
 HERE = ("submit", "count.py", "--here", *CPU)
-SCRIPT = """
-cd {folder}
-n=0
-while :; do
-    while [ ! -e call-$n ]; do sleep 0.05; done
-    (
-        {python} -m hpcdist $(cat call-$n) > out-$n 2> err-$n
-        echo $? > code-$n.new && mv code-$n.new code-$n
-    ) &
-    n=$((n + 1))
-done
-"""
 
 
 class LsfShell:
-    """In a job of two hosts; calls hpcdist there, one call after the other."""
+    """In a job of two hosts: calls hpcdist in the environment that the job has."""
 
-    command = "bsub -Is"
+    command, variable = "bsub -Is", "LSB_JOBID"
 
     def __init__(self, user):
-        self.user, self.called = user, 0
-        folder, python = shlex.quote(str(user.folder)), shlex.quote(sys.executable)
-        self.job_id = self.begin(SCRIPT.format(folder=folder, python=python))
+        self.user, file = user, user.folder / "job-environment"
+        folder = shlex.quote(str(user.folder))
+        self.job_id = self.begin(f"cd {folder}; env -0 > new; mv new {file.name}; exec sleep 600")
+        user.cluster.wait_for(file.exists)
+        words = file.read_text().rstrip("\0").split("\0")
+        self.environment = user.cluster.environment | dict(word.split("=", 1) for word in words)
+        self.environment["PATH"] = user.cluster.environment["PATH"]
 
     def begin(self, script):
         options = ("-n", "4", "-R", "span[ptile=2]", "-W", "10", "-J", "shell")
-        return self.user.cluster.submit(script, *options, cwd=self.user.folder)
+        return self.user.cluster.submit(script, *options)
 
     def close(self):
         """The job is there, whatever has become of the runs in it."""
@@ -47,32 +38,22 @@ class LsfShell:
         self.user.cluster.run("bkill", self.job_id)
         self.user.cluster.wait_for_end(self.job_id)
 
-    def start(self, *words):
-        """Call hpcdist; returns the number of the call."""
-        number, self.called = self.called, self.called + 1
-        self.user.write("call.new", " ".join(map(str, words)))
-        (self.user.folder / "call.new").rename(self.user.folder / f"call-{number}")
-        return number
-
-    def end(self, number):
-        """Wait for a call; returns its exit code and output."""
-        code, out, err = (self.user.folder / f"{name}-{number}" for name in ("code", "out", "err"))
-        self.user.cluster.wait_for(code.exists)
-        return int(code.read_text()), out.read_text(), err.read_text()
-
     def __call__(self, *words):
-        return self.end(self.start(*words))
+        return self.user(*words, env=self.environment)
+
+    def start(self, *words):
+        """Call hpcdist, and go on at once."""
+        return self.user.start(*words, env=self.environment)
 
 
 class PbsShell(LsfShell):
-    command = "qsub -I"
+    command, variable = "qsub -I", "PBS_JOBID"
 
     def begin(self, script):
         output = str(self.user.folder / "shell.out")
         options = ["-f", "-N", "shell", "-r", "n", "-l", "select=2:ncpus=2", "-l", "place=scatter"]
         options += ["-l", "walltime=00:10:00", "-j", "oe", "-o", output]
-        path = f"export PATH={shlex.quote(os.environ['PATH'])}\n"
-        words = ("qsub", *options, "--", "/bin/bash", "-c", path + script)
+        words = ("qsub", *options, "--", "/bin/bash", "-c", script)
         return self.user.cluster.run(*words).stdout.partition(".")[0]
 
     def close(self):
@@ -80,37 +61,24 @@ class PbsShell(LsfShell):
         self.user.cluster.run("qdel", self.job_id)
 
 
-class SlurmShell:
+class SlurmShell(LsfShell):
     """On the login node, as salloc leaves it."""
 
-    command = "salloc"
+    command, variable = "salloc", "SLURM_JOB_ID"
 
     def __init__(self, user):
-        self.user, self.commands = user, []
+        self.user = user
         size = ("-N2", "--ntasks-per-node=2", "--gpus-per-node=2")
         said = user.cluster.run("salloc", "--no-shell", *size).stderr
         self.job_id = said.split("Granted job allocation ")[1].split()[0]
+        self.environment = user.cluster.environment | {"SLURM_JOB_ID": self.job_id}
 
     def close(self):
         assert self.user.cluster.queue() == [self.job_id]
         self.user.cluster.run("scancel", self.job_id)
 
-    def start(self, *words):
-        environment = self.user.cluster.environment | {"SLURM_JOB_ID": self.job_id}
-        self.commands.append(self.user.start(*words, env=environment))
-        return len(self.commands) - 1
-
-    def end(self, number):
-        with self.commands[number] as command:
-            out, err = command.communicate(timeout=150)
-        return command.returncode, out, err
-
-    def __call__(self, *words):
-        return self.end(self.start(*words))
-
 
 SHELLS = {"lsf": LsfShell, "pbs": PbsShell, "slurm": SlurmShell}
-VARIABLES = {"lsf": "LSB_JOBID", "pbs": "PBS_JOBID", "slurm": "SLURM_JOB_ID"}
 
 
 @pytest.fixture(params=SHELLS)
@@ -122,10 +90,12 @@ def scheduler(request):
 def user(request, scheduler, tmp_path):
     get = request.getfixturevalue
     if scheduler == "pbs":
+        if REAL:
+            pytest.skip("its commands are to be called on the job's first host")
         return User(get("pbs"), get("pbs_folder"), options=("--scheduler", "pbs"))
     if scheduler == "slurm":
         return User(get("slurm"), tmp_path)
-    return User(get("lsf_like")(kill_interval_s=60.0, limit_grace_s=60.0), tmp_path)
+    return User(get("lsf_like")(), tmp_path)
 
 
 @pytest.fixture
@@ -136,48 +106,39 @@ def shell(user, scheduler):
     shell.close()
 
 
-def test_a_run_takes_all_hosts_of_the_job_or_some_and_ends_with_its_own_code(shell):
-    shell.user.write("gate", "")
-    code, out, err = shell(*HERE, "--json")
-    assert (code, json.loads(out)["state"]) == (0, "done"), err
-    (run,) = all_runs(shell.user.folder / "runs")
-    assert run.spec.outline.resources.nodes == 2
+def runs_of(shell):
+    return shell.user.cluster.wait_for(lambda: [*all_runs(shell.user.folder / "runs")])
+
+
+def test_runs_take_all_hosts_of_the_job_or_some_and_are_cancelled_and_the_job_stays(shell):
+    command = shell.start(*HERE)
+    (run,) = runs_of(shell)
+    await_counting(shell.user, run)
     submission = run.read_submission()
     assert (submission.step, submission.job_id) == (True, shell.job_id)
     assert 0 < run.read_spec().plan.limit_min <= 10  # what the job has left
-    code, out, err = shell(*HERE, "--nodes", 1, "--gpus", 2)
-    assert code == 0, err
-    assert "[rank 1] counted from 0" in out
-    shell.user.write("fails.py", "raise SystemExit(3)")
-    assert shell("submit", "fails.py", "--here", *CPU)[0] == 1
-    for words, said in (
-        (("--nodes", "3"), ("resources.nodes is 3", "has 2", shell.command)),
-        (("--partition", "workq"), ("--here and --partition contradict each other",)),
-    ):
-        code, _, err = shell(*HERE, *words)
-        assert code == 2, err
-        assert all(text in err for text in said), err
-    assert len(all_runs(shell.user.folder / "runs")) == 3
-
-
-def test_a_run_is_seen_and_cancelled_from_another_shell_and_the_job_stays(shell):
-    command = shell.start(*HERE)
-    (run,) = shell.user.cluster.wait_for(lambda: [*all_runs(shell.user.folder / "runs")])
-    await_counting(shell.user, run)
-    (status,) = json.loads(shell("status", run.id, "--json")[1])
-    code, _, err = shell("cancel", run.id)
+    (status,) = json.loads(shell("status", run.id, "--json").stdout)  # from another shell
     assert (status["state"], len(status["hosts"])) == ("running", 2)
-    assert code == 0, err
-    assert shell.end(command)[0] == 130
+    done = shell("cancel", run.id)
+    assert done.returncode == 0, done.stderr
+    with command:
+        command.communicate(timeout=150)
+    assert command.returncode == 130
     assert run.read_verdict().state == "cancelled"
 
-
-def test_outside_of_a_job_and_in_one_that_has_ended_it_is_refused(user, scheduler):
-    user.write("count.py", COUNT)
-    refused = user(*HERE)
+    shell.user.write("gate", "")
+    done = shell(*HERE, "--nodes", 1, "--gpus", 2)
+    assert done.returncode == 0, done.stderr
+    assert "[rank 1] counted from 0" in done.stdout
+    refused = shell(*HERE, "--nodes", "3")
     assert refused.returncode == 2
-    assert "neither SLURM_JOB_ID nor LSB_JOBID nor PBS_JOBID is set" in refused.stderr
-    variable = VARIABLES[scheduler]
+    words = ("resources.nodes is 3", "has 2", shell.command)
+    assert all(text in refused.stderr for text in words), refused.stderr
+
+
+def test_in_a_job_that_has_ended_it_is_refused(user, scheduler):
+    user.write("count.py", COUNT)
+    variable = SHELLS[scheduler].variable
     refused = user(*HERE, env=user.cluster.environment | {variable: "4711"})
     assert refused.returncode == 2
     assert f"job 4711, which {variable} names, cannot be used" in refused.stderr
@@ -185,15 +146,19 @@ def test_outside_of_a_job_and_in_one_that_has_ended_it_is_refused(user, schedule
 
 
 @pytest.mark.parametrize("scheduler", ["slurm"])
-def test_a_step_that_finds_no_room_waits_and_can_be_given_up(shell):
+def test_a_step_ends_with_the_code_of_its_run_and_one_that_finds_no_room_can_be_given_up(shell):
+    refused = shell.user(*HERE)
+    assert refused.returncode == 2
+    assert "neither SLURM_JOB_ID nor LSB_JOBID nor PBS_JOBID is set" in refused.stderr
+    fails = shell.user.write("fails.py", "raise SystemExit(3)")
+    assert shell("submit", fails, "--here", *CPU).returncode == 1
     first = shell.start(*HERE, "--gpus", 2)
-    (run,) = shell.user.cluster.wait_for(lambda: [*all_runs(shell.user.folder / "runs")])
+    run = shell.user.cluster.wait_for(lambda: runs_of(shell)[1:])[0]
     await_counting(shell.user, run)
     second = shell.start(*HERE, "--nodes", 1)
-    waits = shell.commands[second]
-    assert "waits for room in allocation" in waits.stderr.readline() + waits.stderr.readline()
-    for number in (second, first):
-        shell.commands[number].send_signal(signal.SIGINT)
-        assert shell.end(number)[0] == 130
-    states = [run.read_verdict().state for run in all_runs(shell.user.folder / "runs")]
-    assert states == ["cancelled", "cancelled"]
+    assert "waits for room in allocation" in second.stderr.readline() + second.stderr.readline()
+    for command in (second, first):
+        command.send_signal(signal.SIGINT)
+        with command:
+            command.communicate(timeout=150)
+        assert command.returncode == 130

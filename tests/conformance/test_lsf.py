@@ -27,10 +27,6 @@ class LsfSite(Site):
         lsf.run("bkill", job)
         lsf.wait_for_end(job)
 
-    def pin(self):
-        text = "clusters: {lab: {scheduler: lsf, directives: ['-m 127.0.1.3']}}\n"
-        self.user.write("hpcdist.yaml", text)
-
     def kill(self, run):
         self.user.cluster.run("bkill", job_id(run))
 
@@ -46,5 +42,5 @@ class LsfSite(Site):
 def site(lsf_like, tmp_path):
     """Host names resolve, and a test fails if the second signal of a kill is needed."""
     hosts = tuple(f"127.0.1.{number}" for number in range(1, 5))
-    lsf = lsf_like(hosts=hosts, kill_interval_s=60.0, limit_grace_s=60.0)
+    lsf = lsf_like(hosts=hosts)
     return LsfSite(user=User(lsf, tmp_path), sees_gpus=True)

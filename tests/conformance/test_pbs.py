@@ -52,8 +52,7 @@ class PbsSite(Site):
 
 @pytest.fixture
 def site(pbs, pbs_folder):
-    """Nobody but the agents' own clock warns of a limit. The ranks have 18 s to begin, also on a
-    busy machine."""
+    """Nobody but the agents' own clock warns of a limit. The ranks have 9 s to begin."""
     user = User(pbs, pbs_folder, options=("--scheduler", "pbs"))
     no_arrays = "a sweep is a job per run: PBS cannot wait for one job of an array"
     cannot = {
@@ -62,5 +61,5 @@ def site(pbs, pbs_folder):
         "test_a_node_that_was_lost_in_two_runs_is_left_out": "select cannot say so",
     }
     brought = r"environment\.sh|\d+_host\.sh"
-    limit = ("--time", "0.4")
+    limit = ("--time", "0.2")
     return PbsSite(user=user, cannot=cannot, limit=limit, secret_files=brought)

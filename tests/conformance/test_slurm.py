@@ -30,16 +30,6 @@ class SlurmSite(Site):
         yield
         slurm.run("scancel", job)
 
-    def pin(self):
-        self._take("127.0.1.3")
-
-    def scatter(self):
-        self._take("127.0.1.2,127.0.1.4")
-
-    def _take(self, nodes):
-        text = f"clusters: {{lab: {{directives: ['--nodelist={nodes}']}}}}\n"
-        self.user.write("hpcdist.yaml", text)
-
     def kill(self, run):
         self.user.cluster.run("scancel", job_id(run))
 

@@ -1,10 +1,6 @@
-"""A simulated LSF site as tests see it; its commands are those of lsf_site.py.
-
-`lsf_like(kill_interval_s=0.2)` is a site with other settings (SiteConfig).
-"""
+"""A simulated LSF site as tests see it; its commands are those of lsf_site.py."""
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -12,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,46 +16,24 @@ from machine import LIMIT_S, Machine
 from queue_store import Store, signal_all, write_programs
 
 _PROGRAM = Path(__file__).with_name("lsf_site.py")
-_COMMANDS = ("bsub", "bjobs", "bkill", "brequeue", "bstop", "bqueues", "bhosts", "bparams")
+_COMMANDS = ("bsub", "bjobs", "bkill", "brequeue", "bhosts", "blaunch")
 _NOT_PASSED_ON = re.compile(
     "(SLURM|SBATCH|SRUN|SQUEUE|SACCT|SINFO|SALLOC|LSB|LSF|LS)_|HPCDIST_RUNS$|LSFUSER$"
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class SiteConfig:
-    """All that differs between sites."""
-
-    hosts: tuple[str, ...] = ("hostA", "hostB", "hostC", "hostD")
-    """Names that resolve where the jobs are to talk to each other: such as 127.0.1.1."""
-    kill_interval_s: float = 1.0
-    """Between SIGINT, SIGTERM and SIGKILL; 10 s on a real site."""
-    limit_grace_s: float = 2.0
-    """From SIGUSR2 at the run limit to SIGKILL; 10 minutes on a real site."""
-    loss_known_s: float = 35.0
-    """How long a lost host is called ok, gets jobs, and what runs on it is RUN."""
-    rerun_after_s: float = 3.0
-    """From the loss of a job's first host until LSF queues the job again, if it was submitted with
-    -r; 135 s on a real site."""
-    ssh: bool = False
-    """Whether ssh leads to the hosts, in a fresh login and past LSF."""
-
-
 class Site(Machine):
-    """A site without jobs; its folder and processes are gone after `close`."""
+    """A site without jobs; its folder and processes are gone after `close`.
 
-    def __init__(self, config, command_server):
+    Names of its hosts resolve where the jobs are to talk to each other: such as 127.0.1.1.
+    """
+
+    def __init__(self, command_server, hosts):
         self.folder = Path(tempfile.mkdtemp(prefix="hpcdist-lsf-", dir="/tmp"))
         own = (self.folder / "bin", Path(sys.executable).parent)
         self._path = os.pathsep.join([*map(str, own), os.environ.get("PATH", os.defpath)])
-        names = ("HOME", "LANG", "TMPDIR", "OMP_WAIT_POLICY")
-        kept = {name: os.environ[name] for name in names if name in os.environ}
-        login = kept | {"PATH": self._path, "SHELL": "/bin/sh", "LOGNAME": "user1", "USER": "user1"}
-        settings = asdict(config) | {"login_environment": login}
-        (self.folder / "config.json").write_text(json.dumps(settings))
-        launchers = ("blaunch", "ssh") if config.ssh else ("blaunch",)
-        names = (*_COMMANDS, *launchers)
-        write_programs(self.folder / "bin", _PROGRAM, names, "LSF_SITE", self.folder)
+        (self.folder / "hosts").write_text(" ".join(hosts))
+        write_programs(self.folder / "bin", _PROGRAM, _COMMANDS, "LSF_SITE", self.folder)
         sbatch = self.folder / "bin" / "sbatch"  # a Slurm that may be installed is not this site's
         sbatch.write_text("#!/bin/sh\nexit 1\n")
         sbatch.chmod(0o755)
@@ -104,12 +77,10 @@ class Site(Machine):
         """All jobs, and elements of arrays, with the state in which the site has them."""
         with self._store() as known:
             found = known["jobs"].items()
-        views = []
-        for key, job in found:
-            hosts = [host for host, _, _ in job["places"]]
-            views.append(SimpleNamespace(**job | {"id": key, "hosts": hosts}))
-            views[-1].reason = job["term_reason"]
-        return views
+        return [
+            SimpleNamespace(**job | {"id": key, "hosts": [host for host, *_ in job["places"]]})
+            for key, job in found
+        ]
 
     def job(self, job_id):
         """One job or element; None where there is none."""
@@ -120,36 +91,22 @@ class Site(Machine):
         job = self.job(job_id)
         return job and job.state
 
-    def calls(self):
-        """How often each command has been called."""
-        with self._store() as known:
-            return known["calls"]
+    def wait_for_state(self, job_id, *states):
+        """The state of the job, once it is one of these."""
+        return self.wait_for(lambda: (state := self.job_state(job_id)) in states and state)
 
-    def wait_for_state(self, job_id, *states, limit_s=LIMIT_S):
-        """The state of the job, once it is one of these; of an array, of all its elements."""
-
-        def look():
-            found = [
-                one.state for one in self.jobs() if str(job_id) in (one.id, one.id.split("[")[0])
-            ]
-            return bool(found) and set(found) <= {*states} and max(found)  # EXIT before DONE
-
-        return self.wait_for(look, limit_s)
-
-    def wait_for_end(self, job_id, limit_s=LIMIT_S):
-        """The state in which the job ended; of an array, EXIT if one of its elements did."""
-        return self.wait_for_state(job_id, "DONE", "EXIT", limit_s=limit_s)
+    def wait_for_end(self, job_id):
+        """The state in which the job ended."""
+        return self.wait_for_state(job_id, "DONE", "EXIT")
 
     def describe(self):
-        rows = [(j.id, j.state, j.name, j.hosts, j.exit_code, j.reason) for j in self.jobs()]
+        rows = [(j.id, j.state, j.name, j.hosts, j.exit_code, j.term_reason) for j in self.jobs()]
         return "\n".join([*map(str, rows), self._moms_said()])
 
     # Its faults, and what its administrators do.
 
     @contextlib.contextmanager
-    def switched(self, name, value):
-        """While open: a fault of lsf_site.py, such as cut_off_bjobs, by which the command ends with
-        255 and an answer in which there is nothing, as where it cannot reach the network."""
+    def _switched(self, name, value):
         with self._store() as known:
             known["switches"][name] = value
         try:
@@ -160,28 +117,25 @@ class Site(Machine):
 
     def refusing(self, command, text):
         """While open, a command ends with 255 and says this."""
-        return self.switched(f"refuse_{command}", text)
+        return self._switched(f"refuse_{command}", text)
 
     def resending(self, times):
         """While open, bsub asks so often again, as while the master hangs, and each of its requests
         makes a job; it tells the last one's id."""
-        return self.switched("resend_bsub", times)
+        return self._switched("resend_bsub", times)
 
     def lose_host(self, host):
-        """As by a power cut: LSF calls the host ok for a while, and a job that began there RUN,
-        then UNKWN; or it starts it again with -r. A brequeue in between ends it for good."""
+        """As by a power cut: LSF calls the host ok for a while, and a job that began there RUN; or
+        it starts it again with -r. A brequeue in between ends it for good."""
         self._order("lose_host", host)
-
-    def return_host(self, host):
-        self._order("return_host", host)
 
     def reach_limit(self, job_id):
         """The job's run limit is now."""
         self._order("reach_limit", str(job_id))
 
-    def requeue(self, job_id, reason="TERM_REQUEUE_ADMIN"):
+    def requeue(self, job_id):
         """As by an administrator."""
-        self._order("requeue_as", str(job_id), reason)
+        self._order("requeue_as", str(job_id))
 
     def _order(self, *words):
         command = [sys.executable, "-I", "-S", str(_PROGRAM), *words]
@@ -190,11 +144,11 @@ class Site(Machine):
 
 @pytest.fixture
 def lsf_like(command_process):
-    """Call it with what a site is to have; a job that is left in it is an error."""
+    """Call it for a site, perhaps with the names of its hosts; a job left in it is an error."""
     made = []
 
-    def make(**settings):
-        made.append(Site(SiteConfig(**settings), command_process))
+    def make(hosts=("hostA", "hostB", "hostC", "hostD")):
+        made.append(Site(command_process, hosts))
         return made[-1]
 
     yield make

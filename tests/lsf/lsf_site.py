@@ -5,7 +5,6 @@ Its state is in the folder LSF_SITE; lsf_cluster.py is what tests see of it, and
 """
 
 import contextlib
-import json
 import os
 import re
 import shlex
@@ -16,24 +15,20 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-from queue_store import ENDED, NEW_JOB, STARTED, Scheduler, find, marked, signal_all
+from queue_store import ENDED, NEW_JOB, Scheduler, find, marked, signal_all
 
 SITE = Path(os.environ["LSF_SITE"])
-CONFIG = json.loads((SITE / "config.json").read_text())
-QUEUES = {"normal": None, "gpuv100": 1440, "short": 60, "closed": None}
-"""Name -> the longest run limit in minutes; the last one takes no jobs."""
-REASONS = {
-    "TERM_OWNER": "job killed by owner",
-    "TERM_RUNLIMIT": "job killed after reaching LSF run time limit",
-    "TERM_REQUEUE_OWNER": "job killed and requeued by owner",
-    "TERM_REQUEUE_ADMIN": "job killed and requeued by root or LSF administrator",
-    "TERM_PREEMPT": "job killed after preemption",
-    "TERM_ORPHAN_SYSTEM": "orphaned job killed automatically by LSF",
-    "TERM_ZOMBIE": "job exited while LSF is not available",
-    "TERM_EXTERNAL_SIGNAL": "job killed by a signal external to LSF",
-}
-FLAGS = {*"hxrNBIKHV", "rn", "ti", "Is"}
-WITH_VALUE = {*"abcefgijmnopqstuwCDEFGJLMPRSTUWXk", "oo", "eo", "gpu", "app", "cwd", "env"}
+HOSTS = (SITE / "hosts").read_text().split()
+KILL_INTERVAL_S = LIMIT_GRACE_S = 60.0
+"""Between SIGINT, SIGTERM and SIGKILL (10 s on a real site), and from SIGUSR2 at the run limit to
+SIGKILL (10 minutes): a test fails if the second signal is needed."""
+LOSS_KNOWN_S = 5.0
+"""How long a lost host is called ok, and gets jobs; 35 s on a real site."""
+RERUN_AFTER_S = 1.0
+"""From the loss of a job's first host until LSF queues the job again, if it was submitted with -r;
+135 s on a real site."""
+FLAGS = {*"rNV"}
+WITH_VALUE = {*"noquwJPRW", "gpu"}
 
 
 def refuse(text):
@@ -66,37 +61,28 @@ class Lsf(Scheduler):
             "LSB_JOBINDEX": str(job["index"]),
             "LSB_JOBNAME": job["name"],
             "LSB_SUB_HOST": "login1",
-            "LSB_INTERACTIVE": "N",
             "LS_SUBCWD": job["cwd"],
             "LSB_MCPU_HOSTS": "".join(f"{host} {slots} " for host, slots, _ in places),
-            "LSB_HOSTS": " ".join(f"{host} " * slots for host, slots, _ in places),
-            "LSB_DJOB_NUMPROC": str(job["request"]["slots"]),
             **host_variables(*places[0][::2]),
             **{name: str(value) for name, value in mark_of(job).items()},
         }
-        if job["attempts"] > 1:
-            environment["LSB_RESTART"] = "Y"
         script = SITE / f"{job['id']}.job"
         shell = [] if script.read_bytes().startswith(b"#!") else ["/bin/sh"]
         cwd = job["cwd"] if os.path.isdir(job["cwd"]) else "/tmp"
-        return [*shell, str(script)], cwd, self.output_of(job), environment
-
-    def output_of(self, job):
-        return SITE / f"{job['id']}-{job['index']}.output"
+        output = SITE / f"{job['id']}-{job['index']}.output"
+        return [*shell, str(script)], cwd, output, environment
 
     def send(self, job, number):
         """A signal, to the process group on the first host."""
-        if job["pid"] is not None and job["state"] != "UNKWN":
+        if job["pid"] is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(job["pid"], number)
-                if job["state"] == "USUSP" and number != signal.SIGTSTP:
-                    os.killpg(job["pid"], signal.SIGCONT)
 
     def end_at_limit(self, job, _known):
         """SIGUSR2, and SIGKILL after the grace."""
         now = time.time()
         job |= {"limit_s": None, "killed_as": "TERM_RUNLIMIT"}
-        kill_s = now + CONFIG["limit_grace_s"]
+        kill_s = now + LIMIT_GRACE_S
         job["kills"] = [[now, int(signal.SIGUSR2)], [kill_s, int(signal.SIGKILL)]]
 
     def end(self, job, _known):
@@ -106,70 +92,46 @@ class Lsf(Scheduler):
             pend_again(job, job["requeues"])
             return
         self.finish(job, "EXIT" if job["exit_code"] else "DONE", reason)
-        if job["output"]:
-            self.deliver(job)
 
-    def deliver(self, job):
-        """Put a report, as a mail, and what the job has written where it belongs."""
-        how = f"Exited by signal {job['signal']}."
-        if not job["signal"]:
-            how = f"Exited with exit code {job['exit_code']}."
-        if job["state"] == "DONE":
-            how = "Successfully completed."
-        reason = job["term_reason"] and f"{job['term_reason']}: {REASONS[job['term_reason']]}.\n"
-        head = f"Sender: LSF System <lsfadmin@{first_host(job)}>\nSubject: Job {job['id']}\n\n"
-        text = f"{head}{reason}{how}\n\nThe output (if any) follows:\n\n"
-        path = job["output"].replace("%J", str(job["id"])).replace("%I", str(job["index"]))
-        with contextlib.suppress(OSError), open(os.path.join(job["cwd"], path), "ab") as file:
-            file.write(text.encode() + self.output_of(job).read_bytes() + b"\n")
-
-    def orphan(self, job, _known):
-        if job["ends_as_orphan"]:
-            self.finish(job, "EXIT", "TERM_ORPHAN_SYSTEM")
+    def orphan(self, job, known):
+        """It waits for ever."""
 
     def down_hosts(self, known):
         """The lost hosts of which LSF knows."""
-        late = time.time() - CONFIG["loss_known_s"]
+        late = time.time() - LOSS_KNOWN_S
         return {host for host, since_s in known["lost"].items() if since_s <= late} | {
             *known["down"]
         }
 
     def follow_loss(self, job, known, process):
-        """A job whose first host is lost: RUN, then UNKWN, and with -r again from the queue."""
+        """A job whose first host is lost: RUN, and with -r again from the queue."""
         process.poll()
-        if job["state"] in ENDED:  # the host has come back, or the job was requeued
+        if job["state"] in ENDED:  # it was requeued
             return None
-        since_s = time.time() - job["lost_s"]
-        if job["rerunnable"] and since_s >= CONFIG["rerun_after_s"]:
+        if job["rerunnable"] and time.time() - job["lost_s"] >= RERUN_AFTER_S:
             known["down"].append(first_host(job))
             end_tasks(job)
             pend_again(job, "")
             return None
-        if job["state"] == "RUN" and since_s >= CONFIG["loss_known_s"]:
-            job["state"] = "UNKWN"
         return process
 
 
-site = Lsf(SITE, CONFIG["hosts"], __file__)
+site = Lsf(SITE, HOSTS, __file__)
 
 
 # Submitting.
 
 
 def read_options(words):
-    """Options up to the first word that is none, and what comes after."""
+    """The options by their names; others than hpcdist needs are refused."""
     values, rest = {}, list(words)
-    while rest and rest[0].startswith("-") and len(rest[0]) > 1:
-        name = rest.pop(0)[1:]
-        if name in FLAGS:
-            values[name] = True
-        elif name == "R":
-            values.setdefault(name, []).append(rest.pop(0))
-        elif name in WITH_VALUE:
-            values[name] = rest.pop(0)
-        else:
+    while rest:
+        name = rest.pop(0).removeprefix("-")
+        if name not in (*FLAGS, *WITH_VALUE):
             refuse(f"bsub: illegal option -- {name}\nUsage: bsub [options] command [arguments]")
-    return values, rest
+        value = name in FLAGS or rest.pop(0)
+        values[name] = [*values.get(name, ()), value] if name == "R" else value
+    return values
 
 
 def read_request(values):
@@ -181,7 +143,6 @@ def read_request(values):
         "slots": slots,
         "per_host": slots if "hosts" in spans else int(spans.get("ptile", 0)),
         "gpus": int(gpus[1]) if gpus else 0,
-        "wanted": values.get("m", "").split(),
         "excluded": re.findall(r"\bhname\s*!=\s*([\w.-]+)", text),
     }
 
@@ -200,28 +161,24 @@ def read_condition(text, known):
 
 def bsub(words, known):
     """A job's script comes on standard input; bsub reads its #BSUB lines."""
-    values, _ = read_options(words)
+    values = read_options(words)
     if "V" in values:
         print("IBM Spectrum LSF 10.1.0.13", file=sys.stderr)
         return
     script = sys.stdin.buffer.read().decode(errors="surrogateescape")
     for line in re.findall(r"^\s*#\s*BSUB\b(.*)$", script, re.MULTILINE):
-        found, _ = read_options(shlex.split(line, comments=True))
+        found = read_options(shlex.split(line, comments=True))
         found["R"] = values.get("R", []) + found.get("R", [])
         values = found | values | {"R": found["R"]}
-    if (queue := values.get("q", "normal")) not in QUEUES:
-        refuse(f"{queue}: No such queue. Job not submitted.")
     name = re.fullmatch(r"([^\[\]]*)(?:\[(\d+)-(\d+)\](?:%(\d+))?)?", values.get("J", ""))
     indices = range(int(name[2]), int(name[3]) + 1) if name[2] else [0]
     hours, _, minutes = values["W"].rpartition(":") if "W" in values else (0, 0, None)
     job = NEW_JOB | {
         "array_limit": int(name[4]) if name[4] else None,
         "cwd": os.getcwd(),
-        "output": values.get("o"),
         "request": read_request(values),
-        "run_limit_min": QUEUES[queue] if minutes is None else int(hours or 0) * 60 + int(minutes),
+        "run_limit_min": None if minutes is None else int(hours or 0) * 60 + int(minutes),
         "condition": read_condition(values.get("w"), known),
-        "ends_as_orphan": "ti" in values,
         "rerunnable": "r" in values,
         "submit_s": time.time(),
     }
@@ -236,7 +193,7 @@ def bsub(words, known):
             of_processes = ("LSB_", "LSF_SITE_")
             clean = {k: v for k, v in os.environ.items() if not k.startswith(of_processes)}
             site.start_mom(key, clean)
-    print(f"Job <{number}> is submitted to queue <{queue}>.")
+    print(f"Job <{number}> is submitted to default queue <normal>.")
 
 
 # Looking.
@@ -261,7 +218,7 @@ def fields(job):
         "finish_time": end and (end if has_ended else f"{end} L"),
         "run_time": f"{begun_s:.0f} second(s)",
         "exit_code": job["exit_code"] if has_failed else None,
-        "exit_reason": f"{reason}: {REASONS[reason]}" if has_failed and reason else None,
+        "exit_reason": f"{reason}: job killed" if has_failed and reason else None,
         "pend_reason": f"{job['pending_reason']};" if job["state"] == "PEND" else None,
         "pend_time": round((job["start_s"] or now) - job["submit_s"]),
         "max_mem": "256 Mbytes" if job["start_s"] else None,
@@ -272,10 +229,6 @@ def bjobs(words, known):
     """As hpcdist calls it: -a -o FIELDS, and ids."""
     _, _, wanted, *ids = words
     names = wanted.replace(" delimiter='|'", "").split()
-    some = NEW_JOB | {"id": 0, "name": "", "submit_s": 0}
-    for name in names:
-        if name not in fields(some):
-            refuse(f"<{name.upper()}> in the format string is not a valid field name")
     jobs = [job for word in ids for job in find(word, known)] if ids else known["jobs"].values()
     jobs = sorted(jobs, key=lambda job: -(job["end_s"] or float("inf")))  # the last ends first
     if jobs:
@@ -291,28 +244,10 @@ def bjobs(words, known):
     sys.exit(255 if missing or not (ids or jobs) else 0)
 
 
-def bparams(_words, _known):
-    print("Default Queues:  normal\nJob Checking Interval:  7 seconds")
-
-
-def bqueues(_words, _known):
-    """In the long form."""
-    for name, limit_min in QUEUES.items():
-        status = f"{'Closed' if name == 'closed' else 'Open'}:Active"
-        print(f"-----\n\nQUEUE: {name}\n  -- No description provided.\n\nPARAMETERS/STATISTICS")
-        print("PRIO NICE STATUS          MAX JL/U JL/P JL/H NJOBS  PEND   RUN SSUSP USUSP  RSV")
-        print(f" 30    0  {status:<15} -    -    -    -     0     0     0     0     0    0")
-        if limit_min:
-            print(f"\nMAXIMUM LIMITS:\n RUNLIMIT\n {limit_min:.1f} min")
-        print("\nSCHEDULING PARAMETERS\n loadSched   -     -\n\nUSERS: all\nHOSTS:  all")
-
-
-def bhosts(words, known):
-    if "-gpu" in words:
-        refuse("bhosts: no host has GPUs")
+def bhosts(_words, known):
     print("HOST_NAME          STATUS          JL/U    MAX  NJOBS    RUN  SSUSP  USUSP    RSV")
     print(f"{'login1':18} {'ok':14} {'-':>5} {0:6} {0:6} {0:6} {0:6} {0:6} {0:6}")
-    for host in CONFIG["hosts"]:
+    for host in HOSTS:
         used = site.slots - site.free_hosts(known)[host][0]
         status = "closed_Full" if used >= site.slots else "ok"
         status = "unavail" if host in site.down_hosts(known) else status
@@ -322,55 +257,34 @@ def bhosts(words, known):
 # Ending.
 
 
-def act(words, known, states, do, said):
+def act(words, known, states, do):
     """Do it to each job in one of these states; one line per job, 255 where one failed."""
     code = 0
     for word in words:
-        jobs = find(word, known)
-        fitting = [job for job in jobs if job["state"] in states]
+        fitting = [job for job in find(word, known) if job["state"] in states]
         for job in fitting:
             do(job)
-        if fitting:
-            print(f"Job <{word}> is being {said}")
-            continue
-        why = "No matching job found"
-        if jobs:
-            is_over = jobs[0]["state"] in ENDED
-            why = f"Job has {'already finished' if is_over else 'not started yet'}"
-        print(f"Job <{word}>: {why}", file=sys.stderr)
-        code = 255
+        if not fitting:
+            print(f"Job <{word}>: Job has already finished", file=sys.stderr)
+            code = 255
     return code
 
 
 def bkill(words, known):
-    return act(words, known, ("PEND", "PSUSP", *STARTED), kill, "terminated")
-
-
-def bstop(words, known):
-    return act(words, known, ("PEND", "RUN"), suspend, "stopped")
+    return act(words, known, ("PEND", "RUN"), kill)
 
 
 def brequeue(words, known):
-    if known["switches"].get("brequeue_refused"):
-        refuse("".join(f"Job <{word}>: User permission denied\n" for word in words))
-    return act(words, known, ("RUN", "USUSP"), requeue, "requeued")
+    return act(words, known, ("RUN",), requeue)
 
 
 def kill(job):
     """One signal after the other, until the script has ended."""
-    if job["state"] in STARTED:
+    if job["state"] == "RUN":
         plan_kill(job, "TERM_OWNER")
         job["requeues"] = ""
     else:
         site.finish(job, "EXIT", "TERM_OWNER")
-
-
-def suspend(job):
-    if job["state"] == "PEND":
-        job["state"] = "PSUSP"
-    else:
-        site.send(job, signal.SIGTSTP)  # as of a parallel job
-        job["state"] = "USUSP"
 
 
 def requeue(job, reason="TERM_REQUEUE_OWNER"):
@@ -389,7 +303,7 @@ def plan_kill(job, reason):
     job["killed_as"] = reason
     if not goes_on:
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-        interval_s, now = CONFIG["kill_interval_s"], time.time()
+        interval_s, now = KILL_INTERVAL_S, time.time()
         job["kills"] = [[now + n * interval_s, int(one)] for n, one in enumerate(numbers)]
 
 
@@ -410,44 +324,20 @@ def pend_again(job, reason):
 
 def blaunch(words):
     """Start a command on a host of the job; it is below the daemon there, not below this."""
-    while words[0].startswith("-"):
-        flag, *words = words
-        if flag == "-z":
-            break
-    host, *command = words
+    _, host, *command = words
     key = f"{os.environ.get('LSB_JOBID', '')}[{os.environ.get('LSB_JOBINDEX', '0')}]"
     with site.store() as known:
         jobs = [job for job in find(key, known) if job["state"] == "RUN"]
-    if not jobs:
-        refuse("blaunch: This command can only be used within an LSF job")
     gpus = {name: gpus for name, _, gpus in jobs[0]["places"]}
     if host not in gpus:
         refuse(f"blaunch: {host}: Host is not in the job's list of allocated hosts")
     environment = os.environ | host_variables(host, gpus[host]) | {"LSF_PM_TASKID": "1"}
     environment |= {name: str(value) for name, value in mark_of(jobs[0]).items()}
-    shell = ["/bin/sh", "-c", " ".join(command)]
-    return run_there(host, shell, environment | {"LSF_SITE_TASK": "1"}, is_login=False)
-
-
-def ssh(words):
-    """A fresh login on a host: LSF knows nothing of what runs there, and leaves it alone."""
-    while words[0].startswith("-"):
-        words = words[2:] if words[0] == "-o" else words[1:]
-    host, *command = words
-    if host not in CONFIG["hosts"]:
-        refuse(f"ssh: Could not resolve hostname {host}: Name or service not known")
-    environment = CONFIG["login_environment"] | {"LSB_SITE_HOST": host}
-    return run_there(host, ["/bin/sh", "-c", " ".join(command)], environment, is_login=True)
-
-
-def run_there(host, command, environment, *, is_login):
-    kept = {name: os.environ[name] for name in ("HPCDIST_TEST_MARK",) if name in os.environ}
-    cwd = environment.get("HOME", "/") if is_login else None
+    shell, environment = ["/bin/sh", "-c", " ".join(command)], environment | {"LSF_SITE_TASK": "1"}
     with site.store() as known:
         if host in known["lost"]:
             refuse(f"connect to host {host}: No route to host")
-    task = subprocess.Popen(command, cwd=cwd, env=environment | kept, start_new_session=True)
-    code = task.wait()
+    code = subprocess.Popen(shell, env=environment, start_new_session=True).wait()
     with site.store() as known:
         if host in known["lost"]:
             refuse(f"Lost connection to host {host}")
@@ -457,12 +347,13 @@ def run_there(host, command, environment, *, is_login):
 # What a test does to the site.
 
 
-def lose_host(host):
+def lose_host(words):
     """As by a power cut; LSF knows of it later."""
+    (host,) = words
     with site.store() as known:
         known["lost"][host] = time.time()
         for job in known["jobs"].values():
-            if job["state"] in STARTED and first_host(job) == host:
+            if job["state"] == "RUN" and first_host(job) == host:
                 job |= {"kills": [], "limit_s": None, "lost_s": known["lost"][host]}
         while pids := [*marked(LSF_SITE=SITE, LSB_SITE_HOST=host)]:
             for pid in pids:
@@ -471,60 +362,35 @@ def lose_host(host):
             time.sleep(0.02)
 
 
-def return_host(host):
-    """It has booted: what was on it is known to have ended."""
+def reach_limit(words):
     with site.store() as known:
-        del known["lost"][host]
-        known["down"] = [one for one in known["down"] if one != host]
-        for job in known["jobs"].values():
-            if job["lost_s"] is not None and job["state"] in STARTED and first_host(job) == host:
-                end_tasks(job)
-                job["exit_code"] = 137
-                site.finish(job, "EXIT", "TERM_ZOMBIE")
+        (job,) = find(words[0], known)
+        site.end_at_limit(job, known)
 
 
-def reach_limit(key):
+def requeue_as(words):
+    """As an administrator."""
     with site.store() as known:
-        for job in find(key, known):
-            site.end_at_limit(job, known)
+        (job,) = find(words[0], known)
+        requeue(job, "TERM_REQUEUE_ADMIN")
 
 
-def requeue_as(key, reason):
-    with site.store() as known:
-        for job in find(key, known):
-            requeue(job, reason)
-
-
-COMMANDS = (bsub, bjobs, bkill, brequeue, bstop, bqueues, bhosts, bparams)
-LAUNCHERS = (blaunch, ssh)
-ORDERS = (lose_host, return_host, reach_limit, requeue_as)
-BY_NAME = {one.__name__: one for one in (*COMMANDS, *LAUNCHERS, *ORDERS)}
-
-
-def call(name, words):
-    """Answer a command, with the faults that the test wants."""
-    with site.store() as known:
-        switches = known["switches"]
-    if said := switches.get(f"refuse_{name}"):
-        refuse(said)
-    if BY_NAME[name] in LAUNCHERS:
-        return BY_NAME[name](words)
-    with site.store() as known:
-        known["calls"][name] = known["calls"].get(name, 0) + 1
-        if switches.get(f"cut_off_{name}"):
-            print('{"COMMAND":"bjobs","JOBS":0,"RECORDS":[]}')
-            refuse("System call failed: Network is unreachable")
-        return BY_NAME[name](words, known)
+COMMANDS = (bsub, bjobs, bkill, brequeue, bhosts)
+OTHERS = (blaunch, lose_host, reach_limit, requeue_as, site.mom)
 
 
 def main():
+    """Answer a command, or refuse it as the test wants."""
     name, *words = sys.argv[1:]
-    if name == "mom":
-        site.mom(words)
-    elif BY_NAME[name] in ORDERS:
-        BY_NAME[name](*words)
-    else:
-        sys.exit(call(name, words) or 0)
+    with site.store() as known:
+        said = known["switches"].get(f"refuse_{name}")
+    if said:
+        refuse(said)
+    (command,) = (one for one in (*COMMANDS, *OTHERS) if one.__name__ == name)
+    if command in OTHERS:
+        sys.exit(command(words) or 0)
+    with site.store() as known:
+        sys.exit(command(words, known) or 0)
 
 
 if __name__ == "__main__":

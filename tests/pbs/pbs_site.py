@@ -14,6 +14,7 @@ from queue_store import ENDED, NEW_JOB, Scheduler, signal_all
 HOSTS = ("127.0.1.1", "127.0.1.2")
 SITE = Path(os.environ["PBS_SITE"])
 KINDS = {"afterok": "done", "afterany": "ended"}
+WORDS = {"done": "ok", "ended": "any"}
 SUBSTATES = {"DELETED": 91, "DROPPED": 92, "": 92, "FAILED": 93}
 
 
@@ -102,6 +103,7 @@ def qsub(words):
             sys.exit(f"qsub: Unknown Job Id {unknown[0]}")
         key = str(len(jobs) + 1)
         minutes = [int(h) * 60 + int(m) + int(s) / 60 for h, m, s in limits]
+        request = {"slots": nodes * cpus, "per_host": cpus, "gpus": 0, "excluded": []}
         jobs[key] = NEW_JOB | {
             "id": int(key),
             "index": 0,
@@ -109,13 +111,7 @@ def qsub(words):
             "name": values["-N"],
             "command": words[at + 1 :],
             "output": values["-o"],
-            "request": {
-                "slots": nodes * cpus,
-                "per_host": cpus,
-                "gpus": 0,
-                "wanted": [],
-                "excluded": [],
-            },
+            "request": request,
             "run_limit_min": minutes[0] if minutes else None,
             "condition": condition,
             "submit_s": time.time(),
@@ -150,13 +146,11 @@ def qselect(_words):
 
 
 def qstat(words):
-    if words in (["-Bf"], ["-B"]):
-        print("Server: pbs\n    job_history_enable = True")
-        print("    default_queue = workq\n    pbs_version = stand-in")
+    if words == ["-Bf"]:
+        print("Server: pbs\n    default_queue = workq\n    pbs_version = stand-in")
         return 0
     if words == ["-Qf"]:
         print("Queue: workq\n    enabled = True\n    started = True")
-        print("Queue: closed\n    enabled = False\n    started = True")
         return 0
     asked = [number(one) for one in words if not one.startswith("-")]
     with site.store() as known:
@@ -198,15 +192,12 @@ def attributes(job, jobs):
         found["comment"] += f" and {ends[job['term_reason']]}"
         found["Exit_status"] = job["exit_status"]
         found["resources_used.walltime"] = hours(job["end_s"] - job["start_s"])
-    terms = [
-        (f"after{'ok' if kind == 'done' else 'any'}", one) for kind, one, _ in job["condition"]
-    ]
+    terms = [f"after{WORDS[kind]}:{one}.pbs@pbs" for kind, one, _ in job["condition"]]
     for key, other in jobs.items():
-        for kind, one, _ in other["condition"]:
-            if one == str(job["id"]):
-                terms.append((f"before{'ok' if kind == 'done' else 'any'}", key))
+        waits = [kind for kind, one, _ in other["condition"] if one == str(job["id"])]
+        terms += [f"before{WORDS[kind]}:{key}.pbs@pbs" for kind in waits]
     if terms:
-        found["depend"] = ",".join(f"{kind}:{one}.pbs@pbs" for kind, one in terms)
+        found["depend"] = ",".join(terms)
     return found
 
 
@@ -238,8 +229,6 @@ COMMANDS = (qsub, qstat, qselect, qdel, qalter, pbsnodes, pbs_tmrsh, site.mom)
 
 def main():
     name, *words = sys.argv[1:]
-    if (SITE / "silent").exists() and name in ("qstat", "qselect"):
-        sys.exit("qstat: cannot connect to server pbs (errno=111)")
     (command,) = (one for one in COMMANDS if one.__name__ == name)
     sys.exit(command(words) or 0)
 

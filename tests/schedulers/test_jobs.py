@@ -3,7 +3,6 @@ know it, nothing is concluded from one answer."""
 
 import os
 import subprocess
-import threading
 from contextlib import suppress
 
 import pytest
@@ -14,7 +13,7 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import Target
-from hpcdist.schedulers.batch import condition_of, note_own_job
+from hpcdist.schedulers.batch import condition_of
 from hpcdist.schedulers.pbs.pbs import scheduler as pbs
 from hpcdist.schedulers.slurm.slurm import scheduler as slurm
 from hpcdist.schedulers.tasks import end_unless_adopted, leave_to_another, owner_of
@@ -27,47 +26,22 @@ def begin(folder, job, place=0):
     return owner_of(folder, place)
 
 
-def test_of_jobs_that_start_together_one_adopts_the_run_and_keeps_it(tmp_path):
-    jobs = [str(number) for number in range(11, 19)]
-    threads = [threading.Thread(target=begin, args=(tmp_path, job)) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    owner = owner_of(tmp_path, 0)
-    assert owner in jobs
-    end_unless_adopted(tmp_path, 0, owner)  # in its next life
-    assert begin(tmp_path, "19") == owner
-
-
-@pytest.mark.parametrize("has_links", [True, False])
-def test_a_run_is_left_by_its_own_job_alone_and_adopted_by_the_next(
-    tmp_path, monkeypatch, has_links
-):
-    def refuse(*_):
-        raise PermissionError
-
-    if not has_links:
-        monkeypatch.setattr("os.link", refuse)
-    assert begin(tmp_path, "11") == begin(tmp_path, "12") == "11"
+def test_a_run_is_left_by_its_own_job_alone_and_adopted_by_the_next(tmp_path):
+    assert [begin(tmp_path, job) for job in ("11", "12", "11")] == ["11"] * 3
     leave_to_another(tmp_path, 0, "12")
     assert owner_of(tmp_path, 0) == "11"
     leave_to_another(tmp_path, 0, "11")
     assert begin(tmp_path, "12") == "12"
 
 
-@pytest.mark.parametrize("comes_first", ["submission", "job"])
-def test_the_submission_names_the_job_that_has_the_run(tmp_path, monkeypatch, comes_first):
+def test_the_submission_names_the_job_that_has_the_run_though_it_began_first(tmp_path, monkeypatch):
+    done = subprocess.CompletedProcess(["sbatch"], 0, "Submitted batch job 14\n", "")
+    monkeypatch.setattr("hpcdist.schedulers.submitting.call_command", lambda *_, **__: done)
     run = Run(tmp_path / "count-1")
     target = Target(name=run.id, folder=run.path, cwd="/")
     target.make_folders()
-    if comes_first == "job":
-        begin(target.submitit_folder, "11")
-    done = subprocess.CompletedProcess(["sbatch"], 0, "Submitted batch job 14\n", "")
-    monkeypatch.setattr("hpcdist.schedulers.submitting.call_command", lambda *_, **__: done)
-    slurm.submit(None, target, [run], "#!/bin/sh\n")
     begin(target.submitit_folder, "11")
-    note_own_job(run, "11")
+    slurm.submit(None, target, [run], "#!/bin/sh\n")
     assert run.read_job_id() == "11"
     assert run.read_submission().job_name == run.id
 
@@ -98,6 +72,8 @@ def test_a_job_is_forgotten_only_when_it_was_not_known_some_time_ago_either(run)
     assert state(run) == "unknown"
     age(run, 60)
     assert state(run) == "lost"
+    another = Submission(scheduler="pbs", job_id="13", job_name="ddp")
+    assert state(run, another) == "unknown"  # it is missed anew
 
 
 def test_a_run_that_was_killed_is_not_called_cancelled_for_one_answer(run):
@@ -111,26 +87,18 @@ def test_a_run_that_was_killed_is_not_called_cancelled_for_one_answer(run):
     assert state(run) == "cancelled"
 
 
-def test_another_job_of_the_run_is_missed_anew(run):
-    assert state(run) == "unknown"
-    age(run, 60)
-    assert state(run, Submission(scheduler="pbs", job_id="13", job_name="ddp")) == "unknown"
-
-
 @pytest.mark.parametrize(
     ("command", "ask"),
     [
         ("qstat", lambda: pbs.list_jobs(["12"])),
-        ("qselect", lambda: pbs.list_jobs(())),
         ("squeue", lambda: slurm.list_jobs(())),
         ("sacct", lambda: slurm.books(["12"])),
     ],
-    ids=["qstat", "qselect", "squeue", "sacct"],
+    ids=["qstat", "squeue", "sacct"],
 )
-@pytest.mark.parametrize("said", ["", "cannot connect to server login (errno=111)"])
-def test_a_command_that_fails_is_no_empty_list(tmp_path, monkeypatch, command, ask, said):
+def test_a_command_that_fails_is_no_empty_list(tmp_path, monkeypatch, command, ask):
     program = tmp_path / command
-    program.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 255\n")
+    program.write_text("#!/bin/sh\nexit 255\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(CommandFailedError):

@@ -29,34 +29,16 @@ def plan(script_job):
 
 
 def test_nodes_are_loopback_addresses_that_share_the_cpus(plan):
-    usable = os.sched_getaffinity(0)
     nodes = plan(nodes=2, gpus=2).launch.nodes
     assert [node.address for node in nodes] == ["127.0.0.1", "127.0.0.2"]
     assert all(len(node.rank_cpus) == 2 for node in nodes)
-    used = [cpu for node in nodes for share in node.rank_cpus for cpu in share]
-    assert set(used) <= usable
-    if len(usable) >= 4:
-        assert len(set(used)) == len(used)
+    used = {cpu for node in nodes for share in node.rank_cpus for cpu in share}
+    assert used <= os.sched_getaffinity(0)
 
 
-def test_an_uneven_number_of_ranks_is_pinned_nowhere(plan):
-    usable = sorted(os.sched_getaffinity(0))
-    num_ranks = len(usable) + 1
-    (node,) = plan(gpus=num_ranks).launch.nodes
-    if len(usable) > 1:
-        assert [sorted(cpus) for cpus in node.rank_cpus] == [usable] * num_ranks
-
-
-def test_without_gpus_it_is_said_once_what_is_used_instead(plan):
-    (note,) = plan(nodes=2, gpus=2).notes
-    cpus = len(os.sched_getaffinity(0))
-    assert note == f"as launch.device says: 4 ranks on {cpus} CPUs, with gloo"
-
-
-@pytest.mark.parametrize(("nodes", "gpus"), [(100_000, 1), (1, 1_024_000)])
-def test_more_ranks_than_the_memory_holds_are_refused(plan, nodes, gpus):
-    with pytest.raises(JobError, match=f"{nodes * gpus} ranks on this machine need at least"):
-        plan(nodes=nodes, gpus=gpus)
+def test_more_ranks_than_the_memory_holds_are_refused(plan):
+    with pytest.raises(JobError, match="200000 ranks on this machine need at least"):
+        plan(nodes=2, gpus=100_000)
 
 
 def test_cuda_without_gpus_is_refused(plan, monkeypatch):
@@ -66,9 +48,8 @@ def test_cuda_without_gpus_is_refused(plan, monkeypatch):
     with pytest.raises(JobError, match=r"launch\.backend is nccl, which needs GPUs"):
         plan(device="auto", backend="nccl")
     assert plan(device="auto").notes[0].startswith("no GPU here: 1 rank on ")
-
-
-# GPUs.
+    (note,) = plan(nodes=2, gpus=2, device="cpu").notes
+    assert note.startswith("as launch.device says: 4 ranks on ")
 
 
 def gpu(index, **fields):
@@ -80,16 +61,13 @@ BUSY = gpu(1, holders=["python (pid 41, user ann)"], used_bytes=40 * 10**9)
 HIDDEN = gpu(2, used_bytes=5 * 10**9)
 
 
-def test_each_node_gets_idle_gpus_of_its_own(plan, monkeypatch):
+def test_each_node_gets_idle_gpus_of_its_own_and_who_holds_the_others_is_told(plan, monkeypatch):
     gpus = [gpu(0), BUSY, HIDDEN, gpu(3), gpu(4), gpu(5)]
     monkeypatch.setattr(layout_module, "list_gpus", lambda: gpus)
     launch = plan(nodes=2, gpus=2, device="auto").launch
     assert [node.gpus for node in launch.nodes] == [["GPU-0", "GPU-3"], ["GPU-4", "GPU-5"]]
     assert (launch.device, launch.backend) == ("cuda", "nccl")
-
-
-def test_too_few_idle_gpus_are_refused_with_who_holds_the_others(plan, monkeypatch):
-    monkeypatch.setattr(layout_module, "list_gpus", lambda: [gpu(0), BUSY, HIDDEN])
+    del gpus[3:]
     with pytest.raises(JobError) as caught:
         plan(gpus=2, device="auto")
     assert caught.value.message == (
@@ -98,32 +76,17 @@ def test_too_few_idle_gpus_are_refused_with_who_holds_the_others(plan, monkeypat
     )
 
 
-# The script.
-
-NAMES = [
-    "plain",
-    'it\'s a "job"',
-    "$(touch pwned) `touch pwned` ${HOME}",
-    "new\nline; touch pwned",
-    "übung 模型",
-    "-rf *",
-    "# {{ cwd }} {% raw %}",
-]
+ODD = 'it\'s a "job" $(touch pwned) `touch pwned` ${HOME}\n; touch pwned # {{ cwd }} {% raw %} 模型'
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_script_is_safe_whatever_names_hold(
-    script_job, tmp_path, monkeypatch, name, write_script
-):
-    folder = tmp_path / name.replace("/", "")
+def test_the_script_is_safe_whatever_names_hold(script_job, tmp_path, monkeypatch, write_script):
+    folder = tmp_path / f"-rf {ODD}"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    job = msgspec.structs.replace(script_job(folder / "x.py"), name=name)
+    job = msgspec.structs.replace(script_job(folder / "x.py"), name=ODD)
     target = Target(name="RUN", folder=folder / "runs" / "RUN", cwd=str(folder))
     text = scheduler.render(job, target, scheduler.plan(job, ClusterProfile()))
     script = tmp_path / "script.sh"
-    script.write_text(text)
-    subprocess.run(["bash", "-n", script], check=True)
     # Run it with another interpreter in the place of Python: what does it get?
     assert text.count("\nexec ") == 1
     script.write_text(text.replace("\nexec ", "\npwd\nprintf '%s\\0' "))
@@ -131,9 +94,6 @@ def test_the_script_is_safe_whatever_names_hold(
     assert done.stdout.startswith(f"{folder}\n")
     assert done.stdout.endswith(f"\nmain(is_local=True)\n\0{folder}/runs/RUN/submitit\0")
     assert not list(tmp_path.rglob("pwned"))
-
-
-# States.
 
 
 @pytest.fixture
@@ -166,13 +126,9 @@ def test_states_from_processes(run_of, state):
     assert state(run_of(controller=mine, agents=[mine])) == "running"
     assert state(run_of(controller=reused, agents=[reused, mine])) == "running"
     assert state(run_of(controller=mine, agents=[reused])) == "lost"
-    assert state(run_of(controller=reused)) == "lost"
     assert state(run_of(controller=identity(boot_id="before"), agents=[])) == "lost"
-
-
-def test_a_run_that_is_being_submitted_is_pending_for_a_while(run_of, state):
     run = run_of()
-    assert state(run) == "pending"
+    assert state(run) == "pending"  # it is being submitted
     os.utime(run.path, (time.time() - 3600,) * 2)
     assert state(run) == "lost"
 
@@ -185,13 +141,3 @@ def test_a_run_on_another_host_is_not_lost_and_not_cancelled_from_here(run_of, s
     with pytest.raises(SchedulerError, match="the run is on host elsewhere"):
         scheduler.cancel([run])
     assert run.read_verdict() is None
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"process": {"pid": "x"}}', '{"process": null}'])
-def test_torn_files_make_no_process(run_of, state, text):
-    run = run_of(agents=[{}])
-    run.agent_file(0).write_text(text)
-    run.submission_file.write_text(text)
-    assert state(run) in {"pending", "lost"}
-    scheduler.cancel([run])
-    assert run.read_verdict().state == "cancelled"

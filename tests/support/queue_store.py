@@ -4,7 +4,7 @@ words of LSF or of PBS. Behind them, jobs really run on this machine.
 All of a site is in one folder: its jobs in a file, which one process changes at a time. Each job
 has a process of its own, a `mom`, which waits until the job may start, starts it, sends it the
 signals of its end when they are due, and notes how it ended. The states are called as by LSF:
-PEND, PSUSP, RUN, USUSP, UNKWN, DONE, EXIT.
+PEND, RUN, DONE, EXIT.
 """
 
 import contextlib
@@ -18,7 +18,6 @@ from collections import Counter
 from pathlib import Path
 
 ENDED = ("DONE", "EXIT")
-STARTED = ("RUN", "USUSP", "UNKWN")
 POLL_S = 0.03
 NEW_JOB = {
     "state": "PEND",
@@ -51,7 +50,7 @@ class Store:
         with (self.folder / "lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             path = self.folder / "jobs.json"
-            begin = {"jobs": {}, "lost": {}, "down": [], "switches": {}, "calls": {}}
+            begin = {"jobs": {}, "lost": {}, "down": [], "switches": {}}
             before = path.read_text() if path.exists() else json.dumps(begin)
             found = json.loads(before)
             try:
@@ -187,7 +186,7 @@ class Scheduler:
         """Host -> (slots, GPUs) that running jobs leave."""
         free = {host: [self.slots, [*range(self.gpus)]] for host in self.hosts}
         for job in known["jobs"].values():
-            for host, slots, gpus in job["places"] if job["state"] in STARTED else ():
+            for host, slots, gpus in job["places"] if job["state"] == "RUN" else ():
                 free[host][0] -= slots
                 free[host][1] = [gpu for gpu in free[host][1] if gpu not in gpus]
         return free
@@ -210,14 +209,14 @@ class Scheduler:
             return "Job dependency condition not satisfied"
         siblings = [one for one in known["jobs"].values() if one["id"] == job["id"]]
         before = [one for one in siblings if one["state"] == "PEND" and one["index"] < job["index"]]
-        num_first = sum(one["state"] in STARTED for one in siblings) + len(before)
+        num_first = sum(one["state"] == "RUN" for one in siblings) + len(before)
         if job["array_limit"] and num_first >= job["array_limit"]:
             return "The job array has reached its running element limit"
         request, why, places = job["request"], Counter(), []
         down, free = self.down_hosts(known), self.free_hosts(known)
         hosts = [one for one in self.hosts if one not in down and one not in request["excluded"]]
         left, most = request["slots"], request["per_host"] or self.slots
-        for host in [one for one in request["wanted"] if one in hosts] or hosts:
+        for host in hosts:
             slots, gpus = free[host]
             if not left:
                 break

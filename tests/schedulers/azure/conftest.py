@@ -63,10 +63,13 @@ def hpcdist(tmp_path, monkeypatch, azure, command_process):
 
 @pytest.fixture
 def unpack(azure):
-    """Unpack the newest archive that was uploaded, as the command of each node does."""
+    """Unpack the newest archive that was uploaded, which alone is, as the command of each node
+    does."""
 
     def make(folder):
-        *_, content = (value for name, (value, _) in azure.blobs.items() if "code.tar.gz" in name)
+        blobs = {name: one for name, (one, _) in azure.blobs.items() if name.startswith("code-")}
+        assert {name.rpartition("/")[2] for name in blobs} == {"code.tar.gz"}
+        *_, content = blobs.values()
         with tarfile.open(fileobj=io.BytesIO(content)) as archive:
             archive.extractall(folder, filter="data")
 

@@ -29,16 +29,16 @@ state = json.loads(saved.read_text()) if saved.exists() else {"step": 0, "value"
 print("goes on from step", state["step"], flush=True)
 record.start(first_step=state["step"])
 while state["step"] < 40:
+    while state["step"] == 20 and not os.path.exists(os.environ["GATE"]):
+        time.sleep(0.02)
+        if record.should_stop():
+            sys.exit(record.EXIT_STOPPED)
     value = sha256(f"{state['value']} {os.environ['RANK']}".encode()).hexdigest()
     state = {"step": state["step"] + 1, "value": value}
     record.step(samples=1)
     if state["step"] % 10 == 0:
         saved.with_name(".aside").write_text(json.dumps(state))
         saved.with_name(".aside").rename(saved)
-    while state["step"] == 20 and not os.path.exists(os.environ["GATE"]):
-        time.sleep(0.02)
-        if record.should_stop():
-            sys.exit(record.EXIT_STOPPED)
 """
 
 
@@ -52,14 +52,14 @@ def parameters(rank):
 class AzureJob:
     """One job: the code that was uploaded, its storage, and the nodes of its present life."""
 
-    def __init__(self, folder, hpcdist, unpack, num_nodes):
-        self.folder, self.num_nodes, self.port = folder, num_nodes, free_port()
+    def __init__(self, folder, hpcdist, unpack):
+        self.folder, self.port = folder, free_port()
         self.storage, self.code, self.gate = (folder / n for n in ("storage", "code", "gate"))
         self.nodes, self._life = {}, 0
         self.storage.mkdir()
         (hpcdist.folder / "train.py").write_text(SCRIPT)
         keys = ("--set", "launch.device=cpu", "--set", "record.window_s=0.01")
-        hpcdist.submit("--nodes", num_nodes, "--gpus", 1, *keys)
+        self.run = hpcdist.submit("--nodes", 2, "--gpus", 1, *keys)
         unpack(self.code)
 
     def start_node(self, node):
@@ -76,7 +76,7 @@ class AzureJob:
             "GATE": str(self.gate),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self.port),
-            "WORLD_SIZE": str(self.num_nodes),
+            "WORLD_SIZE": "2",
             "NODE_RANK": str(node),
             "RANK": str(node),
             "LOCAL_RANK": "0",
@@ -86,11 +86,8 @@ class AzureJob:
             process = subprocess.Popen(
                 words, cwd=place / "code", env=kept | environment, stdout=log, stderr=log
             )
-        self.nodes[node] = (process, place, scan(place / "mount"))
+        self.nodes[node] = (process, place / "mount")
         return process
-
-    def wait_for_run_directory(self, node):
-        wait_for(lambda: list((self.nodes[node][1] / "disk").glob("*/*/spec.json")))
 
     def lose_node(self, node):
         """Take a node away at once, as Azure takes a low-priority node."""
@@ -99,22 +96,22 @@ class AzureJob:
         process.wait()
 
     def published(self):
-        """The contents of the storage, with what the living nodes have written, by path."""
-        for node, (process, place, known) in [*self.nodes.items()]:
-            found = scan(place / "mount")
-            for path in found:
-                if found[path] != known.get(path):
-                    (self.storage / path).parent.mkdir(parents=True, exist_ok=True)
+        """The contents of the storage, with what nodes of this life have written, by path."""
+        for _, mount in self.nodes.values():
+            for path, (_, time_ns, _) in scan(mount).items():
+                stored = self.storage / path
+                if not stored.exists() or time_ns > stored.stat().st_mtime_ns:
+                    stored.parent.mkdir(parents=True, exist_ok=True)
                     with suppress(FileNotFoundError):
-                        shutil.copyfile(place / "mount" / path, self.storage / path)
-            for path in known.keys() - found.keys():
-                (self.storage / path).unlink(missing_ok=True)
-            self.nodes[node] = (process, place, found)
+                        shutil.copy2(mount / path, stored)
         return {path: (self.storage / path).read_bytes() for path in scan(self.storage)}
 
     def state(self, rank):
         content = self.published().get(f"checkpoints/state-{rank}.json")
         return json.loads(content) if content else {"step": 0}
+
+    def log(self, rank, attempt):
+        return self.published().get(f"logs/rank-0000{rank}.attempt-{attempt}.log", b"")
 
     def end(self):
         """Wait for all nodes of this life; their exit codes by node, and what was published."""
@@ -127,24 +124,19 @@ class AzureJob:
 
 @pytest.fixture
 def azure_job(hpcdist, unpack, tmp_path):
-    """Submit a job to so many nodes, none of which has begun."""
-    made = []
-
-    def make(num_nodes):
-        made.append(AzureJob(tmp_path, hpcdist, unpack, num_nodes))
-        return made[-1]
-
-    yield make
-    for job in made:
-        for node in [*job.nodes]:
-            job.lose_node(node)
+    """A job of two nodes, none of which has begun."""
+    job = AzureJob(tmp_path, hpcdist, unpack)
+    yield job
+    for node in [*job.nodes]:
+        job.lose_node(node)
 
 
-def test_a_job_whose_node_was_taken_away_goes_on_exactly_from_what_was_published(azure_job):
-    job = azure_job(2)
-    job.start_node(1)  # it waits for the first
-    job.wait_for_run_directory(1)
-    job.start_node(0)
+def test_a_job_that_loses_a_node_and_then_all_goes_on_exactly_from_what_was_published(
+    azure_job, azure, hpcdist
+):
+    job, run = azure_job, azure_job.run
+    for node in (1, 0):
+        job.start_node(node)
     wait_for(lambda: job.state(0)["step"] == job.state(1)["step"] == 20)
     job.lose_node(1)
     codes, content = job.end()
@@ -154,6 +146,17 @@ def test_a_job_whose_node_was_taken_away_goes_on_exactly_from_what_was_published
     assert json.loads(content["attempts/00000/verdict.json"])["kind"] == "agent_lost"
     assert not list(job.folder.rglob("nodes.jsonl"))  # its nodes come and go: no ledger
 
+    processes = [job.start_node(node) for node in (0, 1)]
+    for rank in (0, 1):
+        wait_for(lambda rank=rank: b"goes on from step 20" in job.log(rank, 1))
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+    codes, content = job.end()
+    ended = json.loads(content["attempts/00001/verdict.json"])
+    assert (ended["kind"], ended["state"]) == ("preempted", "preempted")
+    assert "verdict.json" not in content  # Azure alone knows whether the job comes back
+    assert codes[0] == ended["exit_code_of_run"]
+
     job.gate.touch()
     for node in (0, 1):
         job.start_node(node)
@@ -162,10 +165,21 @@ def test_a_job_whose_node_was_taken_away_goes_on_exactly_from_what_was_published
     assert json.loads(content["verdict.json"])["state"] == "done"
     assert [job.state(rank)["value"] for rank in (0, 1)] == [parameters(0), parameters(1)]
     for rank in (0, 1):
-        assert b"goes on from step 20" in content[f"logs/rank-0000{rank}.attempt-1.log"]
-        assert f"events/rank-0000{rank}.attempt-1.jsonl" in content
-    assert json.loads(content["attempts/00001/begin.json"])["life"] == 1
+        assert b"goes on from step 20" in job.log(rank, 2)
+        assert f"events/rank-0000{rank}.attempt-2.jsonl" in content
+    assert json.loads(content["attempts/00002/begin.json"])["life"] == 2
     assert not {"spec.json", "launch/meeting.json"} & content.keys()
+
+    # All of it is brought home.
+    spec = run.spec_file.read_bytes()
+    for path, one in content.items():
+        azure.put_output(run.id, path, one)
+    azure.set_state(run.id, "Completed")
+    (found,) = json.loads(hpcdist("summary", run.id, "--json").stdout)
+    assert (found["state"], found["cluster"], len(found["attempts"])) == ("done", "azure-gpu", 3)
+    assert run.read_verdict().kind == "done"
+    assert run.spec_file.read_bytes() == spec
+    assert "goes on from step 20" in hpcdist("logs", run.id).stdout
 
 
 def test_a_start_begins_with_the_newest_checkpoints_and_without_logs(tmp_path):
@@ -173,25 +187,11 @@ def test_a_start_begins_with_the_newest_checkpoints_and_without_logs(tmp_path):
     (code / "run").mkdir(parents=True)
     (code / "run" / "spec.json").write_text('{"id": "train-1"}')
     names = [f"checkpoints/step-0000000{step}.pt" for step in (1, 2, 3)]
-    names += ["checkpoints/mine.pt", "checkpoints/step-00000001.dcp/part"]
     for name in (*names, "logs/rank-00000.log", "launch/meeting.json", "own/state", "own/.aside"):
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         (output / name).write_text(name)
     run, _ = prepare_run(code, output)
-    kept = [path.name for path in sorted(run.checkpoints_folder.iterdir())]
-    assert kept == ["mine.pt", "step-00000002.pt", "step-00000003.pt"]
-    assert (run.path / "own/state").read_text() == "own/state"
+    found = [path for path in (*names, "own/state") if (run.path / path).exists()]
+    assert found == [*names[1:], "own/state"]
     gone = ("logs/rank-00000.log", "launch/meeting.json", "own/.aside")
     assert not [name for name in gone if (run.path / name).exists()]
-
-
-def test_sigterm_stops_the_ranks_with_what_they_have_saved(azure_job):
-    job = azure_job(1)
-    process = job.start_node(0)
-    wait_for(lambda: job.state(0)["step"] == 20)
-    process.send_signal(signal.SIGTERM)
-    codes, content = job.end()
-    ended = json.loads(content["attempts/00000/verdict.json"])
-    assert (ended["kind"], ended["state"]) == ("preempted", "preempted")
-    assert "verdict.json" not in content  # Azure alone knows whether the job comes back
-    assert codes == {0: ended["exit_code_of_run"]}

@@ -44,18 +44,19 @@ def flux(tmp_path, monkeypatch):
     return load_scheduler("flux")
 
 
-@pytest.fixture
-def run(flux, tmp_path, monkeypatch):
+def test_runs_are_submitted_and_end_as_flux_and_its_agents_say_or_as_the_user(
+    flux, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "work.py").write_text(WORK)
     loaded = load_job("work.py", overrides=["resources.nodes=2", "launch.device=cpu"])
-    planned = plan_run(loaded, scheduler="flux")
-    return submit(PlannedSubmission(plans=[planned]), runs=tmp_path / "runs").runs[0]
-
-
-def test_a_run_is_submitted_and_ends_as_flux_and_its_agents_say(flux, run, tmp_path):
+    planned = PlannedSubmission(plans=[plan_run(loaded, scheduler="flux")])
+    run, cancelled = (submit(planned, runs=tmp_path / "runs").runs[0] for _ in range(2))
     assert run.read_job_id() == "f1AB"
     assert flux.conditions([run])[run.id].state == "running"
+    wait_for(cancelled.has_started)
+    flux.cancel([cancelled])
+    assert cancelled.read_verdict().state == "cancelled"
     (tmp_path / "go").touch()
     verdict = wait_for(run.read_verdict)
     assert verdict.state == "done", verdict.message
@@ -63,9 +64,3 @@ def test_a_run_is_submitted_and_ends_as_flux_and_its_agents_say(flux, run, tmp_p
     wait_for(lambda: flux.accounting([run])[run.id].exit_code == 0)
     assert (books.job_id, flux.answers()) == ("f1AB", True)
     assert [one.state for one in flux.examine(None, None)] == ["pass"]  # the doctor
-
-
-def test_a_run_is_cancelled(flux, run):
-    wait_for(run.has_started)
-    flux.cancel([run])
-    assert run.read_verdict().state == "cancelled"

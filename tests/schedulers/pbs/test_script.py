@@ -15,22 +15,10 @@ from hpcdist.schedulers.pbs.pbs import scheduler
 from hpcdist.schedulers.request import lay_out
 
 
-def directives(*words):
-    return [one.line for one in scheduler.directives(*words)]
-
-
 @pytest.mark.parametrize("key", ["qos", "gpu_type"])
 def test_a_profile_that_pbs_cannot_be_asked_for_is_refused(key):
     with pytest.raises(ProfileError, match=f"{key} is high, and PBS has none"):
         scheduler.plan(job(), ClusterProfile(scheduler="pbs", **{key: "high"}))
-
-
-def script(folder="/scratch/ann/RUN"):
-    cluster = ClusterProfile(
-        setup=["module load cuda"], directives=["-l software=x", "-W umask=022", "-m abe"]
-    )
-    launch = lay_out(job(nodes=2), cluster, warning_signals=["SIGTERM"])
-    return scheduler.render(job(nodes=2), target(folder), Plan(launch=launch, cluster=cluster))
 
 
 def test_the_environment_of_the_submission_stands_in_a_private_file_that_is_checked(
@@ -45,19 +33,24 @@ def test_the_environment_of_the_submission_stands_in_a_private_file_that_is_chec
     file = folder / "environment.sh"
     assert file.stat().st_mode & 0o777 == 0o600
     text = os.fsdecode(file.read_bytes())
+    assert "PBS_JOBID" not in text
+    assert "TMPDIR" not in text
     # The script as far as its log begins, which tells what the profile's lines would see.
-    before, _, _ = script(str(tmp_path)).partition("# PBS copies")
+    launch = lay_out(job(), ClusterProfile(), warning_signals=[])
+    script = scheduler.render(
+        job(), target(tmp_path), Plan(launch=launch, cluster=ClusterProfile())
+    )
+    before, _, _ = script.partition("# PBS copies")
+    assert "ODD=" not in before
     argv = ["bash", "-c", f'{before}\nprintf %s "$ODD$PWD"']
 
     def run():
         return subprocess.run(argv, capture_output=True, env={"HOME": "/"}, cwd="/", check=False)
 
     assert os.fsdecode(run().stdout) == value + "/"
-    assert "ODD=" not in before
     for spoil, mend in (
         (lambda: file.chmod(0o620), lambda: file.chmod(0o600)),
         (lambda: folder.chmod(0o702), lambda: folder.chmod(0o700)),
-        (lambda: file.rename(tmp_path / "away"), lambda: (tmp_path / "away").rename(file)),
         (lambda: folder.rename(tmp_path / "away"), lambda: (tmp_path / "away").rename(folder)),
     ):
         spoil()
@@ -65,29 +58,24 @@ def test_the_environment_of_the_submission_stands_in_a_private_file_that_is_chec
         assert (done.returncode, done.stdout) == (1, b"")
         assert b"can be written by others: nothing of it was run" in done.stderr
         mend()
-    assert "PBS_JOBID" not in text
-    assert "TMPDIR" not in text
 
 
 QSUB = """#!/bin/bash
 printf '%s\\n' "$@" > "$0.words"
 while [ "$1" != -- ]; do shift; done
 shift
-exec "$@" > "$0.out" 2>&1
+"$@" > "$0.out" 2>&1
+exit 0
 """
 
 
 @pytest.fixture
 def fake_qsub(tmp_path, monkeypatch):
-    """A qsub that runs what it is given at once, and says what the test has written."""
+    """A qsub that runs what it is given at once."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("HOME", str(tmp_path))  # the login shell reads no profile
-
-    def write(text):
-        (tmp_path / "qsub").write_text(text)
-        (tmp_path / "qsub").chmod(0o755)
-
-    return write
+    (tmp_path / "qsub").write_text(QSUB)
+    (tmp_path / "qsub").chmod(0o755)
 
 
 def send(tmp_path, *, spoil=lambda _: None, **options):
@@ -105,7 +93,6 @@ def send(tmp_path, *, spoil=lambda _: None, **options):
 def test_pbs_runs_the_script_as_it_was_submitted_and_what_goes_on_waits_for_nothing(
     tmp_path, fake_qsub, continues
 ):
-    fake_qsub(QSUB)
     send(tmp_path, continues=continues)
     words = (tmp_path / "qsub.words").read_text().splitlines()
     waits = [] if continues else ["-W", "depend=afterok:7"]
@@ -114,19 +101,19 @@ def test_pbs_runs_the_script_as_it_was_submitted_and_what_goes_on_waits_for_noth
     assert (tmp_path / "qsub.out").read_text() == "ran\n"
 
 
-@pytest.mark.parametrize("line", ["12.pbs", "12.login.site", "12"])
-def test_the_id_of_a_job_is_told_without_its_server(line):
-    assert scheduler.parse_submitted(line) == "12"
-    assert scheduler.parse_submitted(f"a quota of {line} is near") is None
+def test_the_id_of_a_job_is_told_without_its_server():
+    assert [scheduler.parse_submitted(one) for one in ("12.login.site", "12")] == ["12", "12"]
+    assert scheduler.parse_submitted("a quota of 12.pbs is near") is None
+
+
+def put_foreign_file(folder):
+    os.chown(folder / "script.sh", NOBODY, 0)
 
 
 def put_foreign_folder(folder):
-    (folder / "script.sh").unlink()
-    folder.rmdir()
-    folder.symlink_to(folder.parent / "theirs")
-    folder.parent.joinpath("theirs").mkdir()
-    files.write_whole(folder / "script.sh", "echo ran\n")
-    os.chown(folder.parent / "theirs", NOBODY, NOBODY)
+    theirs = folder.rename(folder.with_name("theirs"))
+    folder.symlink_to(theirs)
+    os.chown(theirs, NOBODY, NOBODY)
 
 
 @pytest.mark.parametrize(
@@ -134,17 +121,11 @@ def put_foreign_folder(folder):
     [
         pytest.param(lambda folder: (folder / "script.sh").chmod(0o622), id="file of all"),
         pytest.param(lambda folder: folder.chmod(0o720), id="folder of the group"),
-        pytest.param(lambda folder: os.chown(folder, NOBODY, 0), id="foreign", marks=needs_root),
-        pytest.param(
-            lambda folder: os.chown(folder / "script.sh", NOBODY, 0),
-            id="foreign file",
-            marks=needs_root,
-        ),
+        pytest.param(put_foreign_file, id="foreign file", marks=needs_root),
         pytest.param(put_foreign_folder, id="link to a foreign folder", marks=needs_root),
     ],
 )
 def test_nothing_runs_of_a_script_that_others_could_have_changed(tmp_path, fake_qsub, spoil):
-    fake_qsub(QSUB.replace("exec ", "") + "exit 0\n")
     send(tmp_path, spoil=spoil)
     said = (tmp_path / "qsub.out").read_text()
     assert "can be written by others: nothing of it was run" in said
