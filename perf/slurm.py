@@ -46,16 +46,14 @@ def booted(folder: Path) -> Iterator[dict[str, str]]:
     if lacking := missing_programs():
         print(f"skipped: {lacking}")
         sys.exit(0)
-    cluster = Cluster()
+    cluster = Cluster(databases=str(folder))
     cluster.start()
     try:
-        # Slurm's own default, which the controller keeps from the first array on.
-        with cluster.settings(MaxArraySize=1001):
-            variables = {name: cluster.environment[name] for name in ("SLURM_CONF", "PATH")}
-            variables["XDG_CONFIG_HOME"] = str(folder / "configuration")
-            down = ["scontrol", "update", "PartitionName=main", "State=DOWN"]
-            run_command(down, folder, variables)
-            yield variables
+        variables = {name: cluster.environment[name] for name in ("SLURM_CONF", "PATH")}
+        variables["XDG_CONFIG_HOME"] = str(folder / "configuration")
+        down = ["scontrol", "update", "PartitionName=main", "State=DOWN"]
+        run_command(down, folder, variables)
+        yield variables
     finally:
         cluster.stop()
 

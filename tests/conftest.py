@@ -26,10 +26,8 @@ from left_behind import lasting_process, nothing_left_behind  # noqa: F401 - fix
 from lsf_cluster import lsf_like  # noqa: F401
 from pbs_cluster import pbs, pbs_folder  # noqa: F401
 from slurm_fixtures import (  # noqa: F401
-    _no_namespaces,
     cluster_of,
     clusters,
-    databases,
     slurm,
     slurm_netns,
 )

@@ -3,9 +3,10 @@
 import os
 import signal
 from contextlib import suppress
+from pathlib import Path
 
+import psutil
 from cluster_user import agent_pid, job_id
-from slurm_cluster import processes
 
 
 def requeue(user, run):
@@ -28,13 +29,13 @@ def kill_agent(_user, run):
 
 def kill_script(user, run):
     """The job's batch shell."""
-    (pid,) = _of_job(user, run, b"slurm_script")
+    (pid,) = _of_job(user, run, "slurm_script")
     os.kill(pid, signal.SIGKILL)
 
 
 def kill_srun(user, run):
     """What starts the agents, which live on."""
-    for pid in _of_job(user, run, b"srun"):
+    for pid in _of_job(user, run, "srun"):
         with suppress(ProcessLookupError):  # it is two processes
             os.kill(pid, signal.SIGKILL)
 
@@ -46,15 +47,13 @@ def terminate_all(user, run):
 
 def _of_job(user, run, program):
     """Pids of the job's processes that execute this program or script."""
+    conf = str(user.cluster.spec.slurm_conf)
     return [
-        pid
-        for pid in processes.all_pids()
-        if processes.variable(pid, "SLURM_CONF") == str(user.cluster.spec.slurm_conf)
-        and processes.variable(pid, "SLURM_JOB_ID") == job_id(run)
-        and any(
-            word.rpartition(b"/")[2] == program
-            for word in (processes.command_line(pid) or b"").split(b"\0")[:2]
-        )
+        one.pid
+        for one in psutil.process_iter(["environ", "cmdline"])
+        if (environment := one.info["environ"] or {}).get("SLURM_CONF") == conf
+        and environment.get("SLURM_JOB_ID") == job_id(run)
+        and any(Path(word).name == program for word in one.info["cmdline"][:2])
     ]
 
 
@@ -68,7 +67,7 @@ def lose_node(user, run, node):
     """As by a power cut of which the administrators know soon; returns the node's name."""
     name = hosts(user, run)[node]
     attempt = run.newest_attempt()
-    user.cluster.kill_node(name)
+    user.cluster.order("kill_node", name)
     user.cluster.wait_for(lambda: run.read_attempt_verdict(attempt))
     user.cluster.give_up_node(name)
     return name

@@ -11,12 +11,6 @@ _PATIENCE_S = 30.0
 
 
 @pytest.fixture(scope="session")
-def databases(tmp_path_factory):
-    """Where all clusters of the session, in whatever process, have their database from."""
-    return str(session_folder(tmp_path_factory))
-
-
-@pytest.fixture(scope="session")
 def clusters():
     """Those of this process, by their networks; each is booted for the first test that needs it."""
     booted = {}
@@ -26,7 +20,7 @@ def clusters():
 
 
 @pytest.fixture
-def cluster_of(missing, databases, clusters, command_process):
+def cluster_of(missing, tmp_path_factory, clusters, command_process):
     """Call it with a network; one whose test leaves jobs or nodes behind is booted anew."""
     used = []
 
@@ -34,6 +28,7 @@ def cluster_of(missing, databases, clusters, command_process):
         if lacking := config.missing_programs():
             missing(lacking)
         if network not in clusters:
+            databases = str(session_folder(tmp_path_factory))
             cluster = Cluster(network, command_process, databases=databases)
             cluster.start()
             clusters[network] = cluster
@@ -43,7 +38,7 @@ def cluster_of(missing, databases, clusters, command_process):
     yield get
     for network in used:
         try:
-            clusters[network].revive_nodes()
+            clusters[network].order("start_ended_nodes")
             clusters[network].wait_until_idle(_PATIENCE_S)
         except BaseException:
             clusters.pop(network).stop()
@@ -56,14 +51,9 @@ def slurm(cluster_of):
     return cluster_of(config.LOOPBACK)
 
 
-@pytest.fixture(scope="session")
-def _no_namespaces():
-    return namespaces.why_not_here()
-
-
 @pytest.fixture
-def slurm_netns(cluster_of, missing, _no_namespaces):
+def slurm_netns(cluster_of, missing):
     """Nodes n1 to n4, each with its own network, hostname and /etc/hosts; links can be cut."""
-    if _no_namespaces:
-        missing(f"this machine does not allow network namespaces: {_no_namespaces}")
+    if obstacle := namespaces.why_not_here():
+        missing(f"this machine does not allow network namespaces: {obstacle}")
     return cluster_of(config.NAMESPACES)

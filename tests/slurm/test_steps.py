@@ -10,9 +10,6 @@ from counting import COUNT, await_counting, end_counting
 from interruptions import warn
 from runtime_stand_ins import image_file, install
 
-ON_TWO_NODES = ("--nodes", "2", "--set", "launch.device=cpu")
-
-
 STEPS = """
 import time
 import torch
@@ -28,33 +25,28 @@ while True:
 
 
 def test_a_living_job_shows_where_its_ranks_are_is_profiled_and_entered(user, tmp_path):
-    user.write("steps.py", STEPS)
-    run = user.submit("steps.py", *ON_TWO_NODES)
+    run = user.submit(user.write("steps.py", STEPS), *CPU, *TWO)
     user.wait_for_line(run, "here", rank=1)
     where = json.loads(user("stacks", run.id, "--json").stdout)
     assert [(one["node"], one["of"]["rank"]) for one in where["ranks"]] == [(0, 0), (1, 1)]
-    table = [line.split()[:3] for line in user("stacks", run.id).stdout.splitlines()]
-    assert [row[2].isdecimal() for row in table if row[:2] in (["0", "0"], ["1", "1"])] == [
-        True
-    ] * 2
     profiled = user("profile", run.id, "--steps", "3")
     assert profiled.returncode == 0, profiled.stderr
     assert "aten::sum" in profiled.stdout
     assert len(list((run.path / "traces").iterdir())) == 2
-    show = "echo $RANK $WORLD_SIZE $SLURM_JOB_ID $SLURMD_NODENAME $PWD; exit 7"
+    show = "echo $RANK $WORLD_SIZE $SLURM_JOB_ID $PWD $SLURMD_NODENAME; exit 7"
     done = user("attach", run.id, "--rank", "1", "--", "sh", "-c", show)
     assert done.returncode == 7, done.stderr
-    assert done.stdout.split()[:3] == ["1", "2", run.read_job_id()]
-    assert done.stdout.split()[4] == str(tmp_path)
-    assert f"on {done.stdout.split()[3]}, its log" in done.stderr
+    *place, host = done.stdout.split()
+    assert place == ["1", "2", run.read_job_id(), str(tmp_path)]
+    assert f"on {host}, its log" in done.stderr
     user("cancel", run.id)
 
 
 def test_a_run_in_an_image_that_srun_starts_goes_on(user, tmp_path, image):  # noqa: F811
     programs = install(tmp_path / "bin", "srun")
-    environment = user.cluster.environment
-    environment["PATH"] = f"{programs}:{environment['PATH']}"
+    path = f"{programs}:{user.cluster.environment['PATH']}"
     pyxis = container(image_file(image, ".sqsh"), runtime="pyxis")
+    environment = user.cluster.environment | {"PATH": path}
     run = user.submit(user.write("count.py", COUNT), *CPU, *TWO, *pyxis, env=environment)
     await_counting(user, run)
     warn(user, run)

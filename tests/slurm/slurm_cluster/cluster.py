@@ -73,7 +73,8 @@ class Cluster(Machine):
         self._supervisor.stdout.close()
         shutil.rmtree(self.spec.path, ignore_errors=True)  # in case it never got as far
 
-    def _order(self, *order):
+    def order(self, *order):
+        """Have the supervisor do something, which is a method of Daemons, with its arguments."""
         self._supervisor.stdin.write(json.dumps(order) + "\n")
         self._supervisor.stdin.flush()
         self._hear(" ".join(order))
@@ -106,11 +107,11 @@ class Cluster(Machine):
         return [*namespaces.enter(first), "--wd=.", *words]
 
     @contextlib.contextmanager
-    def failing(self, name):
-        """While open, a program such as sacct says so and ends with 1."""
+    def replacing(self, name, script):
+        """While open, a program such as sacct is this script, in which {} is the real one."""
         with tempfile.TemporaryDirectory(prefix="hpcdist-path-") as folder:
-            program = Path(folder, name)
-            program.write_text(f'#!/bin/sh\necho "{name}: error: it does not work" >&2\nexit 1\n')
+            program, real = Path(folder, name), shutil.which(name, path=self._path)
+            program.write_text(f"#!/bin/bash\n{script.replace('{}', real)}\n")
             program.chmod(0o755)
             before, self._path = self._path, f"{folder}{os.pathsep}{self._path}"
             try:
@@ -119,19 +120,14 @@ class Cluster(Machine):
                 self._path = before
 
     @contextlib.contextmanager
-    def settings(self, **values):
-        """While open, the cluster has other settings in slurm.conf, such as PreemptMode."""
+    def impatient_commands(self):
+        """While open, Slurm's commands wait seconds for a controller that does not answer."""
         before = self.spec.slurm_conf.read_text()
-        kept = [line for line in before.splitlines() if line.partition("=")[0] not in values]
-        self._configure("\n".join([*(f"{k}={v}" for k, v in values.items()), *kept]) + "\n")
+        self._configure(re.sub("MessageTimeout=.*", "MessageTimeout=3", before))
         try:
             yield
         finally:
             self._configure(before)
-
-    def impatient_commands(self):
-        """While open, Slurm's commands wait seconds for a controller that does not answer."""
-        return self.settings(MessageTimeout=3)
 
     def _configure(self, text):
         # Daemons may be reading it after the change before; one that finds a part of it ends.
@@ -165,15 +161,11 @@ class Cluster(Machine):
 
     def wait_for_state(self, job_id, *states, limit_s=_LIMIT_S):
         """The state of the job, once it is one of these."""
-        return self.wait_for(lambda: self._state_in(job_id, states), limit_s)
+        return self.wait_for(lambda: (state := self.job_state(job_id)) in states and state, limit_s)
 
     def wait_for_end(self, job_id, limit_s=_LIMIT_S):
         """The state in which the job ended."""
         return self.wait_for_state(job_id, *_ENDED, limit_s=limit_s)
-
-    def _state_in(self, job_id, states):
-        state = self.job_state(job_id)
-        return state if state in states else None
 
     def wait_until_idle(self, limit_s=_LIMIT_S):
         """All nodes are up, and none has a job."""
@@ -193,54 +185,16 @@ class Cluster(Machine):
 
     # Its faults.
 
-    def kill_node(self, node):
-        """As by a power cut: its slurmd, its steps and their tasks get SIGKILL."""
-        self._order("kill_node", node)
-
-    def kill_daemon(self, node):
-        """Its slurmd dies, and what that has started goes on."""
-        self._order("kill_daemon", node)
-
     def give_up_node(self, node):
         """As an administrator who knows of its loss before Slurm finds out: it is down at once, and
         its jobs have lost it."""
         self.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost")
 
-    def revive_nodes(self):
-        """Start those whose slurmd has ended, whoever ended it."""
-        self._order("start_ended_nodes")
-
-    def stop_controller(self):
-        self._order("stop_controller")
-
-    def start_controller(self):
-        self._order("start_controller")
-
     @contextlib.contextmanager
     def silent_controller(self):
         """While open, the controller takes connections and never answers."""
-        self._order("pause_controller")
+        self.order("pause_controller")
         try:
             yield
         finally:
-            self._order("resume_controller")
-
-    def cut_link(self, node):
-        """In namespaces: the node goes on, and nobody reaches it."""
-        self._order("cut_link", node)
-
-    def mend_link(self, node):
-        self._order("mend_link", node)
-
-    @contextlib.contextmanager
-    def own_names_are_loopback(self):
-        """In namespaces, while open: each node's own name is 127.0.1.1 to it, as in Debian."""
-        before = {node: self.spec.hosts_file(node).read_text() for node in self.nodes}
-        for node, text in before.items():
-            own = re.sub(rf"^.* {node}$", f"127.0.1.1 {node}", text, flags=re.MULTILINE)
-            self.spec.hosts_file(node).write_text(own)  # in place: the node sees this very file
-        try:
-            yield
-        finally:
-            for node, text in before.items():
-                self.spec.hosts_file(node).write_text(text)
+            self.order("resume_controller")

@@ -54,7 +54,6 @@ _SETTINGS = {
     "GresTypes": "gpu",
     # A node that was given up stays so: an answer that it gave before its loss may come after.
     "ReturnToService": 1,
-    "MaxArraySize": 31,  # small, so that splitting a sweep takes few points
     "PreemptType": "preempt/partition_prio",
     "PreemptMode": "REQUEUE",
     "ClusterName": "hpcdist",
@@ -93,9 +92,8 @@ class ClusterSpec:
     """Per node."""
     num_gpus: int = 2
     """Per node."""
-    databases: str | None = None
-    """A folder in which the first of several clusters keeps a copy of its database for the others;
-    None: each makes its own."""
+    databases: str
+    """A folder in which the first of several clusters keeps a copy of its database for others."""
     first_port: int = 6817
     """Of consecutive ones; in namespaces nobody else is there."""
 
@@ -220,6 +218,8 @@ def files(spec):
     addresses = {LOGIN_NODE: LOGIN_ADDRESS}
     addresses |= {name: node_address(number) for number, name in enumerate(spec.nodes, 1)}
     hosts = "127.0.0.1 localhost\n" + "".join(f"{a} {name}\n" for name, a in addresses.items())
+    # To each node its own name is a loopback address, as in Debian.
+    own = {name: hosts.replace(f"{addresses[name]} ", "127.0.1.1 ") for name in spec.nodes}
     return {
         "slurm.conf": slurm_conf(spec),
         # Terminals in the place of GPUs: any device file will do, and each node may have the same.
@@ -227,5 +227,5 @@ def files(spec):
         "plugstack.conf": "",
         "slurmdbd.conf": slurmdbd_conf(spec),
         "my.cnf": database_conf(spec),
-        **{f"hosts/{name}": hosts for name in (addresses if spec.in_namespaces else ())},
+        **{f"hosts/{name}": text for name, text in ({LOGIN_NODE: hosts} | own).items()},
     }

@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -99,14 +98,12 @@ class Daemons:
         key.chmod(0o400)
         self.make_network()
         self.start_munge()
-        if self.spec.databases is None:
-            self.make_database()
-        else:
-            kept = made_once(Path(self.spec.databases), "slurm-database", self.keep_database)
-            shutil.copytree(kept / "db", self.spec.path / "db", dirs_exist_ok=True)
-            self.start_mariadb()
-            self.start_slurmdbd()
+        kept = made_once(Path(self.spec.databases), "slurm-database", self.make_database)
+        shutil.copytree(kept / "db", self.spec.path / "db", dirs_exist_ok=True)
+        self.start_mariadb()
+        self.start_slurmdbd()
         self.start_controller()
+        self.start("requeued", "bash", "-c", _RELEASE_REQUEUED)
         for node in self.spec.nodes:
             self.start_node(node)
         idle = ["idle"] * self.spec.num_nodes
@@ -133,19 +130,20 @@ class Daemons:
         )
         self.wait_until("munged listens", self.spec.munge_socket.exists)
 
-    def make_database(self):
-        """With the accounts, which the controller then knows from its first moment on."""
+    def make_database(self, folder):
+        """With the accounts, which the controller then knows from its first moment on. Stop it, and
+        copy it to where all clusters take it from: to make it takes ten times as long."""
         root = "--auth-root-authentication-method=normal"
         self.run("mariadb-install-db", self._database_defaults, root, "--skip-test-db")
         self.start_mariadb()
         self.run(*self._database_client, text=_DATABASE_USER)
         self.start_slurmdbd()
-        self._add_accounts()
-
-    def keep_database(self, folder):
-        """Make one, stop it, and copy it to where all clusters take it from: to make it takes ten
-        times as long."""
-        self.make_database()
+        lines = [
+            "add cluster hpcdist",
+            f"add account {config.ACCOUNT}",
+            f"add user {self.spec.user} account={config.ACCOUNT}",
+        ]
+        self.run("sacctmgr", "--immediate", text="\n".join(lines) + "\n")
         self.stop("slurmdbd")
         self.stop("mariadbd")
         shutil.copytree(self.spec.path / "db", folder / "db")
@@ -174,25 +172,13 @@ class Daemons:
         address = (self.spec.controller[1], self.spec.accounting_port)
         self.wait_until("slurmdbd listens", lambda: _listens(address))
 
-    def _add_accounts(self):
-        lines = [
-            "add cluster hpcdist",
-            f"add account {config.ACCOUNT}",
-            f"add user {self.spec.user} account={config.ACCOUNT}",
-        ]
-        self.run("sacctmgr", "--immediate", text="\n".join(lines) + "\n")
-
     def start_controller(self):
         self.start("slurmctld", "slurmctld", "-D", "-i")
         self.wait_until(
             "slurmctld answers", lambda: "is UP" in self.run("scontrol", "ping", check=False)
         )
-        # Slurm holds a requeued job back for two minutes, which no setting shortens.
-        program = Path(__file__).with_name("requeued.py")
-        self.start("requeued", sys.executable, program, self.spec.path / "log/slurmctld.log")
 
     def stop_controller(self):
-        self.stop("requeued")
         self.stop("slurmctld")
 
     def start_node(self, node):
@@ -236,6 +222,13 @@ class Daemons:
         self._running["slurmctld"].send_signal(signal.SIGCONT)
 
 
+_RELEASE_REQUEUED = """\
+tail --pid=$$ --lines=0 --follow=name --retry log/slurmctld.log |
+    grep --line-buffered --only-matching --perl-regexp 'Requeuing \\KJobId=[0-9_]+' |
+    while read -r job; do scontrol update "$job" StartTime=now+2; done
+"""
+"""Slurm holds a requeued job back for two minutes. Not less than this: a node refuses a job within
+the second in which it ended the same job's last attempt."""
 _DATABASE_USER = """
 create user slurm@'127.0.0.1' identified by 'slurm';
 grant all on slurm.* to slurm@'127.0.0.1';

@@ -8,6 +8,9 @@ The whole cluster lives in namespaces of its own, so that nothing of it shows ou
 
 import os
 import subprocess
+from functools import cache
+
+import psutil
 
 from slurm_cluster import config, processes
 from slurm_cluster.daemons import Daemons
@@ -48,6 +51,7 @@ def enter(pid):
     return [*command, "--user", "--preserve-credentials"] if os.getuid() else command
 
 
+@cache
 def why_not_here():
     """What keeps this machine from namespaces, or None."""
     try:
@@ -109,9 +113,7 @@ class NamespacedDaemons(Daemons):
     def node_processes(self, node):
         """Pids of all that is in the node's network: in namespaces that is the node."""
         namespace = self._networks[node]
-        return {
-            pid for pid in processes.all_pids() if processes.network_namespace(pid) == namespace
-        }
+        return {pid for pid in psutil.pids() if processes.network_namespace(pid) == namespace}
 
     def cut_link(self, node):
         """No packet goes to the node or comes from it; its processes go on."""
