@@ -30,11 +30,11 @@ sys.modules[_spec.name] = generator = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(generator)
 
 
-def commands(page):
+def commands(page, *, are_run=False):
     """The commands that a page shows, as words, with the lines below them."""
     for block in generator.blocks(page.read_text()):
         quick = (block.quick or "").removeprefix("no")
-        for command, lines in block.commands():
+        for command, lines in block.commands() if not are_run or block.quick != "no" else ():
             joined = command.replace("\\\n", " ")
             yield shlex.split(f"{joined} {quick}"), lines
 
@@ -127,6 +127,6 @@ def test_the_commands_of_a_page_run_and_print_the_columns_that_are_shown(
     faces = ["hpcdist", "data", "faces", "--make", "lfw", "--people", "8", "--images", "16"]
     for words in ([faces] if number == 1 else []) + [["hpcdist", "course", str(number)]]:
         type_words(course, tmp_path, words)
-    for words, lines in commands(page):
+    for words, lines in commands(page, are_run=True):
         printed = type_words(course, tmp_path / f"course-{page.stem}", words)
         assert columns(lines) <= columns(printed.splitlines()), words
