@@ -82,27 +82,12 @@ def hpcdist(tmp_path, monkeypatch, command_process):
     return Hpcdist(tmp_path, command_process)
 
 
-@pytest.fixture(scope="module")
-def hpcdist_in(command_process):
-    """Call the command in a folder that several tests share; nothing of the user's is known."""
-
-    def make(folder):
-        environment = {
-            "HPCDIST_RUNS": str(folder / "runs"),
-            "HPCDIST_CACHE": str(folder / "cache"),
-            "XDG_CONFIG_HOME": str(folder / "no-configuration"),
-        }
-        return Hpcdist(folder, command_process, environment)
-
-    return make
-
-
 @pytest.fixture
 def processes_of():
-    return _processes_of
+    return find_processes
 
 
-def _processes_of(folder):
+def find_processes(folder):
     """Commands of the living processes that know `folder`, by their id."""
     needle = os.fsencode(folder)
     found = {}

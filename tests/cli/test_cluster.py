@@ -32,7 +32,7 @@ def slurm(hpcdist):
     return answer
 
 
-def test_detect_prints_and_writes_what_show_reads_and_no_file_that_is_there(hpcdist, slurm):
+def test_detect_writes_what_show_reads_or_says_what_sinfo_said(hpcdist, slurm):
     printed = hpcdist("cluster", "detect")
     assert 'partition: "gpu"' in printed.stdout
     assert not (hpcdist.folder / "hpcdist.yaml").exists()
@@ -45,12 +45,6 @@ def test_detect_prints_and_writes_what_show_reads_and_no_file_that_is_there(hpcd
     assert shown["origins"]["account"] == "hpcdist.yaml"
     assert shown["origins"]["qos"] == "default"
     assert hpcdist("cluster", "detect", "--write").returncode == 2
-    slurm("sacctmgr", "", exit_code=1)
-    without = hpcdist("cluster", "detect")
-    assert (without.returncode, "account" in without.stdout) == (0, False)
-
-
-def test_detect_fails_with_what_sinfo_said(hpcdist, slurm):
     slurm("sinfo", "", exit_code=1)
     done = hpcdist("cluster", "detect")
     assert done.returncode == 3
@@ -69,35 +63,23 @@ def test_show_has_a_line_for_every_key_with_its_origin(hpcdist):
     assert ["setup", '["module', "load", 'cuda","b"]', "hpcdist.yaml"] in lines
     assert ["environment", '{"A":"1"}', "hpcdist.yaml"] in lines
     assert ["qos", "-", "default"] in lines
-    assert not [line for line in lines if line[0] == "lsf"]
-    hpcdist.write("hpcdist.yaml", "clusters: {a: {lsf: {mem_per: slot}}}\n")
-    assert '"mem_per":"slot"' in hpcdist("cluster", "show", "a").stdout
 
 
-def test_a_profile_that_ships_is_listed_printed_and_written(hpcdist):
+def test_a_profile_that_ships_is_listed_printed_and_written_and_no_other(hpcdist):
     listed = hpcdist("cluster", "copy")
-    assert listed.returncode == 0, listed.stderr
     assert any(line.startswith("dtu ") for line in listed.stdout.splitlines()[1:])
+    done = hpcdist("render", "ddp", "--cluster", "dtu")
+    assert "`hpcdist cluster copy dtu --write` makes one of the shipped file" in done.stderr
     printed = hpcdist("cluster", "copy", "dtu")
-    assert "gpuv100" in printed.stdout
     assert not (hpcdist.folder / "hpcdist.yaml").exists()
     written = hpcdist("cluster", "copy", "dtu", "--write")
     assert (written.returncode, written.stdout) == (0, "")
     assert (hpcdist.folder / "hpcdist.yaml").read_text() == printed.stdout
-    for name in ("dtu", "dtu-cpu"):
-        shown = json.loads(hpcdist("cluster", "show", name, "--json").stdout)
-        assert shown["profile"]["scheduler"] == "lsf"
-
-
-def test_what_does_not_ship_and_what_is_in_no_file_is_told_how_to_be_had(hpcdist):
+    shown = json.loads(hpcdist("cluster", "show", "dtu", "--json").stdout)
+    assert shown["profile"]["scheduler"] == "lsf"
     done = hpcdist("cluster", "copy", "dut")
     assert done.returncode == 2
     assert "error: no profile called 'dut' comes with hpcdist" in done.stderr
-    assert "those that ship are dtu" in done.stderr
-    assert hpcdist("cluster", "copy", "--write").returncode == 2
-    hpcdist.write("hpcdist.yaml", "clusters: {a: {}}\n")
-    done = hpcdist("render", "ddp", "--cluster", "dtu")
-    assert "`hpcdist cluster copy dtu --write` makes one of the shipped file" in done.stderr
 
 
 def test_a_run_records_the_profile_it_went_by(hpcdist):
@@ -116,10 +98,6 @@ def test_a_run_records_the_profile_it_went_by(hpcdist):
     assert spec["cluster"]["profile"]["account"] == "mine"
     assert spec["cluster"]["profile"]["environment"] == {"NCCL_DEBUG": "INFO", "A": "b"}
     assert spec["job"]["resources"]["time_limit_min"] == 10
-    local = hpcdist("submit", "hello.py", "--local", "--json")
-    assert local.returncode == 0, local.stderr
-    spec = json.loads((hpcdist.runs[1] / "spec.json").read_text())
-    assert spec["cluster"]["name"] is None
 
 
 def test_a_node_that_is_left_out_by_hand_is_taken_again_by_hand(hpcdist):

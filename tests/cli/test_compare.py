@@ -37,30 +37,24 @@ def folder(hpcdist):
     return hpcdist
 
 
-def unfolded(text):
-    return " ".join(text.split())
-
-
 def test_the_variants_are_run_in_turn_and_compared(folder):
     done = folder("submit", "slow", "--local")
     assert done.returncode == 0, done.stderr
+    assert not [word for word in ("\x1b", "samples/s") if word in done.stderr]  # no progress
     name = done.stdout.split()[0]
     assert name.startswith("slow-")
     order = [line.partition(": ")[2] for line in done.stderr.splitlines() if " of 4)" in line]
     assert order == ["one repeat=0", "two repeat=0", "one repeat=1", "two repeat=1"]
     assert f"comparison {name}" in done.stdout
-    assert "waiting for data" in unfolded(done.stdout)
+    assert "waiting for data" in " ".join(done.stdout.split())
     sweep = folder.folder / "runs" / name
     one, two = (run["cell"] for run in json.loads((sweep / "summary.json").read_text())[:2])
     assert (one["name"], one["gpus_per_node"], two["gpus_per_node"]) == ("one", 1, 2)
     assert two["shares"]["data"] > 0.2
     assert (sweep / "summary.txt").read_text() in done.stdout
 
-    again = folder("summary", name)
-    assert "waiting for data" in unfolded(again.stdout)
     runs = json.loads(folder("summary", name, "--json").stdout)
     assert [run["variant"] for run in runs] == ["one", "two"] * 2
-    assert f"{name}: 4 runs, 4 done" in folder("status", name).stdout
     assert folder("runs").stdout.splitlines()[1].endswith("slow, comparison of 4 runs")
 
 
@@ -71,33 +65,24 @@ def test_a_comparison_is_listed_and_rendered_as_its_runs(folder):
     assert listed["slow"]["description"] == "One rank against two that wait for data"
     assert listed["compare"]["error"] is None
     assert "no job called 'nope'" in listed["broken"]["error"]
-    rendered = folder("render", "slow", "--scheduler", "slurm", "--repeat", "3")
+    rendered = folder("render", "slow", "--scheduler", "slurm", "--repeat", "3", "--gpus", "3")
     assert rendered.stdout.count("#SBATCH --array=0-2") == 2
+    sizes = re.findall(r"^#SBATCH --gpus-per-node=(\d)", rendered.stdout, re.MULTILINE)
+    assert sizes == ["1", "3"]  # a flag holds for variants without a size of their own
     assert folder.runs == []
-
-
-def test_flags_hold_for_all_variants_but_those_with_a_size_of_their_own(folder):
-    done = folder("render", "slow", "--scheduler", "slurm", "--repeat", "1", "--gpus", "3")
-    assert done.returncode == 0, done.stderr
-    sizes = re.findall(r"^#SBATCH --gpus-per-node=(\d)", done.stdout, re.MULTILINE)
-    assert sizes == ["1", "3"]
 
 
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
         (COMPARE, ["--sweep", "gpus=1,2"], "slow compares jobs already: submit it without --sweep"),
-        (COMPARE, ["--gpus", "0"], "--gpus: resources.gpus is 0, must be 1 or more"),
         ("compare: {a: {job: ddp}}", [], "compare has 1 variants, must be 2 or more"),
         ("compare: {a: {job: ddp}, b: ddp}", [], 'compare.b is "ddp", must be a section'),
-        ("compare: {a: {job: ddp}, b: {jop: ddp}}", [], "must be a section with its keys"),
-        ("compare: {a: {job: ddp}, b: {job: nope}}", [], "there is no job called 'nope'"),
         (
             "compare: {a: {job: ddp}, b: {job: ddp, set: {train.lr: x}}}",
             [],
             'compare.b.set.train.lr="x": train.lr is "x", must be',
         ),
-        ("compare: {a: {job: ddp}, b: {job: ddp}}\nrepat: 2", [], "repat is not a known key"),
     ],
 )
 def test_a_mistake_in_a_comparison_is_named_and_nothing_is_run(folder, text, options, message):

@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from terminals import Terminal
@@ -39,9 +41,7 @@ def test_jobs_keys_and_clusters_are_offered(offered, tmp_path):
     assert offered("hpcdist submit ddp --set train.opt") == ["train.optimizer=adamw"]
     assert offered("hpcdist submit ddp --cluster ") == ["gpu", "cpu"]
     assert offered("hpcdist cluster show g") == ["gpu"]
-    assert offered("hpcdist submit ddp --scheduler p") == ["pbs"]
     assert "train.accumulate" in offered("hpcdist explain train.accu")
-    assert "hang" in offered("hpcdist explain han")
 
 
 def test_runs_are_offered_the_newest_first_and_files_by_the_shell(offered, tmp_path):
@@ -51,50 +51,29 @@ def test_runs_are_offered_the_newest_first_and_files_by_the_shell(offered, tmp_p
     assert offered("hpcdist status ") == ["last", *reversed(names)]
     assert offered("hpcdist submit ddp --after o") == [names[1]]
     assert offered("hpcdist submit no") == [""]  # which leaves it to bash
-    assert offered("hpcdist summary --html ") == [""]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("hpcdist bogus x", "hpcdist submit ddp --bogus ", "hpcdist submit gone --set x.y="),
-        *("hpcdist logs gone --rank ", "hpcdist submit ddp --cluster ", "", "hpcdist data x y z "),
-    ],
-)
-def test_a_line_with_mistakes_is_answered_without_an_error(offered, tmp_path, line):
+def test_a_line_with_mistakes_is_answered_without_an_error(offered, tmp_path):
     (tmp_path / "hpcdist.yaml").write_text("clusters: [\n")
-    offered(line)
+    for line in ("hpcdist bogus x", "hpcdist submit gone --set x.y=", "hpcdist submit --cluster "):
+        offered(line)
 
 
-class InShell:
-    """Starts a shell in the place of the command."""
-
-    def __init__(self, folder, environment):
-        self._settings = {"cwd": folder, "env": os.environ | environment}
-
-    def start(self, *arguments, **options):
-        return subprocess.Popen(list(arguments), **self._settings, **options)
-
-
-@pytest.mark.parametrize(
-    ("quote", "name"),
-    [('"', "b$(touch hacked).py"), ("'", "b'$(touch hacked)'.py"), ("", "b$(touch hacked).py")],
-    ids=["double", "single", "none"],
-)
-def test_bash_completes_and_executes_no_name_of_a_file(tmp_path, quote, name):
+def test_bash_completes_and_executes_no_name_of_a_file(tmp_path):
     program = tmp_path / "bin" / "hpcdist"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m hpcdist "$@"\n')
     program.chmod(0o755)
     folder = tmp_path / "unpacked"
     folder.mkdir()
-    (folder / name).write_text("")
+    (folder / "b$(touch hacked).py").write_text("")
     path = f"{program.parent}:{os.environ['PATH']}"
-    environment = {"PATH": path, "HOME": str(tmp_path), "TERM": "dumb"}
-    bash = Terminal(InShell(folder, environment), "bash", "--norc", "-i", rows=40)
+    environment = os.environ | {"PATH": path, "HOME": str(tmp_path), "TERM": "dumb"}
+    start = partial(subprocess.Popen, ["bash", "--norc", "-i"], cwd=folder, env=environment)
+    bash = Terminal(SimpleNamespace(start=start), rows=40)
     bash.type(b"source <(hpcdist completion bash); echo rea''dy\n")
     bash.wait_for("ready\r\n")
-    bash.type(f"hpcdist submit dd\t--no-such-option {quote}b\t\n{quote}\n".encode())
+    bash.type(b'hpcdist submit dd\t--no-such-option "b\t\n"\n')
     bash.wait_for("o such option")
     bash.process.kill()
     bash.finish()

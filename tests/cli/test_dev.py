@@ -8,11 +8,6 @@ import subprocess
 import pytest
 from waiting import wait_for
 
-from hpcdist.base.errors import RunNotFoundError
-from hpcdist.monitor.living import find_living_rank
-from hpcdist.runs.run import Run, find_run
-from hpcdist.runs.spec import RunSpec
-
 WORK = """
 import os, sys, time
 print("torch" in sys.modules, os.environ["WORLD_SIZE"], os.environ.get("COLOUR"), flush=True)
@@ -20,13 +15,6 @@ import torch
 import words
 print(words.SAID, torch.get_num_threads(), os.environ["OMP_NUM_THREADS"], flush=True)
 time.sleep(float(sys.argv[1]))
-"""
-SETS = """
-import os, sys
-print("torch" in sys.modules)
-os.environ["OMP_NUM_THREADS"] = "1"
-import torch
-print(torch.get_num_threads())
 """
 
 
@@ -58,30 +46,19 @@ def test_runs_start_with_torch_and_the_files_as_they_are(hpcdist, dev):
     hpcdist.write("words.py", "SAID = 'second'\n")
     second = hpcdist("submit", "work.py", "--in", dev, "--set", "environment.COLOUR=red", "--", "0")
     assert second.returncode == 0, second.stderr
-    hpcdist.write("sets.py", "import torch")
-    assert hpcdist("submit", "sets.py", "--in", dev).returncode == 0
-    hpcdist.write("sets.py", SETS)
-    assert hpcdist("submit", "sets.py", "--in", dev).returncode == 0
     hpcdist.write("fails.py", "import torch\nraise ValueError('no')\n")
     failed = hpcdist("submit", "fails.py", "--in", dev)
     assert failed.returncode == 1
     assert "ValueError: no" in failed.stderr
-    _, one, two, _, sets, _ = hpcdist.runs
+    _, one, two, _ = hpcdist.runs
     assert [log(one)[0], log(one, 1)[0], log(two)[0]] == [*["True 2 None"] * 2, "True 1 red"]
-    assert [log(one)[1].split()[0], log(two)[1].split()[0]] == ["first", "second"]
-    for run in (one, two):
-        _, threads, wanted = log(run)[1].split()
-        assert threads == wanted
-    assert log(sets)[:2] == ["False", "1"]  # it imports torch itself, after what it sets
-    for options, said in (
-        (("--gpus", "3"), f"resources.gpus is 3, and {dev} has 2"),
-        (("--repeat", "2"), "--in and --sweep contradict each other"),
-        (("--here",), "--here and --in contradict each other"),
-    ):
-        refused = hpcdist("submit", "work.py", "--in", dev, *options)
-        assert refused.returncode == 2
-        assert said in refused.stderr
-    assert len(hpcdist.runs) == 6
+    for run, word in ((one, "first"), (two, "second")):
+        said, threads, wanted = log(run)[1].split()
+        assert (said, threads) == (word, wanted)
+    refused = hpcdist("submit", "work.py", "--in", dev, "--gpus", "3")
+    assert refused.returncode == 2
+    assert f"resources.gpus is 3, and {dev} has 2" in refused.stderr
+    assert len(hpcdist.runs) == 4
     assert state(hpcdist, dev) == "running"
 
 
@@ -107,57 +84,6 @@ def test_what_waits_and_what_runs_is_ended_and_the_next_one_starts(hpcdist, dev)
     assert hpcdist("cancel", "dev").returncode == 0
     states = [state(hpcdist, run.name) for run in hpcdist.runs]
     assert states == ["cancelled", "cancelled", "cancelled", "lost", "cancelled"]
-    hpcdist.write("work.py", "print('resumed')")
-    resumed = hpcdist("resume", last)
-    assert resumed.returncode == 0, resumed.stderr
-    wait_for(lambda: state(hpcdist, last) == "done")
-
-
-def test_what_cannot_be_started_is_lost_and_ends_no_nodes(hpcdist, dev):
-    first, damaged = begin(hpcdist, dev), begin(hpcdist, dev)
-    (hpcdist.folder / "runs" / damaged / "spec.json").write_text("{}")
-    assert hpcdist("cancel", first).returncode == 0
-    wait_for(lambda: state(hpcdist, damaged) in {"failed", "lost"})
-    assert state(hpcdist, dev) == "running"
-
-
-def test_nodes_whose_server_was_killed_start_nothing_again_and_take_no_runs(hpcdist):
-    hpcdist.write("work.py", WORK)
-    hpcdist.write("words.py", "SAID = 'first'\n")
-    options = ("--set", "launch.device=cpu", "--set", "launch.max_restarts=2", "--json")
-    told = json.loads(hpcdist("dev", "--local", *options).stdout)
-    begun = begin(hpcdist, "dev")
-    wait_for(lambda: state(hpcdist, begun) == "running")
-    held, run = hpcdist.runs
-    wait_for(lambda: (run / "logs/rank-00000.log").exists() and log(run)[0] == "True 1 None")
-    os.kill(find_living_rank(Run(held), 0).pid, signal.SIGKILL)
-    wait_for(lambda: state(hpcdist, told["run"]) == "failed")
-    assert state(hpcdist, begun) == "lost"
-    assert [path.name for path in (run / "attempts").iterdir()] == ["00000"]
-    refused = hpcdist("submit", "work.py", "--in", "dev")
-    assert "takes no runs" in refused.stderr
-
-
-def test_a_run_that_outlasts_the_nodes_was_not_cancelled(hpcdist):
-    hpcdist.write("work.py", WORK)
-    hpcdist.write("words.py", "SAID = 'first'\n")
-    limit = ("--set", "resources.time_limit_min=0.3", "--set", "launch.device=cpu")
-    assert hpcdist("dev", "--local", *limit).returncode == 0
-    ended = hpcdist("submit", "work.py", "--in", "dev", "--json", "--", "600")
-    assert ended.returncode == 1
-    verdict = json.loads(ended.stdout)["verdict"]
-    assert verdict["state"] == "failed"
-    assert "had been asked to stop by SIGUSR2, and did not" in verdict["message"]
-
-
-def test_nodes_that_were_lost_take_no_runs(hpcdist, dev):
-    (held,) = hpcdist.runs
-    agent = json.loads((held / "launch/agent-00000.json").read_text())["process"]["pid"]
-    os.kill(agent, signal.SIGKILL)
-    wait_for(lambda: state(hpcdist, dev) == "lost")
-    refused = hpcdist("submit", "work.py", "--in", "dev", "--", "0")
-    assert refused.returncode == 2
-    assert "takes no runs" in refused.stderr
 
 
 def begin(hpcdist, dev):
@@ -172,16 +98,7 @@ def test_it_ends_by_itself_when_nobody_uses_it(hpcdist):
     assert done.returncode == 0, done.stderr
     (run,) = hpcdist.runs
     wait_for(lambda: state(hpcdist, run.name) == "done")
-    said = log(run)
-    assert said[1].startswith("it ends in ")
-    assert said[2] == "it ends: 0.05 minutes without a run or a shell"
+    assert log(run)[2] == "it ends: 0.05 minutes without a run or a shell"
     refused = hpcdist("submit", "check", "--in", "dev")
     assert refused.returncode == 2
     assert "takes no runs" in refused.stderr
-
-
-def test_runs_that_only_look_like_held_nodes_are_not_taken(tmp_path):
-    ordinary = Run.create(tmp_path, "dev")
-    ordinary.write_spec(RunSpec(id=ordinary.id, created_s=1.0, job={"name": "dev", "args": ["1"]}))
-    with pytest.raises(RunNotFoundError):
-        find_run(tmp_path, "dev")

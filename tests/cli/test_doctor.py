@@ -5,12 +5,12 @@ import os
 
 
 def test_this_machine_passes_and_nothing_is_left(hpcdist):
-    done = hpcdist("doctor", "--local", "--gpus", "2", "--set", "launch.device=cpu")
+    done = hpcdist("doctor", "--local", "--gpus", "1", "--set", "launch.device=cpu")
     assert done.returncode == 0, done.stdout
     lines = done.stdout.splitlines()
     assert {line.split()[0] for line in lines} <= {"pass", "skip"}
-    assert any("4 ranks on 2 nodes" in line for line in lines)
-    said = "2 ranks per node on CPUs: no GPU, or device=cpu"  # not that none were asked for
+    assert any("2 ranks on 2 nodes" in line for line in lines)
+    said = "1 rank per node on CPUs: no GPU, or device=cpu"  # not that none were asked for
     assert f"skip  GPUs           {said}" in lines
     assert os.listdir(hpcdist.folder / "runs") == []
 

@@ -47,21 +47,3 @@ def test_a_page_shows_commands_that_are_there(page):
             parse(args)
         except click.ClickException as error:
             pytest.fail(f"hpcdist {shlex.join(args)}: {error.format_message()}")
-
-
-def all_commands(command, context):
-    yield command, context
-    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
-        inner = command.get_command(context, name)
-        yield from all_commands(inner, click.Context(inner, info_name=name, parent=context))
-
-
-def test_the_help_of_every_command_fits_80_columns():
-    context = click.Context(hpcdist, info_name="hpcdist", terminal_width=80)
-    wide = [
-        f"{within.command_path}: {line}"
-        for command, within in all_commands(hpcdist, context)
-        for line in command.get_help(within).splitlines()
-        if len(line) > 80
-    ]
-    assert wide == []

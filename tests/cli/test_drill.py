@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from held_model import HELD_MODEL
 
 CPU = ("--set", "launch.device=cpu", "--gpus", "2", "--local", "--for", "30")
@@ -31,8 +30,11 @@ while True:
 """
 CARELESS = """\
 import time
+from hpcdist import record
+record.start()
 while True:
-    time.sleep(0.1)
+    time.sleep(0.02)
+    record.step(samples=1)
 """
 
 
@@ -43,16 +45,15 @@ def only(*names):
 def test_a_trainer_goes_on_from_its_checkpoint_whatever_happens_to_it(hpcdist):
     hpcdist.write("held.py", HELD_MODEL)
     job = ("ddp", "--set", "model.name=held:HeldModel", *CPU)
-    done = hpcdist("drill", *job, *only("kill-rank", "full-disk", "damage"), "--json")
+    done = hpcdist("drill", *job, *only("full-disk", "damage"), "--json")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert [one["name"] for one in found["disturbances"]] == ["kill-rank", "full-disk", "damage"]
-    for one in found["disturbances"]:
+    found = json.loads(done.stdout)["disturbances"]
+    assert [one["name"] for one in found] == ["full-disk", "damage"]
+    for one in found:
         assert one["verdict"] in {"signal", "exception", "exit"}, one
         assert one["went_on"].startswith("step "), one
         assert one["lost_steps"] is not None, one
         assert one["down_s"] > 0, one
-    assert not (hpcdist.folder / "runs" / ".drills").exists()
 
 
 def test_a_script_that_saves_on_the_warning_passes_and_real_files_and_runs_are_left_alone(hpcdist):
@@ -66,39 +67,26 @@ def test_a_script_that_saves_on_the_warning_passes_and_real_files_and_runs_are_l
     assert " 0 steps" in rows["time-limit"]
     assert "agent_lost" in rows["kill-agent"]
     assert "WORK LOST" not in done.stdout
-    assert "the last rank is killed" in done.stderr
     assert (hpcdist.folder / "mine.pt").read_text() == "real"
     assert not (hpcdist.folder / "runs" / ".drills").exists()
     assert "there are no runs" in hpcdist("status", "last").stderr
-    assert json.loads(hpcdist("summary", "--json").stdout or "[]") == []
 
 
 def test_a_script_that_saves_nothing_would_have_lost_its_day(hpcdist):
     hpcdist.write("careless.py", CARELESS)
-    hpcdist.write("another.py", CAREFUL)  # is none of its modules
-    asked = ("careless.py", *CPU, *only("kill-rank", "time-limit"), "--time", "24:00:00")
-    done = hpcdist("drill", *asked)
+    done = hpcdist("drill", "careless.py", *CPU, *only("kill-rank"), "--time", "24:00:00")
     assert done.returncode == 1, done.stderr
-    lost = [line for line in done.stdout.splitlines() if "WORK LOST" in line]
-    assert len(lost) == 2
-    assert "no checkpoint is saved: you would lose up to 24 h" in lost[0]
-    assert "no checkpoint is saved on the warning: you would lose up to 24 h" in lost[1]
-    assert "HPCDIST" not in done.stderr
+    (lost,) = [line for line in done.stdout.splitlines() if "WORK LOST" in line]
+    assert "no checkpoint is saved: you would lose up to 24 h" in lost
     (kept,) = (hpcdist.folder / "runs" / ".drills").iterdir()
     assert str(kept) in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("ddp", "--local", "--only", "kill-rnak"), "did you mean kill-rank?"),
-        (("allreduce", "--local"), "has no work to lose"),
-        (("ddp", "--local", "--for", "5"), "x>=30"),
-        (("ddp", "--local", "--set", "drill.patience_s=1"), "drill"),
-    ],
-    ids=["name", "job", "time", "key"],
-)
-def test_a_wrong_drill_is_refused(hpcdist, arguments, words):
-    done = hpcdist("drill", *arguments)
-    assert done.returncode == 2
-    assert words in done.stderr
+def test_a_wrong_drill_is_refused(hpcdist):
+    for words, said in (
+        (("ddp", "--only", "kill-rnak"), "did you mean kill-rank?"),
+        (("allreduce",), "has no work to lose"),
+    ):
+        done = hpcdist("drill", *words, "--local")
+        assert done.returncode == 2
+        assert said in done.stderr

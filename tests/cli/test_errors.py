@@ -24,16 +24,13 @@ def assert_refused(done, exit_code, message, hint=""):
     ("arguments", "exit_code", "message", "hint"),
     [
         (["frobnicate"], 2, "there is no command 'frobnicate'", "hpcdist --help"),
-        (["sumary"], 2, "did you mean summary?", "hpcdist --help"),
         (["submit", "ddp", "--local", "--sweep", "gpu=1,2"], 2, "gpu is", "mean resources.gpus?"),
         (["submit", "bda.py", "--local"], 2, "no such file", "did you mean bad.py?"),
         (["submit"], 2, "Missing argument 'JOB'", "hpcdist submit --help"),
-        (["summary", "--html"], 2, "'--html' requires an argument", "hpcdist summary --help"),
-        (["gc", "--older-than", "0d"], 2, "'0d' is not a number.", "hpcdist gc --help"),
         (["submit", "ddp", "--local", "--nodes", "0"], 2, "--nodes: resources.nodes is 0", ""),
         (["submit", "ddp", "--local", "--scheduler", "slurm"], 2, "contradict each other", ""),
         (["submit", "python", "t.py"], 2, "python is no job", "hpcdist submit t.py"),
-        (["submit", "t.py", "--local", "--notify", "command:gone"], 2, "gone: there is", "PATH"),
+        (["submit", "t.py", "--notify", "apprise:env:NONE", "--local"], 2, "NONE is not set", ""),
         (["submit", "t.py", "--detach", "--wait"], 2, "--detach and --wait contradict", ""),
         (["submit", "t.py", "--local", "--set", "launch.device=cuda"], 2, "shows no GPU", "cpu"),
         (["submit", "t.py", "--local", "--set", "launch.backend=nccl"], 2, "needs GPUs", "gloo"),
@@ -41,29 +38,16 @@ def assert_refused(done, exit_code, message, hint=""):
         (["submit", "ddp", "--clster", "a"], 2, "option '--clster'", "did you mean --cluster? see"),
         (["submit", "ddp", "--lr", "1"], 2, "option '--lr'", "did you mean --set train.lr=VALUE?"),
         (["summary", "--goal", "acuracy=0.9"], 2, "must be accuracy=SHARE", "summary --help"),
-        (["submit", "ddp", "--scheduler", "sge"], 2, "'sge'", "hpcdist submit --help"),
         (["submit", "t.py", "--lr", "1"], 2, "No such option '--lr'", "go after --"),
-        (["submit", "t.py", "-get_timing"], 2, "No such option '-get_timing'", ": -- -get_timing"),
         (["submit", "t", "--local"], 2, "there is no job called 't'", "did you mean t.py?"),
-        (["submit", "t.py", "--set", "args=[--lr,0.1]"], 2, "each value text", "quotes, to make"),
-        (["doctor", "--sweep", "nodes=1,2"], 2, "No such option '--sweep'", "doctor --help"),
         (["summary", "--plot", "x.png"], 2, "--plot x.png names a picture", "summary --help"),
-        (["submit", "ddp", "--local", "--set", "data.name=cifar"], 2, "data.name", "digits"),
         (["submit", "t.py", "--local", "--nodes", "9999"], 2, "need at least", "--nodes"),
-        (["submit", "ddp", "--local", "--runs", "bad.py"], 2, "is a file, not a folder", "--runs"),
-        (["submit", "ddp", "--local", "--runs", "/proc/x"], 2, "cannot be written", "--runs"),
         (["submit", "ddp", "--local", "--time", "1h"], 2, "--time 1h: must be a time limit", "90"),
-        (["submit", "ddp", "--local", "--cluster", "x"], 2, "--cluster x is for a cluster", ""),
-        (["submit", "t.py", "--local", "--qos", "x"], 2, "--qos x is for a cluster", ""),
         (["submit", "ddp", "--cluster", "x"], 2, "no cluster called 'x'", "cluster detect"),
         (["cluster", "detect"], 3, "no scheduler was found", "login node"),
-        (["cluster", "find"], 2, "No such command 'find'", "hpcdist cluster --help"),
         (["submit", "ddp"], 3, "no scheduler was found", "--local"),
-        (["render", "ddp"], 3, "no scheduler was found", "--local"),
         (["submit", "ddp", "--scheduler", "slurm"], 3, "sbatch cannot be run", "--local"),
         (["status", "last"], 2, "there are no runs in", "hpcdist submit"),
-        (["watch", "nope"], 2, "there are no runs in", "hpcdist submit"),
-        (["cancel"], 2, "Missing argument 'RUN...'", "hpcdist cancel --help"),
         (["runs", "--runs", "bad.py"], 2, "the runs cannot be read", "--runs"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -77,20 +61,6 @@ def test_a_mistake_is_told_in_two_lines(hpcdist, arguments, exit_code, message, 
     assert hpcdist.runs == []
 
 
-def test_a_newline_in_a_name_does_not_make_a_second_line(hpcdist):
-    hpcdist.write("a\nb.yaml", "workload: train\nresources: {nodes: 0}\n")
-    done = hpcdist("submit", "a\nb.yaml", "--local")
-    assert_refused(done, 2, "a\\nb.yaml: resources.nodes is 0")
-    assert len([line for line in done.stderr.splitlines() if line.startswith("error")]) == 1
-
-
-def test_a_command_that_is_found_but_does_not_answer_is_no_scheduler(hpcdist):
-    script = hpcdist.write("bin/sbatch", "#!/bin/sh\nexit 1\n")
-    script.chmod(0o755)
-    hpcdist.environment["PATH"] = str(script.parent)
-    assert_refused(hpcdist("submit", "ddp"), 3, "no scheduler was found")
-
-
 def test_help_lists_every_verb_and_the_exit_codes(hpcdist):
     done = hpcdist("--help")
     assert done.returncode == 0
@@ -99,18 +69,6 @@ def test_help_lists_every_verb_and_the_exit_codes(hpcdist):
     assert hpcdist("jobs", "-h").stdout.startswith("Usage: hpcdist jobs")
     without_a_verb = hpcdist()
     assert (without_a_verb.returncode, without_a_verb.stderr) == (2, done.stdout)
-
-
-@pytest.mark.parametrize("name", ["jobs/pipe.yaml", "hpcdist.yaml", "pipe.py"])
-def test_a_pipe_in_place_of_a_file_of_the_user_is_refused_and_not_waited_for(hpcdist, name):
-    path = hpcdist.write(name, "")
-    path.unlink()
-    os.mkfifo(path)
-    what = "ddp" if name == "hpcdist.yaml" else name
-    done = hpcdist("render", what, "--scheduler", "slurm")
-    assert done.returncode == 2
-    assert f"error: {name}" in done.stderr
-    assert "regular file" in done.stderr
 
 
 def test_render_prints_the_script_alone_and_writes_nothing(hpcdist):
@@ -139,10 +97,9 @@ def test_without_runs_the_lists_are_empty(hpcdist):
     assert "there are no runs" in hpcdist("runs").stderr
 
 
-@pytest.mark.parametrize("verb", ["jobs", "runs --json"])
-def test_a_full_disk_under_the_output_is_an_error_and_no_traceback(hpcdist, verb):
+def test_a_full_disk_under_the_output_is_an_error_and_no_traceback(hpcdist):
     with open("/dev/full", "w") as full:
-        command = hpcdist.start(*verb.split(), stdout=full, stderr=subprocess.PIPE, text=True)
+        command = hpcdist.start("jobs", stdout=full, stderr=subprocess.PIPE, text=True)
         error = command.communicate(timeout=60)[1]
     assert command.returncode == 1
     assert "error: the output cannot be written: No space left on device" in error
@@ -154,21 +111,13 @@ def test_a_full_disk_under_the_output_is_an_error_and_no_traceback(hpcdist, verb
     [
         *(f"{verb} gone" for verb in ("status", "logs", "stacks", "profile", "cancel", "resume")),
         *(f"{verb} gone" for verb in ("summary", "gc", "watch", "attach", "explain")),
-        *(f"{verb} gone.py" for verb in ("submit", "render", "drill", "explain")),
-        *("diff gone last", "jobs --runs x", "runs --runs bad.py", "doctor --nodes none"),
-        *("cluster show gone", "data check gone", "data show gone", "course 0", "init a/b"),
-        *("gc --older-than 0d", "completion gone", "frobnicate", "cluster detect --write x"),
+        *(f"{verb} gone.py" for verb in ("submit", "render", "drill")),
+        *("diff gone last", "jobs --runs x", "doctor --nodes none", "cluster show gone"),
+        *("data check gone", "course 0", "init a/b", "completion gone", "frobnicate"),
     ],
 )
 def test_with_json_an_error_of_any_verb_is_json_too(hpcdist, words):
-    hpcdist.write("bad.py", "")
     done = hpcdist(*words.split(), "--json")
     told = json.loads(done.stdout)
     assert told["exit_code"] == done.returncode == 2
     assert done.stderr.endswith(f"error: {told['error']}\nhint: {told['hint']}\n")
-
-
-def test_what_a_script_is_given_is_not_ours(hpcdist):
-    assert hpcdist("submit", "gone.py", "--", "--json").stdout == ""
-    assert "go after --" in hpcdist("drill", "gone.py", "--lr").stderr
-    assert "go after --" not in hpcdist("init", "gone", "--lr").stderr

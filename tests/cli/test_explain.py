@@ -68,38 +68,19 @@ def test_a_line_names_the_keys_and_the_numbers_that_it_comes_from(hpcdist):
     assert why["#SBATCH --mem=61036M"].startswith("64 GB per node")
 
 
-def test_without_a_scheduler_a_job_is_explained_as_on_this_machine(hpcdist):
-    hpcdist.environment["PATH"] = str(hpcdist.folder)
-    done = hpcdist("explain", "ddp", "--nodes", "2")
-    assert done.returncode == 0, done.stderr
-    assert "no scheduler was found" in done.stderr
-    assert "this is what --local does" in done.stderr
-    assert done.stdout == hpcdist("explain", "ddp", "--nodes", "2", "--local").stdout
-
-
-def test_only_submit_imports_a_model_of_the_users(hpcdist):
+def test_nothing_of_the_users_is_imported_before_a_submission(hpcdist):
     hpcdist.write("nets.py", "import pathlib\npathlib.Path('imported').touch()\n")
-    model = ("ddp", "--scheduler", "slurm", "--set", "model.name=nets:Net")
     for verb in ("render", "explain"):
-        done = hpcdist(verb, *model)
+        done = hpcdist(verb, "ddp", "--scheduler", "slurm", "--set", "model.name=nets:Net")
         assert done.returncode == 0, done.stderr
         assert not (hpcdist.folder / "imported").exists(), verb
-    done = hpcdist("submit", *model)
-    assert done.returncode == 2, done.stderr
-    assert "model.name is 'nets:Net', but" in done.stderr
-    assert "nets.py has no Net" in done.stderr
-    assert (hpcdist.folder / "imported").exists()
 
 
 def test_of_a_sweep_the_first_script_is_explained(hpcdist):
     sweep = ("--sweep", "nodes=1,2 train.lr=0.1,0.2")
     done = hpcdist("explain", "ddp", "--scheduler", "slurm", *sweep)
     assert "the script of the first run: nodes=1 train.lr=0.1" in done.stderr
-    lines = done.stdout.splitlines()
-    assert [line for line in lines if line.startswith("#SBATCH --nodes=")] == ["#SBATCH --nodes=1"]
-    image = ("container.runtime=podman", "--sweep", "container.image=docker://a:1,docker://a:2")
-    done = hpcdist("render", "check", "--scheduler", "slurm", "--set", *image, "--repeat", 2)
-    assert "#SBATCH --array=0-3" in done.stdout.splitlines()  # they share one
+    assert "#SBATCH --nodes=1\n" in done.stdout
 
 
 def explained(capsys, *words):
@@ -114,37 +95,20 @@ def test_a_name_is_told_with_all_that_it_means(capsys):
 
     assert told("75") == [("an exit code", "75", EXIT_CODES[75])]
     assert told("137")[0][2].endswith("SIGKILL ended")
-    for word in ("oom", "OOM", "out-of-memory"):
-        assert told(word)[0][1] == "out_of_memory"
-    assert told("hang") == [("a kind of verdict", "hang", meanings("kind")["hang"])]
+    assert told("out-of-memory")[0][1] == "out_of_memory"
     assert told("pending")[0][2] == meanings("state")["pending"]
     assert told("accumulate")[0][:2] == ("a key of a job file", "train.accumulate")
     assert told("gpu_request")[0][0] == "a key of hpcdist.yaml"
     assert told("Exposed", "communication")[0][1] == "exposed communication"
-    assert told("rank")[0][2].startswith("One process of a training, and its number")
     assert [kind for kind, *_ in told("launch")] == ["a section of a job file", "a kind of verdict"]
 
 
-@pytest.mark.parametrize("word", ["memory", "NCCL", "UNKWN", "TERM_RUNLIMIT", "NODE_FAIL"])
-def test_words_of_the_field_come_before_runs_of_such_a_name(capsys, tmp_path, word):
-    Run.create(tmp_path, word.lower())
-    assert explained(capsys, word, "--runs", str(tmp_path))[0]["kind"].startswith("a word")
-
-
-@pytest.mark.parametrize(
-    ("word", "hint"),
-    [
-        ("hnag", "did you mean hang? "),
-        ("train.acumulate", "did you mean train.accumulate? "),
-        ("notes", "did you mean nodes? "),
-        ("nonsense", "jobs are listed by"),
-    ],
-)
-def test_a_name_that_is_nothing_is_refused_with_what_is_near(word, hint, capsys, tmp_path):
-    assert main(["explain", word, "--runs", str(tmp_path)]) == 2
-    error, hinted = capsys.readouterr().err.splitlines()
-    assert f"{word!r} is not anything" in error
-    assert hinted.startswith(f"hint: {hint}")
+def test_a_name_that_is_nothing_is_refused_with_what_is_near(capsys, tmp_path):
+    for word, hint in (("hnag", "did you mean hang? "), ("nonsense", "jobs are listed by")):
+        assert main(["explain", word, "--runs", str(tmp_path)]) == 2
+        error, hinted = capsys.readouterr().err.splitlines()
+        assert f"{word!r} is not anything" in error
+        assert hinted.startswith(f"hint: {hint}")
 
 
 def test_a_run_is_told_by_its_verdict_with_what_to_do(tmp_path, capsys):
@@ -162,9 +126,5 @@ def test_a_run_is_told_by_its_verdict_with_what_to_do(tmp_path, capsys):
     (found,) = explained(capsys, "last", "--runs", str(tmp_path))
     assert (found["kind"], found["name"]) == ("a run", run.id)
     assert found["text"][0] == "rank 1 (node 0, host n1) has no memory"
-    assert f"hpcdist summary {run.path}" in " ".join(found["text"])
     assert "train.batch_size" in " ".join(found["text"])
     assert found["text"][1] == f"out_of_memory: {meanings('kind')['out_of_memory']}"
-    (run.path / "verdict.json").unlink()
-    assert main(["explain", "last", "--runs", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.count(meanings("state")["pending"]) == 1

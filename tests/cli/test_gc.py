@@ -2,16 +2,16 @@
 
 import json
 import os
-import pty
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
+from terminals import Terminal
 
 from hpcdist.base.files import write_json
 from hpcdist.job.load import load_job
-from hpcdist.runs.run import Run, Sweep
+from hpcdist.runs.run import Run
 from hpcdist.runs.snapshot import copy_code
 from hpcdist.runs.verdict import Verdict
 from hpcdist.submission.plan import PlannedSubmission, plan_run
@@ -74,31 +74,21 @@ def items(done):
     return {(item["what"], item["name"]): item["kept_because"] for item in value["items"]}
 
 
-def test_old_runs_lose_checkpoints_and_code_with_yes_alone_and_keep_all_else(
-    hpcdist, make_run, tree
-):
-    """Bytecode keeps nothing, and what the links of a copy lead to stays."""
-    (tree / ".gitignore").write_text("runs/\ndata/\n")
-    (tree / "data").mkdir()
-    (tree / "data/x").write_text("datum")
+def test_old_runs_lose_checkpoints_and_code_with_yes_alone_and_keep_all_else(hpcdist, make_run):
+    """Bytecode keeps nothing."""
     run = make_run()
     code = code_of(run)
     (code / "__pycache__").mkdir()
     (code / "__pycache__/m.pyc").write_text("")
-    assert (code / "data/x").read_text() == "datum"
     shown = hpcdist("gc")
     assert (shown.returncode, run.id in shown.stdout) == (0, True)
     assert "nothing was removed: add --yes" in shown.stderr
-    value = json.loads(hpcdist("gc", "--json").stdout)
-    assert value["removed"] is False
-    assert value["bytes_free_to_remove"] >= len(CHECKPOINT)
     assert code.exists()
     assert checkpoints_of(run)
     done = hpcdist("gc", "--yes")
     assert done.returncode == 0, done.stderr
     assert checkpoints_of(run) == []
     assert not code.exists()
-    assert (tree / "data/x").read_text() == "datum"
     assert run.log_file(0).read_text() == "log"
     assert run.read_verdict().state == "done"
     assert "2 of 2 can be removed, which frees 2 kB" in done.stdout
@@ -108,23 +98,18 @@ def test_old_runs_lose_checkpoints_and_code_with_yes_alone_and_keep_all_else(
 def test_on_a_terminal_it_asks(hpcdist, make_run):
     run = make_run()
     for answer in "ny":
-        control, terminal = pty.openpty()
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        process = hpcdist.start("gc", stdin=terminal, **pipes)
-        os.write(control, f"{answer}\n".encode())
-        _, errors = process.communicate(timeout=100)
-        os.close(control)
-        os.close(terminal)
-        assert b"Remove it?" in errors
+        terminal = Terminal(hpcdist, "gc")
+        terminal.wait_for("Remove it?")
+        terminal.type(f"{answer}\n".encode())
+        terminal.finish()
         assert bool(checkpoints_of(run)) == code_of(run).exists() == (answer == "n")
 
 
-@pytest.mark.parametrize("named", [True, False], ids=["named", "all"])
-def test_a_run_that_has_not_ended_keeps_its_own_and_what_it_starts_from(hpcdist, make_run, named):
+def test_a_run_that_has_not_ended_keeps_its_own_and_what_it_starts_from(hpcdist, make_run):
     old, source = make_run(), make_run("source")
     going = make_run(state="pending", sweep=old, resume=source.path)
     assert code_of(old) == code_of(going)
-    names = [old.id, source.id, going.id] if named else []
+    names = [old.id, source.id, going.id]
     done = hpcdist("gc", *names, "--older-than", "0", "--yes", "--json")
     assert items(done) == {
         ("checkpoints", old.id): None,
@@ -136,68 +121,30 @@ def test_a_run_that_has_not_ended_keeps_its_own_and_what_it_starts_from(hpcdist,
     assert checkpoints_of(old) == []
     assert checkpoints_of(going)
     assert checkpoints_of(source)
-    assert (code_of(going) / "train.py").read_text() == "print('as submitted')"
 
 
-def test_age_counts_from_the_end_of_a_run_and_a_named_one_loses_its_own_at_any(hpcdist, make_run):
-    run, other = make_run(days=10.5), make_run("other")
-
-    def reason(*words):
-        return items(hpcdist("gc", *words, "--json"))["checkpoints", run.id]
-
-    assert reason() == "the run ended only 10.5 days ago"
-    assert reason("--older-than", "11")
-    assert reason("--older-than", "10") is None
-    done = hpcdist("gc", run.id, "--yes", "--json")
-    assert items(done)["checkpoints", other.id] == "the run was not named"
-    assert (checkpoints_of(run), code_of(run).exists()) == ([], False)
-    assert checkpoints_of(other)
-    assert code_of(other).exists()
+def test_a_young_run_and_one_that_can_go_on_keep_theirs_until_they_are_named(hpcdist, make_run):
+    young, early = make_run(days=10.5), make_run("early", state="preempted")
+    for days, reason in (((), "the run ended only 10.5 days ago"), (("--older-than", "10"), None)):
+        found = items(hpcdist("gc", *days, "--json"))
+        assert found["checkpoints", young.id] == reason
+        assert "can continue from its checkpoint" in found["checkpoints", early.id]
+    done = hpcdist("gc", young.id, "--yes", "--json")
+    assert items(done)["checkpoints", early.id] == "the run was not named"
+    assert (checkpoints_of(young), code_of(young).exists()) == ([], False)
+    assert checkpoints_of(early)
+    hpcdist("gc", early.id, "--yes")
+    assert checkpoints_of(early) == []
 
 
-def test_a_run_that_can_go_on_from_its_checkpoint_keeps_it_until_it_is_named(hpcdist, make_run):
-    run = make_run(state="preempted")
-    reason = items(hpcdist("gc", "--yes", "--json"))["checkpoints", run.id]
-    assert "can continue from its checkpoint" in reason
-    assert checkpoints_of(run)
-    hpcdist("gc", run.id, "--yes")
-    assert checkpoints_of(run) == []
-
-
-@pytest.mark.parametrize("how", ["written", "changed"])
-def test_what_a_job_wrote_into_a_copy_of_the_code_is_never_removed(hpcdist, make_run, how):
+def test_what_a_job_wrote_into_a_copy_of_the_code_is_never_removed(hpcdist, make_run):
     run = make_run()
-    code = code_of(run)
-    path = code / ("train.py" if how == "changed" else "result.csv")
-    path.unlink(missing_ok=True)
+    path = code_of(run) / "result.csv"
     path.write_text("precious")
     done = hpcdist("gc", "--yes", "--json")
     assert f"jobs wrote into it: {path}" in items(done)["code", run.id]
     assert os.path.lexists(path)
     assert checkpoints_of(run) == []
-
-
-def test_the_code_of_a_sweep_whose_runs_were_deleted_goes_when_it_is_old(hpcdist, make_run, tree):
-    make_run()
-    sweep = Sweep(tree / "runs" / "train-20260101-000000-aaaa")
-    (sweep.path / "code").mkdir(parents=True)
-    (sweep.path / "code/train.py").write_text("x")
-    (sweep.path / "code/train.py").chmod(0o400)
-    sweep.write()
-    reason = items(hpcdist("gc", "--yes", "--json"))["code", sweep.id]
-    assert "it was made only" in reason
-    two_months_ago_s = time.time() - 60 * DAY_S
-    os.utime(sweep.path / "code", (two_months_ago_s, two_months_ago_s))
-    hpcdist("gc", "--yes")
-    assert not (sweep.path / "code").exists()
-
-
-def test_a_run_of_another_folder_is_refused(hpcdist, make_run, tmp_path):
-    run = make_run()
-    done = hpcdist("gc", str(run.path), "--runs", tmp_path / "other", "--yes")
-    assert done.returncode == 2
-    assert "is not among the runs in" in done.stderr
-    assert checkpoints_of(run)
 
 
 def test_what_another_program_keeps_among_the_runs_is_neither_listed_nor_removed(hpcdist, tree):
@@ -206,8 +153,7 @@ def test_what_another_program_keeps_among_the_runs_is_neither_listed_nor_removed
     (foreign / "spec.json").write_text('{"id": "CartPole-v1", "job": {"name": "agent"}}')
     (foreign / "checkpoints" / "best.pt").write_bytes(CHECKPOINT)
     os.utime(foreign, (1.0e9, 1.0e9))
-    for verb in ("runs", "status", "watch", "summary"):
-        assert "CartPole" not in hpcdist(verb).stdout
+    assert "CartPole" not in hpcdist("runs").stdout
     done = hpcdist("gc", "--yes", "--json")
     assert (done.returncode, items(done)) == (0, {}), done.stderr
     assert hpcdist("gc", "CartPole", "--yes").returncode != 0

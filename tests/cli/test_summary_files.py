@@ -15,19 +15,9 @@ DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_
 
 def window(step):
     times = {"sum": 1.0, "sumsq": 0.1, "min": 0.1, "max": 0.1}
-    return {
-        "event": "steps",
-        "time_s": 100.0 + step / 10,
-        "step": step,
-        "steps": 10,
-        "samples": 100,
-        "wall_s": 1.0,
-        "step_time_s": times,
-        "phases_s": {"data_wait": 0.5},
-        "histogram": {"-116": [10]},
-        "loss": 1.0 / step,
-        "mean_loss": 1.0 / step,
-    }
+    counts = {"step": step, "steps": 10, "samples": 100, "wall_s": 1.0, "loss": 1.0 / step}
+    phases = {"step_time_s": times, "phases_s": {"data_wait": 0.5}, "mean_loss": 1.0 / step}
+    return {"event": "steps", "time_s": 100.0 + step / 10} | counts | phases
 
 
 @pytest.fixture
@@ -61,26 +51,21 @@ def test_all_forms_are_written_at_once_and_the_tables_stay_on_stdout(user):
     assert page.count("<svg") == 1
 
 
-@pytest.mark.parametrize(
-    ("option", "begins"),
-    [("--csv", "schema,run,"), ("--markdown", "# Summary"), ("--html", "<!DOCTYPE html>")],
-)
-def test_a_dash_is_stdout_in_the_place_of_the_tables(user, option, begins):
+def test_a_dash_is_stdout_in_the_place_of_the_tables(user):
     with (user.folder / "runs/ddp-1/events/rank-00000.jsonl").open("a") as file:
         file.write("torn")
-    done = user("summary", option, "-")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(begins)
-    assert "rank-00000.jsonl: 1 torn line skipped" in done.stderr
+    for option, begins in (("--csv", "schema,run,"), ("--html", "<!DOCTYPE html>")):
+        done = user("summary", option, "-")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(begins)
+        assert "rank-00000.jsonl: 1 torn line skipped" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--csv", "-", "--json"], "--csv - and --json contradict each other"),
-        (["--html", "-", "--markdown", "-"], "--markdown - and --html - contradict each other"),
         (["--csv", "missing/a.csv"], "missing/a.csv: the CSV cannot be written: No such file"),
-        (["--html", "runs"], "runs: the page cannot be written: Is a directory"),
         (["--plot", "notes"], "notes: pictures cannot be written: File exists"),
         (["--goal", "speed=3"], "must be accuracy=SHARE (such as 97%), loss=NUMBER or train_loss"),
     ],
@@ -92,10 +77,3 @@ def test_what_cannot_be_written_is_said_in_one_line(user, options, message):
     assert message in done.stderr
     assert "hint: " in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_folder_without_figures_has_no_pictures_and_says_so(user):
-    user.runs[0].joinpath("events/rank-00000.jsonl").unlink()
-    done = user("summary", "--plot", "pictures")
-    assert done.returncode == 0, done.stderr
-    assert "there is nothing to draw yet" in done.stderr

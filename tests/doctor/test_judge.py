@@ -4,7 +4,6 @@ import msgspec
 import pytest
 
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.doctor.examine import examine_folder
 from hpcdist.doctor.judge import judge
 from hpcdist.doctor.trial import Evidence
 from hpcdist.monitor.progress import NodeSeen
@@ -72,7 +71,6 @@ LOST = NOTHING | {
     "nodes": [node(0)],
     "ended": frozenset((0,)),
 }
-UNREAD = "ssh ended with code 2: /bin/sh: 0: cannot open /home/ann/runs/7_host.sh: No such"
 NO_PYTHON = "blaunch ended with exit code 127: sh: python: not found"
 NO_LAUNCHER = "blaunch -z {host} {command} cannot be run: No such file or directory"
 OUT_OF_REACH = "node 1 (host n1): could not reach the agent of node 0 within 60 s"
@@ -105,10 +103,6 @@ CASES = {
         {"places": [place(0), place(1, versions=OTHER_VERSION)]},
         *("interpreter", "n1 has hpcdist 0.0.9, this machine 0.1.0", None),
     ),
-    "another folder": (
-        {"places": [place(0), place(1, token="check-0")]},
-        *("shared folder", "check-0", None),
-    ),
     "unseen folder": (
         LOST | {"logs": {0: []}, "scheduler_says": SLURMS},
         *(
@@ -117,9 +111,6 @@ CASES = {
             "interpreter",
         ),
     ),
-    # A log that another node opened does not show that a node sees the folder.
-    "unread script": (LOST | noted(UNREAD, UNREAD), "shared folder", "7_host.sh", "interpreter"),
-    "empty log": (LOST | noted(""), "shared folder", "no agent", "interpreter"),
     "launcher": (LOST | noted(NO_LAUNCHER), "launcher", "(host n1): blaunch", "shared folder"),
     "interpreter": (LOST | noted(NO_PYTHON, NO_PYTHON), "interpreter", "not found", "port"),
     "image": (
@@ -140,27 +131,13 @@ def test_the_first_that_is_not_proven_is_to_blame_and_gets_the_reason(
     assert not_reached is None or found[not_reached].state == "skip"
 
 
-def test_a_folder_for_runs_passes_and_nothing_is_left_in_it(tmp_path):
-    assert examine_folder(tmp_path).state == "pass"
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("copy", ["/var/spool/slurmd/job12/slurm_script", "/home/a/.lsbatch/1.12"])
-def test_what_bash_says_of_a_setup_line_is_told_without_the_schedulers_copy_of_the_script(copy):
+def test_what_bash_says_of_a_setup_line_is_told_without_the_schedulers_copy_of_the_script():
     line = "module load cuda/99"
     lines = [
-        f"{copy}: line 16: module: command not found",
+        "/var/spool/slurmd/job12/slurm_script: line 16: module: command not found",
         f"hpcdist: setup: exit code 127: {line}",
     ]
     evidence = msgspec.structs.replace(GOOD, logs={0: lines})
     found = judge(evidence, ClusterProfile(setup=[line]), asks_for_gpus=False)
     (setup,) = [one for one in found if one.name == "setup lines"]
     assert setup.detail == f"exit code 127: {line} (line 16: module: command not found)"
-
-
-def test_an_image_is_told_with_its_runtime():
-    assert states()["container"].state == "skip"
-    found = states(container=IMAGE)
-    assert not failing(found)
-    said = "/images/torch.sif (sif:00ff) by apptainer: starts on 2 nodes"
-    assert said in found["container"].detail

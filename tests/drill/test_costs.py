@@ -11,7 +11,6 @@ JOB = ScriptJob(
     name="train", script="train.py", resources=Resources(gpus=2, time_limit_min=24 * 60)
 )
 KILLED = Verdict(kind="signal", message="", first=rank_end(1, signal="SIGKILL"))
-STOPPED = Verdict(kind="time_limit", state="preempted", message="", exit_code=75)
 CANCELLED = Verdict(kind="cancelled", state="cancelled", message="")
 
 
@@ -38,7 +37,6 @@ OVERWRITES = {"name": "damage", "down_s": None, "failure": "EOFError"}
     [
         ({"after": (0, 9)}, "it saves checkpoints, but started from the beginning"),
         ({"after": (0, 9), "num_saved": 0}, "no checkpoint is saved: you would lose up to 24 h"),
-        ({"first": None, "num_saved": 0}, "no checkpoint is saved: you would lose"),
         (
             {"name": "time-limit", "verdict": CANCELLED, "after": (15, 20)},
             "no checkpoint is saved on the warning: you would lose the work since the last one",
@@ -46,13 +44,11 @@ OVERWRITES = {"name": "damage", "down_s": None, "failure": "EOFError"}
         (OVERWRITES, "its one checkpoint is gone, with up to 24 h"),
         # No work is lost.
         ({"down_s": None}, None),
-        ({"first": None}, None),
-        ({"name": "time-limit", "verdict": STOPPED, "after": (20, 22)}, None),
         (OVERWRITES | {"num_saved": 2}, None),
     ],
     ids=[
-        *("does not load", "never saves", "records nothing", "deaf to the warning", "overwrites"),
-        *("not seen", "no steps, but saves", "saves on the warning", "keeps two"),
+        *("does not load", "never saves", "deaf to the warning", "overwrites"),
+        *("not seen", "keeps two"),
     ],
 )
 def test_work_is_lost_or_not(asked, words):
