@@ -19,23 +19,12 @@ def test_a_layer_takes_two_operations_per_weight_forward_and_twice_that_backward
         assert torch.equal(value, before[name])
 
 
-class Looking(nn.Module):
-    def forward(self, images):
-        return images if images.sum() > 0 else -images
-
-
-def test_a_model_that_looks_at_values_is_not_counted():
-    assert count_flops(Looking(), torch.randn(2, 3)) is None
-
-
 @pytest.mark.parametrize(
     ("gpu", "precision", "tera"),
     [
         ("NVIDIA H200", "bf16-mixed", 989.5),
         ("NVIDIA H100 80GB HBM3", "tf32", 494.5),
-        ("NVIDIA H100 PCIe", "fp16-mixed", 756),
         ("NVIDIA A100-SXM4-80GB", "fp32", 19.5),
-        ("NVIDIA L40S", "bf16-true", 362),
         ("Tesla V100-SXM2-16GB", "fp16-mixed", None),
         ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "fp32", None),
     ],

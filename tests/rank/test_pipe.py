@@ -1,7 +1,6 @@
 """The pipe between a rank and its agent."""
 
 import os
-import socket
 
 import msgspec
 
@@ -46,26 +45,11 @@ def test_what_the_program_writes_there_and_what_is_too_long_are_left_out():
     assert (found.account(), found.unwritten()) == (None, None)
 
 
-def test_a_program_that_has_another_file_in_the_place_of_the_pipe_gets_nothing(tmp_path):
-    def does(found):
-        ours, theirs = socket.socketpair()
-        os.dup2(ours.fileno(), found._rank.fileno())
-        found.say(Unwritten(report=REPORT))
-        theirs.setblocking(False)
-        try:
-            theirs.recv(1)
-        except BlockingIOError:
-            return
-        os._exit(1)
-
-    assert rank_that(does).unwritten() is None
-
-
 def test_questions_that_nobody_reads_end_nothing_and_are_not_for_the_next_rank():
     found = RankPipe()
-    for _ in range(100_000):
+    for _ in range(5_000):
         found.ask()
     assert not found.is_attended
     found.clear()
     found.ask()
-    assert int.from_bytes(found._rank.recv(8), "little") == 100_001
+    assert int.from_bytes(found._rank.recv(8), "little") == 5_001

@@ -34,7 +34,6 @@ def record(tmp_path):
 @pytest.mark.parametrize(
     ("buckets", "histogram"),
     [
-        ([-45, -46, -45], {"-46": [1, 2]}),
         ([-2, 60, 61, 9], {"-2": [1], "9": [1], "60": [1, 1]}),
         ([-2, 3, 8], {"-2": [1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1]}),  # the longest gaps
         ([-2, 4], {"-2": [1], "4": [1]}),  # longer ones
@@ -66,20 +65,12 @@ def test_phases_are_summed_up_and_what_comes_after_the_last_step_is_no_part_of_i
     assert window["phases_s"] == {"data_wait": 0.5}
 
 
-class Unaddable:
-    """A loss that float() takes, and nothing else."""
-
-    def __float__(self):
-        return 0.5
-
-
 @pytest.mark.parametrize(
     ("losses", "learned"),
     [
         ([1.0, 2.0, 6.0], {"loss": 6.0, "mean_loss": 3.0}),
         ([1.0, None, 2.0], {"loss": 2.0, "mean_loss": 1.5}),
         ([None, None], {}),
-        ([Unaddable(), Unaddable()], {"loss": 0.5}),
     ],
 )
 def test_a_window_has_the_last_loss_and_the_mean_of_all(record, losses, learned):
@@ -97,13 +88,3 @@ def test_a_full_disk_ends_recording_and_nothing_else(capfd):
     for _ in range(2):
         events.write({"event": "note", "message": "lost"})
     events.close()
-
-
-def test_what_is_no_unicode_is_replaced_as_in_the_name_of_a_file(tmp_path):
-    name = b"caf\xe9.jpg".decode(errors="surrogateescape")
-    events = EventWriter(tmp_path / "events.jsonl")
-    events.write({"event": "note", "message": f"skipped: {name}", "paths": [{name: (name, 1)}]})
-    events.close()
-    [found] = read_events(tmp_path / "events.jsonl")
-    assert found["message"] == "skipped: caf?.jpg"
-    assert found["paths"] == [{"caf?.jpg": ["caf?.jpg", 1]}]
