@@ -8,9 +8,7 @@ from hpcdist.bench.cells import (
     TimedCell,
     compare,
     find_lines,
-    percentile,
     pictures,
-    rates,
     summarize,
     timed_cell,
     to_tables,
@@ -55,17 +53,9 @@ def test_a_cell_has_the_figures_of_its_repeats():
     made = timed_cell("calls", {"size": 8}, [1.0, 2.0, 3.0], amount=8)
     assert (made.repeats, made.mean_time_s, made.sd_time_s, made.rate) == (3, 2.0, 1.0, 4.0)
     assert made.rate_measure.sd == pytest.approx(2.0)
-    assert timed_cell("calls", {}, [1.0]).sd_time_s is None
     drifting = timed_cell("calls", {}, [1.0 + number // 100 for number in range(2_000)])
     assert drifting.time_s.count == 20
     assert drifting.sd_time_s == pytest.approx(5.916, abs=1e-3)  # of blocks: of 1 to 20
-
-
-def test_a_later_cell_of_the_same_keys_replaces_the_earlier_and_no_cells_are_no_result():
-    found = summary([*CELLS, cell(1, "single", 3e-3)])
-    assert len(found.tables[0].cells) == 5
-    assert found.tables[0].cells[0].mean_time_s == pytest.approx(3e-3)
-    assert summarize({"table": [TABLE], "cell": [], "findings": []}) is None
 
 
 def test_a_table_has_keys_times_rates_further_figures_and_the_gain_over_the_baseline():
@@ -83,15 +73,6 @@ def test_a_table_has_keys_times_rates_further_figures_and_the_gain_over_the_base
     assert texts(table)[4] == ["512", "spread", "out of memory", "-", "-", "-"]
     assert parts.caption == "#7: work per call (µs)"
     assert texts(parts) == [["1", "spread", "1,000"]]
-
-
-def test_sizes_are_shown_in_binary_units_and_bandwidths_in_gigabytes():
-    table = CellTable(name="calls", x="size_bytes", rate="bus_bytes_per_s")
-    found = summary([timed_cell("calls", {"size_bytes": 1 << 20}, [1e-3], amount=2e6)], table)
-    (shown,) = to_tables(found, 1)
-    assert texts(shown) == [["1 MiB", "1.00", "2.00"]]
-    ((quantity, rate),) = rates(found)
-    assert (quantity, rate.mean) == ("bus GB/s, size 1 MiB", pytest.approx(2.0))
 
 
 def test_each_cell_is_compared_with_the_baseline_of_its_other_keys_all_together():
@@ -116,16 +97,6 @@ def test_the_picture_has_a_line_for_each_combination_of_other_keys_and_the_table
     assert time_axes.get_xscale() == "log"
 
 
-def test_runs_of_a_job_share_a_picture_which_says_what_is_left_out():
-    found = summary(CELLS)
-    runs = [BenchmarkRun(f"run-{n}", f"name {n}", found) for n in range(5)]
-    (picture,) = pictures("job", runs)
-    assert "Only 7 of 10 are drawn." in picture.description
-    assert picture.runs == ["run-4", "run-3", "run-2", "run-1"]  # the newest
-    labels = [text.get_text() for text in picture.draw().legends[0].get_texts()]
-    assert labels[0] == "name 4, strategy single"
-
-
 def test_runs_that_measure_something_else_are_in_no_common_picture():
     samples = CellTable(name="calls", caption="other", rate="samples_per_s", x="batch_size")
     wider = CellTable(name="calls", caption="4 ranks", rate="images_per_s", x="batch_size")
@@ -137,23 +108,3 @@ def test_runs_that_measure_something_else_are_in_no_common_picture():
     assert (picture.title, picture.runs) == ("job: calls by size", ["new"])
     (picture,) = pictures("job", [new, wide])
     assert (picture.title, picture.runs) == ("job: calls", ["wide", "new"])
-
-
-@pytest.mark.parametrize("growth", [1.02, 4.0, 5000.0])
-def test_every_axis_has_numbers_to_read_its_lines_by(growth):
-    cells = [cell(size, "single", 0.0032 * growth**power) for power, size in enumerate((1, 512))]
-    (picture,) = pictures("job", [BenchmarkRun("run", "a", summary(cells))])
-    for axes in picture.draw().axes:
-        low, high = axes.get_ylim()
-        labels = [
-            tick.get_text()
-            for tick in axes.get_yticklabels()
-            if low <= tick.get_position()[1] <= high
-        ]
-        assert len(labels) >= 2
-        assert all(label.replace(",", "").replace(".", "").isdigit() for label in labels)
-
-
-def test_a_percentile_is_the_smallest_value_that_enough_do_not_exceed():
-    values = [float(number) for number in range(20, 0, -1)]
-    assert [percentile(values, share) for share in (0, 0.5, 0.95, 1)] == [1, 10, 19, 20]

@@ -43,35 +43,6 @@ def test_steps_of_a_script_are_in_the_summary_and_outside_a_run_nothing_is_done(
     assert sum(window["steps"] for window in windows) == 50
 
 
-COUNTED = """
-import torch
-from hpcdist import record
-
-kept = torch.tensor([True, True, False])
-record.start()
-for accuracy in (41.0, 0.5, 55.0):
-    record.step(samples=kept.sum(), loss=torch.tensor(0.5))
-    record.evaluate(loss=torch.tensor(0.5), accuracy=torch.tensor(accuracy), samples=kept.sum())
-"""
-
-
-def test_samples_may_be_counted_by_torch_and_a_percentage_is_no_accuracy(launch, write_script):
-    launched = launch(write_script(COUNTED))
-    assert launched.verdict().kind == "done"
-    counted = {"steps": 0, "evaluate": 0}
-    for event in launched.events(0):
-        if event["event"] in counted:  # a slow machine may take several windows for the steps
-            counted[event["event"]] += event["samples"]
-    assert counted == {"steps": 6, "evaluate": 6}
-    found = [event.get("accuracy") for event in launched.events(0) if event["event"] == "evaluate"]
-    assert found == [None, 0.5, None]
-    (summary,) = summarize([launched.run], {}).runs
-    assert summary.final.accuracy is None
-    (told,) = summary.notes  # once
-    assert "accuracy must be a share from 0 to 1" in told
-    assert told in launched.log(0)
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -93,68 +64,46 @@ import torch
 from torch import nn
 from hpcdist import record
 
+torch.distributed.init_process_group("gloo")
 model = nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 data = torch.utils.data.DataLoader(torch.randn(80, 8), batch_size=4)
 record.start(first_step=100, model=model)
 record.flops(per_sample=2 * 2 * 8)
-for epoch in range(2):
+for accuracy in (0.5, 55.0):
     for batch in record.batches(data):
         loss = model(batch).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        record.step(samples=len(batch), loss=loss, learning_rate=optimizer.param_groups[0]["lr"])
-    record.evaluate(loss=1.0)
+        samples = torch.ones(len(batch), dtype=torch.bool).sum()
+        record.step(samples=samples, loss=loss, learning_rate=optimizer.param_groups[0]["lr"])
+    record.evaluate(loss=torch.tensor(1.0), accuracy=torch.tensor(accuracy), samples=samples)
 """
 
 
-def test_a_loop_that_marks_nothing_has_its_phases_seen_by_hooks(launch, write_script):
-    launched = launch(write_script(WATCHED))
+def test_hooks_see_the_phases_of_a_loop_that_marks_nothing_and_whether_ranks_train_together(
+    launch, write_script
+):
+    """The model is not wrapped: the ranks joined a group, and exchange nothing in it."""
+    launched = launch(write_script(WATCHED), gpus=2)
     assert launched.verdict().kind == "done"
-    assert launched.log(0) == ""  # no warning of a loss that has a graph behind it
     (summary,) = summarize([launched.run], {}).runs
     assert summary.steps == 140
-    phases = {"data_wait", "forward_backward", "optimizer", "other"}  # nothing to wait for alone
-    assert summary.phase_s.keys() == phases
-    evaluated = [event["step"] for event in launched.events(0) if event["event"] == "evaluate"]
-    assert evaluated == [120, 140]
+    assert summary.phase_s.keys() == {"data_wait", "forward_backward", "optimizer", "other"}
+    evaluated = [event for event in launched.events(0) if event["event"] == "evaluate"]
+    assert [event["step"] for event in evaluated] == [120, 140]
+    assert sum(event["samples"] for event in launched.events(0) if event["event"] == "steps") == 160
     assert summary.flops.per_sample == 32
     assert summary.flops.per_s == pytest.approx(32 * summary.samples_per_s.mean)
+    # A percentage is no accuracy; and nothing else is printed, such as of a loss with a graph.
+    assert [event.get("accuracy") for event in evaluated] == [0.5, None]
+    assert summary.final.accuracy is None
+    (told,) = summary.notes
+    assert "accuracy must be a share from 0 to 1" in told
+    assert launched.log(0).splitlines() == [f"note: {told}"]
 
-
-TOGETHER = WATCHED.replace(
-    "model = nn.Linear(8, 1)",
-    """
-import sys
-torch.distributed.init_process_group("gloo")
-model = nn.Linear(8, 1)
-if "--wrap" in sys.argv:
-    model = nn.parallel.DistributedDataParallel(model)
-""",
-)
-
-
-@pytest.mark.parametrize(
-    ("script", "arguments", "why"),
-    [
-        pytest.param(WATCHED, [], "they joined no process group", id="no group"),
-        pytest.param(TOGETHER, [], "no collective operation ran", id="model not wrapped"),
-        pytest.param(TOGETHER, ["--wrap"], None, id="wrapped"),
-    ],
-)
-def test_ranks_that_train_apart_have_no_shares_of_communication_and_no_speedup(
-    launch, write_script, script, arguments, why
-):
-    launched = launch(write_script(script), *arguments, gpus=2)
-    assert launched.verdict().kind == "done"
     groups = [event for event in launched.events(1) if event["event"] == "group"]
-    assert groups[-1]["size"] == (0 if script is WATCHED else 2)
-    (summary,) = summarize([launched.run], {}).runs
-    together = why is None
-    assert summary.together is together
-    assert (summary.cell is None) == (not together)
-    assert ("exposed_communication" in summary.phase_s) == together
-    assert (summary.parts_s["communication"] > 0) == together
-    if why is not None:
-        assert why in summary.not_compared_because
+    assert groups[-1]["size"] == 2
+    assert (summary.together, summary.cell, summary.parts_s["communication"]) == (False, None, 0)
+    assert "no collective operation ran" in summary.not_compared_because

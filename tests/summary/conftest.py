@@ -16,7 +16,6 @@ from hpcdist.runs.events import HISTOGRAM_RATIO
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
-from hpcdist.summary.figures.learning import decode_learning
 from hpcdist.summary.report.page import to_html
 from hpcdist.summary.report.report import make_report
 
@@ -27,18 +26,14 @@ MakeRun = Callable[..., Run]
 
 
 @pytest.fixture
-def make_run(tmp_path: Path, make_run_in: Callable[[Path], MakeRun]) -> MakeRun:
+def make_run(tmp_path: Path) -> MakeRun:
     """Make a run directory; by default a done one without events."""
-    return make_run_in(tmp_path)
-
-
-@pytest.fixture(scope="session")
-def make_run_in() -> Callable[[Path], MakeRun]:
-    """Make run directories in `runs` of a folder."""
-    return run_maker
+    return run_maker(tmp_path)
 
 
 def run_maker(parent: Path) -> MakeRun:
+    """Make run directories in `runs` of a folder."""
+
     def make(
         name: str,
         *,
@@ -205,16 +200,6 @@ def record_run(make_run, events):
 
 
 @pytest.fixture
-def series_of():
-    """Return the curves of a run, as pictures have them."""
-
-    def read(run):
-        return decode_learning(summarize([run], {}).series[str(run.path)])
-
-    return read
-
-
-@pytest.fixture
 def add_run(record_run, events):
     """Add a run with this many samples/s over all its ranks."""
     count = iter(range(100))
@@ -228,15 +213,13 @@ def add_run(record_run, events):
 
 @pytest.fixture
 def make_scaled(record_run, events):
-    """Runs on 1, 2 and 4 GPUs, each some times, of which more GPUs take a little longer; `growth`:
-    how many times as many samples/s each rank has on 4."""
+    """Runs on 1, 2 and 4 GPUs, each some times, of which more GPUs take a little longer."""
 
-    def make(repeats, growth=1.0):
+    def make(repeats):
         runs = []
         for gpus in (1, 2, 4):
             for repeat in range(repeats):
                 rate = 100 / (1 + 0.1 * (gpus - 1) / gpus) * (1 + 0.001 * repeat)
-                rate *= 1 + (growth - 1) * (gpus - 1) / 3
                 ranks = [events.steady([rate] * 5)] * gpus
                 name, on_gpu = f"on-{gpus}-{repeat}", {"device": "cuda:0"}
                 runs.append(record_run(name, *ranks, start=on_gpu))
@@ -249,11 +232,11 @@ EVIL = "<script>document.title='evil'</script>\"'><img src=x onerror=\"document.
 
 
 @pytest.fixture(scope="session")
-def page(make_run_in, tmp_path_factory):
+def page(tmp_path_factory):
     """A page, in a file: usual runs of 1, 2 and 4 ranks, a hostile one that failed, one going on,
     and one that cannot be read."""
     folder = tmp_path_factory.mktemp("page")
-    make_run = make_run_in(folder)
+    make_run = run_maker(folder)
     failed = {"kind": "exception", "state": "failed", "message": f"rank 0 failed: {EVIL}"}
     failed = Verdict(**failed, exit_code_of_run=1, log="logs/rank-00000.log")
     runs = [make_run("bad-1", job=EVIL, verdict=failed), make_run("going", job="m", verdict=None)]

@@ -1,17 +1,14 @@
 """`hpcdist summary --against`: changes with known answers, and the exit code for CI."""
 
 import json
-import math
 
 import pytest
 from msgspec import structs
 
-from hpcdist.base.errors import UserError
-from hpcdist.base.statistics import two_sided
 from hpcdist.cli.main import main
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
-from hpcdist.summary.compare.against import check_comparison, compare_with
+from hpcdist.summary.compare.against import compare_with
 from hpcdist.summary.report.changes import conclusion
 
 FAILED = Verdict(kind="exit", state="failed", message="rank 0 left with 3", exit_code_of_run=1)
@@ -39,27 +36,10 @@ def compared(before, now, threshold=0.05):
     return compare_with(summarize(before, {}).runs, summarize(now, {}).runs, threshold=threshold)
 
 
-def only_change(before, now, threshold=0.05):
-    (change,) = compared(before, now, threshold).changes
-    return change
-
-
-def test_repeats_are_compared_by_welch(add):
-    change = only_change(add("a", *BEFORE), add("b", 89.0, 90.0, 91.0))
-    assert change.times.mean == pytest.approx(0.9)
-    assert (change.times.over, change.outcome) == ("runs", "slower")
-    # Relative standard errors: 2 % and 1 / 90, each over the root of 3.
-    squares = (0.02**2 / 3, (1 / 90) ** 2 / 3)
-    freedom = sum(squares) ** 2 / sum(square**2 / 2 for square in squares)
-    t = math.log(0.9) / math.sqrt(sum(squares))
-    assert change.times.p == pytest.approx(two_sided(t, freedom))
-    assert change.times.interval.low < 0.9 < change.times.interval.high < 1
-
-
 def test_many_changes_show_one_by_chance_no_more_often_than_a_single_one(add):
     """p is 0.03, and there are two of them, as for any of which one of ten would be found."""
     now = (92.6, 94.6, 96.6)
-    only = only_change(add("a", *BEFORE), add("b", *now), threshold=0.0)
+    (only,) = compared(add("a", *BEFORE), add("b", *now), threshold=0.0).changes
     assert (only.outcome, only.times.p < 0.05) == ("slower", True)
     first = [*add("c", *BEFORE), *add("c", *BEFORE, job="other")]
     second = [*add("d", *now), *add("d", 99.0, 101.0, 102.0, job="other")]
@@ -77,13 +57,12 @@ def test_many_changes_show_one_by_chance_no_more_often_than_a_single_one(add):
         pytest.param((89.0, 90.0, 91.0), 0.2, "within threshold", id="sure, but allowed"),
         pytest.param((89.0, 90.0, 91.0), 0.05, "slower", id="regression"),
         pytest.param((119.0, 120.0, 121.0), 0.05, "faster", id="progress"),
-        pytest.param((93.0,), 0.05, "not distinguishable", id="one run within the spread"),
-        pytest.param((80.0,), 0.05, "slower", id="one run outside of the spread"),
     ],
 )
 def test_only_a_loss_that_is_sure_and_large_is_a_regression(add, rates, threshold, outcome):
     found = compared(add("a", *BEFORE), add("b", *rates), threshold)
     assert found.changes[0].outcome == outcome
+    assert found.changes[0].times.mean == pytest.approx(sum(rates) / len(rates) / 100)
     assert found.regression is (outcome == "slower")
     is_doubted = outcome == "not distinguishable" and sum(rates) / len(rates) < 95
     assert ("but that may be chance" in conclusion(found)) is is_doubted
@@ -91,30 +70,19 @@ def test_only_a_loss_that_is_sure_and_large_is_a_regression(add, rates, threshol
 
 def test_single_runs_are_compared_by_their_windows(add):
     before = add("a", [50.0, 98.0, 100.0, 102.0, 100.0])  # the first is warm-up
-    change = only_change(before, add("b", [50.0, 88.0, 90.0, 92.0, 90.0]))
+    (change,) = compared(before, add("b", [50.0, 88.0, 90.0, 92.0, 90.0])).changes
     assert (change.times.over, change.outcome) == ("windows", "slower")
-    assert change.times.mean == pytest.approx(0.9, abs=2e-3)
 
 
 def test_sizes_and_settings_are_matched_each_with_its_own(add):
-    small = {"train": {"batch_size": 8}}
-    before = [
-        *add("a", 100.0, 101.0),
-        *add("a", 190.0, 191.0, gpus=2),
-        *add("a", 50.0, 51.0, **small),
-    ]
-    now = [
-        *add("b", 100.0, 101.0, torch="3.0.0", train={"seed": 5}),
-        *add("b", 90.0, 91.0, gpus=2),
-        *add("b", 50.0, 51.0, **small),
-    ]
+    before = [*add("a", 100.0, 101.0), *add("a", 190.0, 191.0, gpus=2)]
+    now = [*add("b", 100.0, 101.0, torch="3.0.0", train={"seed": 5}), *add("b", 90.0, 91.0, gpus=2)]
     found = compared([*before, *add("a", 10.0, job="gone")], [*now, *add("b", 10.0, job="new")])
     assert {round(one.before.measured.mean, 1): one.outcome for one in found.changes} == {
         190.5: "slower",
         100.5: "not distinguishable",
-        50.5: "not distinguishable",
     }
-    assert sorted(found.left_out.values()) == [["gone-012"], ["new-013"]]
+    assert sorted(found.left_out.values()) == [["gone-008"], ["new-009"]]
 
 
 def test_runs_that_fail_now_are_a_regression(add, make_run):
@@ -127,27 +95,19 @@ def test_runs_that_fail_now_are_a_regression(add, make_run):
 
 
 def test_benchmarks_are_compared_cell_by_cell(add, make_run, events):
-    def measured(name, rate, **fields):
+    def measured(name, rate):
         run = make_run(name, job="bench", gpus=2)
         table = {"event": "table", "time_s": 0.0, "name": "t", "rate": "bus_bytes_per_s"}
-        cell = {"event": "cell", "table": "t", "time_s": 0.0, "rate": rate, **fields}
-        made = [
-            {**cell, "mean_time_s": 1e-3, "keys": {"size_bytes": size}} for size in (1024, 2**20)
-        ]
-        events.write(run, 0, [events.start(0, world_size=2), table, *made])
+        cell = {"event": "cell", "table": "t", "time_s": 0.0, "rate": rate}
+        made = cell | {"mean_time_s": 1e-3, "keys": {"size_bytes": 1024}}
+        events.write(run, 0, [events.start(0, world_size=2), table, made])
         return run
 
     before = [measured("a/1", 10e9), measured("a/2", 10.2e9)]
     now = [measured("b/1", 5e9), measured("b/2", 5.1e9)]
     found = compared(before, now)
-    assert [(one.quantity, one.outcome) for one in found.changes] == [
-        ("bus GB/s, size 1 KiB", "slower"),
-        ("bus GB/s, size 1 MiB", "slower"),
-    ]
-    spread = {"repeats": 5, "sd_time_s": 1e-5}
-    found = compared([measured("c/1", 10e9, **spread)], [measured("d/1", 5e9, **spread)])
-    assert [(one.times.over, one.outcome) for one in found.changes] == [("windows", "slower")] * 2
-    assert found.changes[0].times.mean == pytest.approx(0.5)
+    (change,) = found.changes
+    assert (change.quantity, change.outcome) == ("bus GB/s, size 1 KiB", "slower")
 
 
 # The command.
@@ -163,35 +123,28 @@ def here(add, tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_exit_code_says_whether_it_became_slower(here, capsys):
+def test_the_exit_code_says_whether_it_became_slower_than_runs_or_their_saved_summary(here, capsys):
     assert main(["summary", "runs/same", "--against", "runs/before"]) == 0
     assert capsys.readouterr().out.startswith(
         "No regression: nothing is certain to be slower by more"
     )
-    assert main(["summary", "runs/slow", "--against", "runs/before"]) == 1
-    out = capsys.readouterr().out
-    assert out.startswith(
-        "Regression: ddp on 1 x 1, samples/s, is slower by 20.0 %; 5 % is allowed.\n"
-    )
-    assert "100.0 ± 5.0 (3)" in out
-
-
-def test_a_saved_summary_is_a_baseline_as_well_as_the_runs(here, capsys):
     assert main(["summary", "runs/before", "--json"]) == 0
     saved = json.loads(capsys.readouterr().out)
     (here / "baseline.json").write_text(json.dumps(saved))
     for baseline in ("runs/before", "baseline.json"):
-        assert main(["summary", "runs/slow", "--against", baseline, "--json"]) == 1
-        found = json.loads(capsys.readouterr().out)
-        (change,) = found["changes"]
-        assert (found["regression"], change["outcome"]) == (True, "slower")
-        assert change["times"]["mean"] == pytest.approx(0.8)
-        assert len(change["before"]["runs"]) == 3
+        assert main(["summary", "runs/slow", "--against", baseline]) == 1
+        out = capsys.readouterr().out
+        assert out.startswith(
+            "Regression: ddp on 1 x 1, samples/s, is slower by 20.0 %; 5 % is allowed.\n"
+        )
+        assert "100.0 ± 5.0 (3)" in out
+    assert main(["summary", "runs/slow", "--against", "baseline.json", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["regression"], found["changes"][0]["outcome"]) == (True, "slower")
 
 
 BAD = {
     "nothing.json": "there is no baseline nothing.json: there ",
-    "empty.json": "is not JSON",
     "odd.json": "is no summary",
     "newer.json": "newer.json: its schema is 2, and this hpcdist reads 1",
     "runs/unlike": "has nothing in common with the runs: it has mine on 1 x 1, and they are ddp",
@@ -201,7 +154,6 @@ BAD = {
 
 @pytest.mark.parametrize(("baseline", "message"), BAD.items())
 def test_what_is_no_baseline_is_refused(here, add, capsys, baseline, message):
-    (here / "empty.json").write_text("")
     (here / "odd.json").write_text('[{"run": 3}]')
     (here / "newer.json").write_text('[{"schema": 2, "run": "r"}]')
     add("unlike", 10.0, job="mine")
@@ -221,8 +173,3 @@ def test_runs_that_something_else_disturbed_are_left_out_and_named(add):
     (change,) = result.changes
     assert (change.outcome, len(change.now.runs)) == ("not distinguishable", 3)
     assert [*result.left_out.values()] == [[now[-1].run]]
-    # A baseline that was disturbed is none.
-    before = [structs.replace(run, disturbed=load) for run in before]
-    result = compare_with(before, now[:3], threshold=0.05)
-    with pytest.raises(UserError, match="something else used their CPUs"):
-        check_comparison(result, before, now, name="old")

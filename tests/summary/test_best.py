@@ -37,8 +37,6 @@ def test_the_best_value_is_named_first_and_stands_first_in_the_table(add_tested)
     text = in_words(runs)
     assert text.startswith("ddp: lr=0.01 (97.00 ± 1.24 %) has the best test accuracy; the next is")
     assert "the next is lr=0.001 (90.00 ± 2.48 %)." in text
-    wide = {0.4: [0.97, 0.975, 0.965], 0.2: [0.1, 0.14, 0.1]}
-    assert "the next is lr=0.2 (11.33 ± 5.74 %)." in in_words(sweep(add_tested, wide))
     table = text[text.index("Values by what they came to") :]
     assert table.index("0.01 3 97.00 ± 1.24") < table.index("0.001 3 90.00") < table.index("0.1 3")
 
@@ -51,7 +49,6 @@ def test_values_within_each_others_spread_are_not_told_apart(add_tested):
     text = in_words(runs)
     assert "Which has the best test accuracy is not certain: lr=0.01 (96.33" in text
     assert "or lr=0.1 (96.00" in text
-    assert "other value" not in text
 
 
 @pytest.mark.parametrize(

@@ -33,38 +33,17 @@ def append(run, text):
         file.write(text)
 
 
-def remove_folders(run):
-    shutil.rmtree(run.events_folder)
-    shutil.rmtree(run.attempts_folder)
-
-
 DEEP = b'{"event":"start","x":' + b"[" * 5_000 + b"]" * 5_000 + b"}\n"
-EVENTS, SPEC = "runs/one/events", "runs/one: skipped, spec.json cannot be read: "
+EVENTS = "runs/one/events"
 FAULTS = {
     "an unknown kind": (lambda run: append(run, b'{"event":"weather","sky":"blue"}\n'), []),
     "torn and deep lines": (
         lambda run: append(run, DEEP + b'{"event":"steps","time_s":1'),
         [f"{EVENTS}/rank-00000.jsonl: 2 torn lines skipped"],
     ),
-    "beyond all size": (
-        lambda run: os.truncate(run.event_file(0), 2_000_000_000),
-        [
-            f"{EVENTS}/rank-00000.jsonl: skipped, it cannot be read: "
-            "it has 2 GB, and no more than 250 MB are read"
-        ],
-    ),
-    "an empty file": (
-        lambda run: run.event_file(0).write_bytes(b""),
-        [f"{EVENTS}/rank-00000.jsonl: skipped, it is empty"],
-    ),
-    "no file": (
-        lambda run: run.event_file(1).mkdir(),
-        [f"{EVENTS}/rank-00001.jsonl: skipped, it cannot be read: it is not a regular file"],
-    ),
-    "no folders": (remove_folders, [f"{EVENTS}: no events, No such file or directory"]),
-    "a flood": (
-        lambda run: [(run.events_folder / f"x{number}").touch() for number in range(60)],
-        [f"{EVENTS}: no events, it holds more than 50 entries"],
+    "no folder": (
+        lambda run: shutil.rmtree(run.events_folder),
+        [f"{EVENTS}: no events, No such file or directory"],
     ),
     "torn small files": (
         lambda run: (
@@ -79,15 +58,7 @@ FAULTS = {
     ),
     "a torn spec": (
         lambda run: run.spec_file.write_text('{"job": {"na'),
-        [f"{SPEC}it is torn, or not JSON: Unterminated string starting at: line 1 column 10"],
-    ),
-    "a deep spec": (
-        lambda run: run.spec_file.write_text("[" * 9999),
-        [f"{SPEC}it is nested more than 64 levels deep"],
-    ),
-    "a large spec": (
-        lambda run: run.spec_file.write_text(" " * 16_000_001),
-        [f"{SPEC}it has 16 MB, and no more than 16 MB are read"],
+        ["runs/one: skipped, spec.json cannot be read: it is torn, or not JSON: Unterminated"],
     ),
     "another spec": (
         lambda run: files.write_json(run.spec_file, {"job": {"name": "ddp"}}),
@@ -100,7 +71,6 @@ FAULTS = {
 def test_what_cannot_be_read_is_told_and_the_rest_is_used(
     stepped_run, monkeypatch, tmp_path, spoil, faults
 ):
-    monkeypatch.setattr(files, "MOST_ENTRIES", 50)
     monkeypatch.chdir(tmp_path)
     spoil(stepped_run)
     summary = summarize([stepped_run], {"one": "lost"})
@@ -115,10 +85,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_used(
 ODD = {
     "text for a time": {"wall_s": "long"},
     "negative steps": {"steps": -1},
-    "null samples": {"samples": None},
-    "no sums": {"step_time_s": {}},
     "a bucket beyond all time": {"histogram": {"99999": [1]}},
-    "more counts than there are buckets": {"histogram": {"9": [1] * 9999}},
     "a time beyond all time": {"wall_s": 1e300},
 }
 
@@ -142,27 +109,15 @@ def test_the_summary_knows_the_kinds_of_events_that_are_documented():
 # Which runs there are.
 
 
-@pytest.mark.parametrize("how", ["copied", "linked", "copied into another folder"])
-def test_a_copy_of_a_run_is_no_repeat_of_it_and_that_is_told(add_run, tmp_path, how):
+@pytest.mark.parametrize("make", [shutil.copytree, os.symlink], ids=["copied", "linked"])
+def test_a_copy_of_a_run_is_no_repeat_of_it_and_that_is_told(add_run, tmp_path, make):
     made = [add_run(rate) for rate in (98.0, 102.0)]
     copy = tmp_path / "runs" / "best"
-    if how == "linked":
-        copy.symlink_to(made[0].path)
-    else:
-        if "folder" in how:
-            copy = tmp_path / "archive" / made[0].id
-        shutil.copytree(made[0].path, copy)
+    make(made[0].path, copy)
     summary = summarize([*made, Run(copy)], {})
     assert [run.run for run in summary.runs] == [run.id for run in made]
     (said,) = summary.skipped
     assert said.endswith(f"{copy.name}: skipped, it is run {made[0].id} once more: {made[0].path}")
-
-
-def test_a_run_whose_folder_has_another_name_by_now_counts(add_run):
-    run = add_run(98.0)
-    moved = run.path.rename(run.path.with_name("best"))
-    summary = summarize([Run(moved)], {})
-    assert ([one.run for one in summary.runs], summary.skipped) == (["best"], [])
 
 
 def names(runs):

@@ -19,14 +19,11 @@ def digests(steps, *, unlike_from=99):
 
 @pytest.fixture
 def add(make_run, events, monkeypatch, tmp_path):
-    """Add a run of one rank that has these events, in each attempt."""
+    """Add a run of one rank that has these events."""
     monkeypatch.chdir(tmp_path)
 
-    def add(name, *attempts, **options):
-        run = make_run(name, gpus=1, **options)
-        for attempt, found in enumerate(attempts):
-            start = events.start(0, world_size=1)
-            events.write(run, 0, [start, *found], attempt=attempt)
+    def add(name, found, **options):
+        events.write(make_run(name, **options), 0, [events.start(0, world_size=1), *found])
 
     return add
 
@@ -56,12 +53,6 @@ def test_the_first_step_at_which_digests_differ_is_named_with_what_else_does(add
     printed = " ".join(capsys.readouterr().out.split())
     assert "a and b part at step 20, in the parameters (20a and 20b), and were equal at" in printed
     assert "2.15.0 2.16.0 version.torch" in printed
-
-
-def test_what_a_restart_did_again_counts_once(add, capsys):
-    add("a", digests(range(0, 40, 10)))
-    add("b", digests(range(0, 30, 10), unlike_from=20), digests(range(10, 40, 10)))
-    assert diff(capsys, "a", "b")["step"] is None
 
 
 def test_without_digests_losses_are_compared_at_the_steps_that_both_have(add, events, capsys):

@@ -12,9 +12,9 @@ from hpcdist.summary.compare.forecast import make_forecast
 from hpcdist.summary.values import RunSummary
 
 
-def run_of(gpus, time_s, *, batch=64, is_strong=False, nodes=1, **fields):
+def run_of(gpus, time_s, *, is_strong=False, nodes=1, **fields):
     """A run whose steps take so long."""
-    samples = batch if is_strong else batch * gpus
+    samples = 64 if is_strong else 64 * gpus
     return RunSummary(
         run=f"run-{gpus}-{nodes}-{time_s}",
         job="ddp",
@@ -33,16 +33,14 @@ def test_with_little_noise_the_truth_is_within_a_narrow_forecast(is_strong):
         return (1 / gpus if is_strong else 1) + 0.1 * (gpus - 1) / gpus
 
     rng = random.Random(3)
-    for sizes in ((1, 2, 4), (2, 4, 8, 16)):
-        times = [(gpus, law(gpus) * (1 + rng.gauss(0, 0.001))) for gpus in sizes for _ in range(3)]
-        runs = [run_of(gpus, time_s, is_strong=is_strong) for gpus, time_s in times]
-        found = make_forecast(runs, "strong" if is_strong else "weak")
-        assert [size.gpus for size in found.sizes] == [2 * sizes[-1], 4 * sizes[-1]]
-        for size in found.sizes:
-            work = 1 if is_strong else size.gpus / sizes[0]
-            truth = work * law(sizes[0]) / law(size.gpus)
-            assert size.speedup.interval.low <= truth <= size.speedup.interval.high
-            assert size.speedup.interval.high < 1.25 * size.speedup.interval.low
+    times = [(gpus, law(gpus) * rng.gauss(1, 0.001)) for gpus in (2, 4, 8, 16) for _ in range(3)]
+    runs = [run_of(gpus, time_s, is_strong=is_strong) for gpus, time_s in times]
+    found = make_forecast(runs, "strong" if is_strong else "weak")
+    assert [size.gpus for size in found.sizes] == [32, 64]
+    for size in found.sizes:
+        truth = (1 if is_strong else size.gpus / 2) * law(2) / law(size.gpus)
+        assert size.speedup.interval.low <= truth <= size.speedup.interval.high
+        assert size.speedup.interval.high < 1.25 * size.speedup.interval.low
 
 
 REFUSED = {
@@ -54,10 +52,6 @@ REFUSED = {
         [run_of(1, 1.0), run_of(1, 1.01), run_of(2, 1.1), run_of(2, 1.2)],
         "weak",
     ),
-    "the number of samples per step is neither the same in all sizes nor for each GPU": (
-        [run_of(gpus, 1.0) for gpus in (1, 2, 4)],
-        None,
-    ),
     "the ranks share CPUs, so more ranks are not more hardware": (
         [run_of(gpus, 1.0 * gpus, num_cpus=2) for gpus in (1, 2, 4)],
         "weak",
@@ -66,10 +60,6 @@ REFUSED = {
         [run_of(1, 1.0), run_of(2, 1.1), run_of(4, 1.3, nodes=2)],
         "weak",
     ),
-    "a step has too few samples for more GPUs": (
-        [run_of(gpus, 1.0 / gpus + 0.1, is_strong=True, batch=4) for gpus in (1, 2, 4)],
-        "strong",
-    ),
 }
 
 
@@ -77,16 +67,6 @@ REFUSED = {
 def test_where_too_little_is_known_it_is_refused_and_said_why(reason, case):
     found = make_forecast(*case)
     assert (found.refused_because, bool(found.sizes)) == (reason, reason is None)
-
-
-def test_runs_that_scatter_widely_are_refused_with_what_they_would_allow():
-    times = [(1, 1.0), (1, 1.4), (2, 1.6), (2, 1.0), (4, 1.1), (4, 2.0)]
-    found = make_forecast([run_of(gpus, time_s) for gpus, time_s in times], "weak")
-    assert found.refused_because.startswith("the measurements allow ")
-    assert found.refused_because.endswith("or repeats (--repeat 3) would narrow this")
-    runs = [run_of(gpus, gpus**-1.02, is_strong=True) for gpus in (1, 2, 4)]
-    size = make_forecast(runs, "strong").sizes[0]  # communication takes no less than no time
-    assert size.speedup.mean == size.speedup.interval.high == 8
 
 
 def test_the_summary_tells_the_forecast_in_words_and_in_json(make_scaled):
@@ -100,19 +80,17 @@ def test_the_summary_tells_the_forecast_in_words_and_in_json(make_scaled):
     assert "times as fast as 1, with 95 % confidence." in text
 
 
-def of_numpy(times_s, *, over_nodes):
+def of_numpy(times_s):
     """The speed-up and its interval on 4 times the largest size, by another program: least squares
     of relative errors, strong scaling, no noise within runs."""
     numpy = pytest.importorskip("numpy")
 
-    def terms(gpus, nodes):
-        members = nodes if over_nodes else gpus
-        return numpy.array([1 / gpus, (members - 1) / members])
+    def terms(gpus):
+        return numpy.array([1 / gpus, (gpus - 1) / gpus])
 
-    rows = numpy.array([terms(*size) / time_s for size, time_s in times_s.items()])
+    rows = numpy.array([terms(gpus) / time_s for gpus, time_s in times_s.items()])
     weights, squares, *_ = numpy.linalg.lstsq(rows, [1.0] * len(rows), rcond=None)
-    gpus, nodes = (4 * number for number in [*times_s][-1])
-    row = terms(gpus, nodes if over_nodes else 1)
+    row = terms(4 * max(times_s))
     time_s = row @ weights
     of_fit = row @ numpy.linalg.inv(rows.T @ rows) @ row / time_s**2
     freedom = len(rows) - 2
@@ -122,17 +100,9 @@ def of_numpy(times_s, *, over_nodes):
     return [first_s / time_s * factor for factor in (1, math.exp(-half), math.exp(half))]
 
 
-@pytest.mark.parametrize(
-    ("times_s", "over_nodes"),
-    [
-        ({(1, 1): 1.0, (2, 1): 0.57, (4, 1): 0.36, (8, 1): 0.24}, False),
-        ({(1, 1): 0.8, (2, 1): 0.45, (4, 1): 0.275, (8, 1): 0.1875}, False),
-        ({(2, 1): 0.4, (4, 2): 0.25, (8, 4): 0.175, (16, 8): 0.1375}, True),
-    ],
-    ids=["with errors", "without", "over nodes"],
-)
-def test_the_fit_is_that_of_numpy(times_s, over_nodes):
-    runs = [run_of(gpus, t, nodes=n, is_strong=True) for (gpus, n), t in times_s.items()]
+def test_the_fit_is_that_of_numpy():
+    times_s = {1: 1.0, 2: 0.57, 4: 0.36, 8: 0.24}
+    runs = [run_of(gpus, time_s, is_strong=True) for gpus, time_s in times_s.items()]
     size = make_forecast(runs, "strong").sizes[-1]
     found = (size.speedup.mean, size.speedup.interval.low, size.speedup.interval.high)
-    assert found == pytest.approx(of_numpy(times_s, over_nodes=over_nodes))
+    assert found == pytest.approx(of_numpy(times_s))

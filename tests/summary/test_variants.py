@@ -3,14 +3,11 @@
 import re
 
 import pytest
-from msgspec import structs
 from summary_text import in_words, printed
 
 from hpcdist.summary import summarize
-from hpcdist.summary.figures.shares import SHARES as PARTS
 from hpcdist.summary.report.pictures.speed import draw_bars
 from hpcdist.summary.report.sentences import conclusions
-from hpcdist.summary.values import Group
 
 COMPARISON = "compare-20261121-100000-abcd"
 BATCH = 32
@@ -42,28 +39,9 @@ def add(add_run):
     return add
 
 
-def losses(*runs):
-    """Of the sizes of the only group."""
-    (group,) = summarize(runs, {}).groups
-    return group.cells
-
-
 def compared(*runs):
     (comparison,) = summarize(runs, {}).comparisons
     return comparison
-
-
-def told(one, baseline):
-    variants = [baseline, one]
-    return conclusions(
-        Group(job="ddp", name=COMPARISON, runs=[], baseline=baseline.runs, cells=variants)
-    )[0]
-
-
-def assert_lost(one, **wanted):
-    assert sum(one.lost.values()) == pytest.approx(1 - one.overall)
-    for part in PARTS:
-        assert one.lost[part] == pytest.approx(wanted.get(part, 0.0), abs=1e-9), part
 
 
 def test_computing_that_nothing_tells_from_communication_is_called_both(add_run):
@@ -71,23 +49,8 @@ def test_computing_that_nothing_tells_from_communication_is_called_both(add_run)
     slow = ALONE | {"forward_backward": 0.18}
     text = in_words([add_run(ALONE, **fsdp), add_run(slow, slow, **fsdp)])
     assert "50 % slower computing and communication together" in text
-    assert "comp. + comm.: computing and communication together, where nothing separates" in text
     watched = ALONE | {"exposed_communication": 0.01}
     assert "is not computing" in in_words([add_run(watched, watched, **fsdp)])
-
-
-def test_steps_without_phases_are_not_blamed_on_anything(add_run):
-    bare = {"other": 0.1}
-    _, two = losses(add_run(bare), add_run({"other": 0.2}, {"other": 0.2}))
-    assert_lost(two, undivided=0.5)
-    (alone,) = losses(add_run(bare))
-    assert (alone.overall, alone.largest) == (1, None)
-    # Against a run with phases nothing finer can be said.
-    _, mixed = losses(add_run(ALONE), add_run({"other": 0.2}, {"other": 0.2}))
-    assert_lost(mixed, undivided=0.5 + 0.05, data=-0.05)
-
-
-# Variants.
 
 
 def test_one_process_with_two_gpus_is_compared_by_gpu(add):
@@ -99,20 +62,17 @@ def test_one_process_with_two_gpus_is_compared_by_gpu(add):
     (dp,) = compared(*runs).cells[1:]
     assert (dp.num_gpus, dp.world_size, dp.ideal) == (2, 1, 2)
     assert dp.speedup.mean == pytest.approx(1.0)
-    assert_lost(dp, computing=0.5)
+    assert dp.lost["computing"] == sum(dp.lost.values()) == pytest.approx(0.5)
 
 
 def test_one_process_without_its_gpus_is_held_against_no_ideal(add):
     on_cpus = {"device": "cpu", "cpus": [0, 1]}
-    data_parallel = {"strategy": "data_parallel", "batch": 64, "gpus": 2}
-    runs = [add("one", ALONE, **on_cpus), add("dp", ALONE, **data_parallel, **on_cpus)]
-    summary = summarize(runs, {})
-    one, dp = summary.comparisons[0].cells
+    runs = [add("one", ALONE, **on_cpus)]
+    runs += [add("dp", ALONE, strategy="data_parallel", batch=64, gpus=2, **on_cpus)]
+    comparison = compared(*runs)
+    dp = comparison.cells[1]
     assert (dp.speedup.mean, dp.efficiency, dp.lost) == (pytest.approx(2.0), None, None)
-    assert [run.efficiency for run in summary.runs] == [pytest.approx(1.0), None]
-    assert told(dp, one).endswith(
-        ", without the GPUs that it is for, so this says nothing about it."
-    )
+    assert "without the GPUs that it is for, so this says nothing" in conclusions(comparison)[0]
 
 
 def test_the_answer_names_what_costs_most_and_what_was_not_there(add):
@@ -129,17 +89,9 @@ def test_the_answer_names_what_costs_most_and_what_was_not_there(add):
 
 def test_what_differs_in_something_else_than_size_is_not_held_against_an_ideal(add):
     fast = {phase: time / 2 for phase, time in ALONE.items()}
-    slow = ALONE | {"forward_backward": 0.18}
-    runs = [
-        add(name, steps) for name, steps in zip("abcd", (ALONE, fast, ALONE, slow), strict=True)
-    ]
-    faster, same, slower, of_all = conclusions(compared(*runs))
+    faster, same, _ = conclusions(compared(add("a", ALONE), add("b", fast), add("c", ALONE)))
     assert faster == "b: 2.00 ± 0.00 times as fast as a on as many GPUs."
     assert same.startswith("c: 1.00 ± 0.00 times as fast as a on as many GPUs. Which of the two is")
-    assert slower.endswith("50 % slower computing.")
-    assert of_all.startswith("What was run once does not show")
-    doubted = conclusions(compared(runs[0], add("two", fast, fast)))
-    assert "4.00 ± 0.00 times as fast as a on 2 GPUs; ideal is 2." in doubted[0]
 
 
 def test_of_repeats_that_differ_much_what_is_certain_is_said_and_what_is_not(add):
@@ -154,20 +106,6 @@ def test_of_repeats_that_differ_much_what_is_certain_is_said_and_what_is_not(add
     assert "; which of other (3.80) and two (3.73) is the fastest is not certain." in said
     (alone,) = conclusions(compared(*runs))
     assert "not certain" not in alone
-    same = conclusions(compared(*runs[:3], *(add("same", *at(speed)) for speed in (0.9, 1.1))))
-    assert "Which of the two is faster is not certain." in same[0]
-
-
-def test_the_losses_that_are_told_add_up(add):
-    one, two = compared(add("one", ALONE), add("two", ALONE, ALONE)).cells
-    small = {"communication": 0.576, "computing": 0.145, "stragglers": 0.016}
-    won = {"communication": 0.5, "computing": -0.1}
-    for some, said in (
-        (small, "74 % is lost: 58 % exposed communication, 14 % slower computing, 2 % all else."),
-        (won, "40 % is lost: 50 % exposed communication, minus 10 % gained elsewhere."),
-    ):
-        lost = dict.fromkeys(PARTS, 0.0) | some
-        assert said in told(structs.replace(two, lost=lost, overall=1 - sum(lost.values())), one)
 
 
 def test_failed_runs_do_not_count_and_a_missing_baseline_is_told(add):
@@ -210,8 +148,5 @@ def test_the_picture_of_a_comparison_draws_what_its_table_says_and_gains_left_of
     }
     kept, lost = 100 * two.overall, {name: 100 * share for name, share in two.lost.items()}
     assert bars["not lost"] == pytest.approx([0, kept])
-    communication = [kept, kept + lost["communication"]]
-    assert bars["exposed communication"] == pytest.approx(communication)
+    assert bars["exposed communication"] == pytest.approx([kept, kept + lost["communication"]])
     assert bars["slower computing"] == pytest.approx([lost["computing"], 0])
-    assert step.get_xlim()[0] < lost["computing"]
-    assert step.get_xlim()[1] > communication[1]

@@ -51,10 +51,7 @@ SAID = {
         "saves 0 % of the time, where 2 devices of their own would save up to 50 %: the rest is "
         "the fixed cost of a call, or the devices share what they compute with.",
     ),
-    "certain": ({512: 31.8}, {"sd_ms": 0.1}, "is faster than single"),
-    "noise": ({512: 31.8}, {"sd_ms": 0.4}, "gains nothing"),
     "unsure": ({512: 17.0}, {"sd_ms": 60.0}, f"Whether {FASTER}"),
-    "unsure, with help": ({512: 17.0}, {"sd_ms": 60.0}, "inference.repeats"),
     # Less noise, in which half of the ideal gain would have been seen.
     "less noise": ({512: 30.0}, {"sd_ms": 5.0}, "gains nothing: at its best"),
     "one device": ({512: 33.0}, {"devices": 1}, "(1 device) shows no parallelism"),
@@ -69,16 +66,6 @@ def test_the_sentence_says_from_where_on_by_how_much_and_how_sure(parallel_ms, f
     first, sentence = conclude([*cells("single", SINGLE, sd_ms=sd_ms), *parallel])
     assert first == "single reaches 16,000 images/s, with 64 images per batch."
     assert sentence == said if said.endswith(".") else said in sentence
-
-
-def test_strategies_and_batch_sizes_are_judged_together():
-    """A gain that would be certain by itself may be the chance of one of many sizes."""
-    single = cells("single", dict.fromkeys(range(1, 9), 10.0), sd_ms=0.4)
-    parallel = dict.fromkeys(range(1, 8), 10.0) | {8: 9.68}
-    many = [*single, *cells("process_per_gpu", parallel, devices=2, sd_ms=0.4)]
-    few = [cell for cell in many if cell.keys["batch_size"] == 8]
-    assert "process_per_gpu (2 devices) is faster than single" in conclude(few)[1]
-    assert "process_per_gpu (2 devices) gains nothing" in conclude(many)[1]
 
 
 def test_sizes_that_did_not_fit_into_memory_are_not_compared():
