@@ -13,7 +13,6 @@ from hpcdist.runs.run import Run
 PROGRAMS = Path(__file__).parent / "programs"
 LIMIT_S = 120.0
 _END_S = 20.0
-_POLL_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -52,21 +51,11 @@ def run_both(zygote, row, place):
                 environment=_environment() | {"PWD": str(folder)},
             )
         started.append((child, folder, given))
-    if row.signal:
-        for child, folder, _ in started:
-            _interrupt(child, folder, row, deadline_s)
     codes = [_exit_code(child, deadline_s) for child, _, _ in started]
     return [
         _outcome(command, row, exit_code=code, folder=folder, given=given)
         for command, code, (_, folder, given) in zip(commands, codes, started, strict=True)
     ]
-
-
-def _interrupt(child, folder, row, deadline_s):
-    """Send a command the row's signal when all of its ranks wait for it."""
-    while len(list(folder.glob("waits-*"))) < row.num_ranks and time.monotonic() < deadline_s:
-        time.sleep(_POLL_S)
-    os.kill(child.pid(), signal.Signals[row.signal])
 
 
 def _exit_code(child, deadline_s):
