@@ -101,16 +101,3 @@ def test_steps_that_a_gpu_still_has_to_run_at_an_epochs_end_belong_to_that_epoch
         *[("steps", 1)] * 3,
         ("epoch", 2),
     ]
-
-
-def test_time_after_the_last_step_on_a_gpu_is_told(tmp_path):
-    stream = Stream()
-    events = EventWriter(tmp_path / "events.jsonl")
-    timer = GpuTimer(lambda clock: StepRecorder(events, None, clock=clock), stream.make_event)
-    timer.begin()
-    timer.step(samples=8)
-    stream.run(1000, 1100)
-    stream.run_until = lambda event: setattr(event, "time_ms", 4100)
-    timer.finish()
-    [window] = read_events(tmp_path / "events.jsonl")
-    assert (window["wall_s"], window["after_s"]) == pytest.approx((0.1, 3.0))
