@@ -3,7 +3,6 @@
 import os
 import pickle
 import signal
-import sys
 from contextlib import suppress
 
 import numpy as np
@@ -20,7 +19,7 @@ from hpcdist.data.arrays import to_unit_range
 from hpcdist.data.batches import make_batches
 from hpcdist.data.catalog import find_images, load_data, open_images
 from hpcdist.data.images.preview import Shown, draw_grid, load_preview
-from hpcdist.data.images.transforms import build_transform, check_transform, try_transform
+from hpcdist.data.images.transforms import build_transform, try_transform
 from hpcdist.data.order import EpochPlan, Share, epoch_order
 from hpcdist.job.spec import Data
 
@@ -92,7 +91,7 @@ def test_a_transform_that_gives_images_of_several_sizes_is_refused_by_name(tmp_p
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on few CPUs
-@pytest.mark.parametrize(("world_size", "workers"), [(1, 4), (2, 2), (3, 0)])
+@pytest.mark.parametrize(("world_size", "workers"), [(2, 2), (3, 0)])
 def test_every_sample_comes_once_with_the_same_pixels_however_many_load(files, workers, world_size):
     expected = load(files, transform="light")
     assert len(expected) == NUMBER
@@ -111,11 +110,8 @@ def test_an_epoch_that_goes_on_reads_nothing_of_what_was_seen(tmp_path):
     same(rest, {index: whole[index] for index in order[12:NUMBER].tolist()})
 
 
-def test_workers_read_several_files_at_once_also_where_the_rank_did_and_an_epoch_was_left(
-    files, monkeypatch
-):
-    data = Data(workers=1, transform="light")
-    samples = open_images(files, data, 5)
+def test_files_are_read_several_at_once_where_storage_answers_late(files, monkeypatch):
+    samples = open_images(files, Data(transform="light"), 5)
     expected = samples.batch(range(8), 0).images
     monkeypatch.setattr("hpcdist.data.images.samples._LATE_S", 0.0)  # all storage answers late
     for _ in range(2):
@@ -123,14 +119,6 @@ def test_workers_read_several_files_at_once_also_where_the_rank_did_and_an_epoch
     assert samples._threads is not None
     # Workers that are started anew get a copy.
     assert pickle.loads(pickle.dumps(samples)).batch(range(8), 0).images.equal(expected)
-    batches = make_batches(samples, CPU, data)
-    shares = [Share(begin=begin, end=begin + 2, filled_end=begin + 2) for begin in (0, 2, 4, 6)]
-    begun = batches.epoch(torch.arange(8), shares, 1)
-    next(begun)
-    begun.close()  # in the middle, which does not disturb the next
-    for share, batch in zip(shares, batches.epoch(torch.arange(8), shares, 0), strict=True):
-        assert batch.images.equal(expected[share.begin : share.end])
-    batches.close()
 
 
 SMALL = encoded(picture(1, size=(18, 60)))
@@ -171,13 +159,12 @@ def test_a_worker_that_is_killed_is_said_to_be(files):
         batches.close()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_users_put_fast_images_into_their_own_loader(tmp_path, workers):
+def test_users_put_fast_images_into_their_own_loader(tmp_path):
     for name, number in (("cats", 12), ("dogs", 11)):
         write_files(tmp_path / name, number)
     images = FastImages(tmp_path)
     assert (len(images), images.shape, images.files.classes) == (23, (3, 32, 40), ("cats", "dogs"))
-    loader = DataLoader(images, 4, shuffle=True, num_workers=workers, collate_fn=images.collate)
+    loader = DataLoader(images, 4, shuffle=True, num_workers=2, collate_fn=images.collate)
     found = list(loader)
     assert [len(labels) for _, labels in found] == [4, 4, 4, 4, 4, 3]
     assert all(batch.dtype == torch.uint8 for batch, _ in found)
@@ -232,9 +219,7 @@ def test_a_list_names_transforms_with_and_without_arguments_and_may_end_as_for_t
         ("hevy", "'hevy'", "heavy"),
         (["RandomAfine"], "'RandomAfine'", "RandomAffine"),
         ([{"RandomAffine": {"degree": 5}}], "'degree'", "torchvision"),
-        ([{"RandomAffine": {"degrees": -5}}], "degrees", "torchvision"),
         ([{"RandomAffine": {}, "light": {}}], "one name", "RandomAffine"),
-        ([{"RandomAffine": 5}], "one name with its arguments", "RandomAffine"),
         (["os.system"], "'os.system'", ""),
     ],
 )
@@ -252,16 +237,6 @@ def test_a_trial_tells_the_shape_that_images_get_and_draws_nothing_or_why_it_fai
     assert torch.default_generator.get_state().equal(before)
     with pytest.raises(JobError, match="images of 40 x 32 pixels: Required crop size"):
         build_transform([{"RandomCrop": {"size": 50}}]).try_on(picture(1))
-
-
-def test_transforms_are_tried_without_a_module_of_the_working_directory(tmp_path, monkeypatch):
-    for planted in ("json.py", "torchvision.py"):
-        (tmp_path / planted).write_text("open('attacked', 'w')")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
-    with pytest.raises(JobError, match="degree"):
-        check_transform([{"RandomAffine": {"degree": 5}}])
-    assert not (tmp_path / "attacked").exists()
 
 
 # The pictures of a batch are those that a training begins with.
@@ -294,19 +269,17 @@ def test_digits_are_the_first_batch_of_the_first_epoch():
     assert max(sample.before.max() for sample in shown) == 255
 
 
-@pytest.mark.parametrize("both", [False, True], ids=["one", "both"])
-def test_every_image_is_on_the_page_in_its_own_place(both):
-    grey = np.arange(7) * 10 + 60
-    label, title = "Müller caf\udce9 $x" * 9, "t" * 500
+def test_every_image_is_on_the_page_in_its_own_place():
+    grey = np.arange(5) * 10 + 60
     shown = [
         Shown(
-            label=label,
+            label="Müller caf\udce9 $x" * 9,
             before=np.full((8, 6, 1), level, np.uint8),
             after=np.full((8, 6, 3), level + 5, np.uint8),
         )
         for level in grey
     ]
-    page = np.asarray(draw_grid(shown, title=title, both=both))[..., 0]
+    page = np.asarray(draw_grid(shown, title="t" * 500, both=True))[..., 0]
     for level in grey:
+        assert (page == level).sum() > 3_000
         assert (page == level + 5).sum() > 3_000
-        assert ((page == level).sum() > 3_000) == both
