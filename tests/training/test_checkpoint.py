@@ -9,7 +9,6 @@ import time
 
 import pytest
 import torch
-from torch.distributed.checkpoint.api import CheckpointException, _wrap_exception
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     Metadata,
@@ -50,17 +49,12 @@ def test_a_checkpoint_is_private_and_a_save_that_fails_leaves_the_one_before(tmp
 
 
 def test_a_model_and_its_optimizer_go_on_exactly_but_for_settings(tmp_path):
-    def train(model, optimizer):
-        for _ in range(3):
-            model(torch.ones(4, 2)).square().sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
     first, second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(first.parameters(), fused=True)
-    train(first, optimizer)
-    path = tmp_path / checkpoint_files.file_name(3)
+    first(torch.ones(4, 2)).square().sum().backward()
+    optimizer.step()
     flat = checkpoint.flatten(first, optimizer)
+    path = tmp_path / checkpoint_files.file_name(3)
     checkpoint.save(path, flat, {}, is_current=lambda: True, together=False)
     other = torch.optim.AdamW(second.parameters(), weight_decay=0.5, fused=True)
     load(path, second, other)
@@ -96,7 +90,7 @@ def test_kill_9_at_any_moment_leaves_a_checkpoint_that_is_whole(tmp_path):
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
 
 
-def test_a_full_disk_is_told_in_words_and_other_errors_are_as_they_were(tmp_path):
+def test_a_full_disk_is_told_in_words(tmp_path):
     path = tmp_path / checkpoint_files.file_name(1)
     said = f"no room is left for the checkpoint {path}: the disk or your quota there is full"
     with (
@@ -107,10 +101,6 @@ def test_a_full_disk_is_told_in_words_and_other_errors_are_as_they_were(tmp_path
         torch.save({"a": torch.ones(99)}, file)
     assert error.value.message == said
     assert "checkpoint.keep" in error.value.hint
-    short = RuntimeError("[enforce fail at inline_container.cc:671] . unexpected pos 704 vs 598")
-    sent = CheckpointException("", {1: _wrap_exception(short)})  # as the other ranks get it
-    with pytest.raises(HpcdistError, match="no room is left"), checkpoint.report_full_disk(path):
-        raise sent
 
 
 def test_the_newest_and_the_best_are_kept_and_what_is_not_the_runs_is_left_alone(tmp_path):
@@ -132,11 +122,6 @@ def test_the_newest_and_the_best_are_kept_and_what_is_not_the_runs_is_left_alone
     assert best.name == checkpoint_files.file_name(2)
 
 
-def make_fifo(listed, path):
-    (path / checkpoint_files.STATE).unlink()
-    os.mkfifo(path / checkpoint_files.STATE)
-
-
 def overwrite(listed, path):
     part = path / "__0_0.distcp"
     part.write_bytes(part.read_bytes().swapcase())
@@ -146,7 +131,6 @@ DAMAGES = {
     "another byte": overwrite,
     "a part that is not listed": lambda listed, _: listed.pop("__0_0.distcp"),
     "elsewhere": lambda listed, _: listed.update({"../a": listed["training.pt"]}),
-    "a pipe": make_fifo,
 }
 """What tests/fuzz does not come to."""
 

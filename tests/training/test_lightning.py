@@ -7,9 +7,6 @@ STEPS = 6  # whole batches of an epoch of 203 samples on 2 ranks of 16
 pytestmark = pytest.mark.usefixtures("lightning_is_imported")
 
 
-EVERY_4 = {"checkpoint": {"every_steps": 4, "keep": 2}}
-
-
 @pytest.fixture
 def lightning_job(make_job):
     return lambda strategy="auto", **sections: make_job(strategy, "lightning", **sections)
@@ -25,8 +22,8 @@ def names(training):
     return sorted(path.name for path in training.run.checkpoints_folder.iterdir())
 
 
-def test_a_training_on_two_ranks_records_what_the_torch_loop_records(train_whole, lightning_job):
-    done = train_whole(lightning_job("ddp", **EVERY_4), 2)
+def test_a_training_on_two_ranks_records_what_the_torch_loop_records(train_ranks, lightning_job):
+    done = train_ranks(lightning_job("ddp", checkpoint={"every_steps": 4, "keep": 2}), 2)
     assert done.exit_codes == [0, 0], done.log()
     assert done.events("setup")[0]["total_steps"] == 2 * STEPS
     for rank in range(2):
@@ -86,13 +83,10 @@ def test_patience_ends_a_training_and_the_best_is_kept(train_ranks, lightning_jo
     assert "best.ckpt" in names(done)
 
 
-def test_a_checkpoint_of_the_other_trainer_is_refused_by_name(
-    train_ranks, train_whole, make_job, lightning_job
-):
-    of_lightning = train_whole(lightning_job("ddp", **EVERY_4), 2)
-    of_torch = train_ranks(make_job(train={"max_steps": 1}), 1)
-    for before, other in ((of_lightning, make_job), (of_torch, lightning_job)):
-        refused = train_ranks(other(checkpoint={"resume": str(before.run.path)}), 1)
+def test_a_checkpoint_of_the_other_trainer_is_refused_by_name(train_ranks, make_job, lightning_job):
+    for first, second in ((make_job, lightning_job), (lightning_job, make_job)):
+        before = train_ranks(first(train={"max_steps": 1}), 1)
+        refused = train_ranks(second(checkpoint={"resume": str(before.run.path)}), 1)
         assert refused.exit_codes == [1]
         assert f"{before.checkpoints()[0]} is not a checkpoint that" in refused.log()
 

@@ -13,8 +13,8 @@ def test_two_ranks_reach_an_accuracy_of_94_percent_on_digits(train_ranks):
     assert done.events("evaluate")[-1]["accuracy"] >= 0.94
 
 
-def test_a_training_records_its_setup_steps_evaluations_and_epochs(train_whole, make_job):
-    done = train_whole(make_job(), 2)
+def test_a_training_records_its_setup_steps_evaluations_and_epochs(train_ranks, make_job):
+    done = train_ranks(make_job(), 2)
     assert done.exit_codes == [0, 0], done.log()
     [setup] = done.events("setup")
     assert setup["total_steps"] == 14

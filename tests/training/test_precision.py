@@ -16,11 +16,11 @@ def test_a_model_computes_in_the_format_of_its_precision_in_any_thread(name):
         assert other.submit(model, torch.ones(3, 4)).result().dtype == precision.autocast
 
 
-def test_fp16_mixed_scales_gradients_and_resumes_with_its_scale(train_ranks, train_whole, make_job):
+def test_fp16_mixed_scales_gradients_and_resumes_with_its_scale(train_ranks, make_job):
     train = {"precision": "fp16-mixed", "epochs": 1, "batch_size": 8}
     data = {"train_samples": 101}
     job = make_job("single", data=data, train=train, checkpoint={"every_steps": 3})
-    whole = train_whole(job, 1)
+    whole = train_ranks(job, 1)
     assert whole.exit_codes == [0], whole.log()
     assert whole.state()["scaler"]["scale"] > 1
     assert whole.state()["scaler"]["_growth_tracker"] > 2

@@ -2,11 +2,9 @@
 
 import os
 
-import msgspec
 import pytest
 import torch
 
-from hpcdist.job.spec import Resources
 from hpcdist.training.checkpoint import checkpoint
 from hpcdist.training.checkpoint.files import resume_candidates
 
@@ -27,9 +25,9 @@ def job(make_job):
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
-    train_ranks, train_whole, job, strategy
+    train_ranks, job, strategy
 ):
-    whole = train_whole(job(strategy), 2)
+    whole = train_ranks(job(strategy), 2)
     killed = train_ranks(job(strategy, {"keep": 3}), 2, kill_at_step=8)
     assert killed.state()["position"]["samples"] > 0
     newest, before, *_ = killed.checkpoints()
@@ -62,25 +60,14 @@ def test_another_number_of_ranks_goes_on_and_says_that_it_is_not_exact(train_ran
     assert left == 203 - position["samples"]
 
 
-def test_ranks_that_are_left_take_the_steps_that_all_would_have_taken(train_ranks, job):
-    of_three = msgspec.structs.replace(job("ddp"), resources=Resources(nodes=3))
-    whole = train_ranks(of_three, 3)
-    before = train_ranks(of_three, 3, kill_at_step=6)
-    assert 0 < before.state()["position"]["samples"] < 203
-    left = train_ranks(of_three, 2, run=before.run, attempt=1)
-    assert left.exit_codes == [0, 0], left.log(attempt=1)
-    ends = [{**each.state()["position"], "best": None} for each in (left, whole)]
-    assert ends[0] == ends[1]
-    _assert_close(left.weights(), whole.weights())
-
-
 def test_a_checkpoint_is_taken_over_by_another_strategy(train_ranks, job):
     first = train_ranks(job("ddp", {"every_steps": 4}, max_steps=6), 2)
     _, at_step_4 = first.checkpoints()
     resume = {"resume": str(at_step_4)}
     further = train_ranks(job("fsdp", resume, max_steps=6), 2)
     assert further.exit_codes == [0, 0], further.log()
-    _assert_close(further.weights(), first.weights())  # Adam's moments were taken over, too
+    for name, value in further.weights().items():  # Adam's moments were taken over, too
+        torch.testing.assert_close(value, first.weights()[name], rtol=1e-3, atol=1e-5)
     resume = {"resume": str(further.checkpoints()[0])}
     taken = train_ranks(job("single", resume, max_steps=6), 1)
     assert taken.exit_codes == [0], taken.log()
@@ -155,9 +142,3 @@ def test_patience_ends_a_training_and_what_was_best_is_known_after_a_restart(tra
 def _assert_same(found, expected):
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
-
-
-def _assert_close(found, expected):
-    """But for sums in another order."""
-    for name, value in found.items():
-        torch.testing.assert_close(value, expected[name], rtol=1e-3, atol=1e-5)

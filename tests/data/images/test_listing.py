@@ -54,6 +54,7 @@ def test_links_are_followed_and_those_that_lead_nowhere_are_found_when_they_are_
     root = write_classes({"ant": 1, "bee": 2})
     (root / "ant/up").symlink_to(root)
     (root / "itself").symlink_to("itself")
+    (root / "bee/._bee_0001.jpg").write_bytes(b"of another system")
     (root / "cow").symlink_to(write_classes({"cow": 2}, "elsewhere") / "cow")
     (root / "ant/gone.jpg").symlink_to("nowhere.jpg")
     os.mkfifo(root / "ant/pipe.jpg")
@@ -65,26 +66,6 @@ def test_links_are_followed_and_those_that_lead_nowhere_are_found_when_they_are_
     problems = check_files(parts)
     assert problems[f"{root}/ant/pipe.jpg"] == "cannot be read: it is not a regular file"
     assert len(problems) == 2
-
-
-def test_names_may_hold_any_bytes_and_those_that_begin_with_a_dot_are_left_out(
-    write_classes, folder_at
-):
-    root = write_classes({"José Müller 李": 2, "plain": 2, ".ipynb_checkpoints": 2})
-    (root / "plain/._plain_0001.jpg").write_bytes(b"of another system")
-    odd = os.fsencode(root) + b"/caf\xe9"
-    os.mkdir(odd)
-    with open(odd + b"/\xff\xfe.jpg", "wb") as file:
-        file.write((root / "plain/plain_0001.jpg").read_bytes())
-    parts = find_images(folder_at(root))
-    assert [os.fsencode(name) for name in parts.train.classes] == [
-        "José Müller 李".encode(),
-        b"caf\xe9",
-        b"plain",
-    ]
-    assert b"caf\xe9/\xff\xfe.jpg" in map(os.fsencode, all_paths(parts))
-    assert len(all_paths(parts)) == 5
-    assert all((parts.train.root / path).is_file() for path in all_paths(parts))
 
 
 @pytest.mark.parametrize(

@@ -3,25 +3,19 @@
 torch_portrait.py has what it sees of torch.
 """
 
-import asyncio
 import gc
 import inspect
 import json
-import locale
 import logging
 import multiprocessing
 import os
 import resource
-import select
 import signal
 import stat
 import sys
 import tempfile
 import threading
-import time
-import warnings
 
-began_s = time.process_time()
 names_at_first = sorted(name for name in globals() if name.startswith("__"))
 main = sys.modules["__main__"]
 process = multiprocessing.current_process()
@@ -68,30 +62,16 @@ def stream(number, name):
     }
 
 
-def stdin_is():
-    data = os.read(0, 1) if select.select([0], [], [], 0)[0] else None
-    return {"read": repr(data), "mode": stat.filemode(os.fstat(0).st_mode)}
-
-
-def running_loop():
-    try:
-        return str(asyncio.get_running_loop())
-    except RuntimeError:
-        return None
-
-
 FACTS = {
     "inheritable_descriptors": inheritable,
     "dispositions": dispositions,
-    "stdin_is": stdin_is,
+    "stdin_is": lambda: [os.read(0, 1).decode(), stat.filemode(os.fstat(0).st_mode)],
     "limits": lambda: {
         name: resource.getrlimit(getattr(resource, name))
         for name in dir(resource)
         if name.startswith("RLIMIT_")
     },
-    "hooks": lambda: [name_of(getattr(sys, name)) for name in ("excepthook", "unraisablehook")],
     "loggers.root": lambda: [logging.root.level, len(logging.root.handlers)],
-    "loggers.capturing": lambda: warnings.showwarning.__module__,
     "main_module.names": lambda: names_at_first,
     "main_module.file": lambda: main.__file__,
     "main_module.spec": lambda: main.__spec__ and [main.__spec__.name, main.__spec__.origin],
@@ -115,10 +95,7 @@ FACTS = {
     "interpreter.executable": lambda: [sys.executable, sys.prefix],
     "interpreter.path": lambda: sys.path,
     "interpreter.options": lambda: [sys.warnoptions, sys._xoptions, sys.dont_write_bytecode],
-    "time_state.little_cpu_used": lambda: began_s < 0.5,
-    "time_state.locale": lambda: [locale.getlocale(), locale.setlocale(locale.LC_ALL)],
     "time_state.tempfile_draws": lambda: tempfile._name_sequence is None,
-    "time_state.loop": running_loop,
     "time_state.wakeup": lambda: signal.set_wakeup_fd(-1),
     "sources.file": lambda: inspect.getsourcefile(Sample),
     "streams.stdin": lambda: stream(0, "stdin"),
