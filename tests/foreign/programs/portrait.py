@@ -4,7 +4,6 @@ torch_portrait.py has what it sees of torch.
 """
 
 import gc
-import inspect
 import json
 import logging
 import multiprocessing
@@ -19,10 +18,6 @@ import threading
 names_at_first = sorted(name for name in globals() if name.startswith("__"))
 main = sys.modules["__main__"]
 process = multiprocessing.current_process()
-
-
-class Sample:
-    """A class of the main script."""
 
 
 def inheritable():
@@ -97,7 +92,6 @@ FACTS = {
     "interpreter.options": lambda: [sys.warnoptions, sys._xoptions, sys.dont_write_bytecode],
     "time_state.tempfile_draws": lambda: tempfile._name_sequence is None,
     "time_state.wakeup": lambda: signal.set_wakeup_fd(-1),
-    "sources.file": lambda: inspect.getsourcefile(Sample),
     "streams.stdin": lambda: stream(0, "stdin"),
     "streams.stdout": lambda: stream(1, "stdout"),
     "streams.stderr": lambda: stream(2, "stderr"),
