@@ -4,7 +4,9 @@ import sys
 import pytest
 
 from hpcdist.base.errors import JobError
+from hpcdist.data import in_memory
 from hpcdist.data.catalog import check_data, find_data_set, load_data
+from hpcdist.data.trial import try_apart
 from hpcdist.job.spec import Data
 
 
@@ -21,13 +23,9 @@ def test_digits_has_1797_images_in_two_parts_that_show_each_digit_alike():
     assert digits.train.images.equal(load_data(Data()).train.images)
     train, test = ({*map(bytes, part.images.numpy())} for part in (digits.train, digits.test))
     assert not train & test
-
-
-def test_only_the_first_samples_are_used_where_the_job_says_so():
-    data = Data(train_samples=100, test_samples=7)
-    sizes, digits = check_data(data), load_data(data)
+    first = Data(train_samples=100, test_samples=7)
+    sizes, digits = check_data(first), load_data(first)
     assert (len(digits.train), len(digits.test)) == (sizes.train, sizes.test) == (100, 7)
-    assert len(digits.train.labels.unique()) == 10
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
@@ -65,14 +63,7 @@ def header(magic, *sizes):
 IMAGES, LABELS, TEST = "train-images-idx3", "t10k-labels-idx1", "t10k-images-idx3"
 REFUSED = {
     "html": (IMAGES, b"<html>not found</html>", "is not the IDX file it must be: 22 bytes"),
-    "short": (
-        IMAGES,
-        header(0x803, 40, 28, 28) + b"\0",
-        "is not the IDX file it must be: 17 bytes",
-    ),
-    "labels": (IMAGES, header(0x801, 12) + bytes(12), "is not the IDX file it must be: 20 bytes"),
     "more than memory": (IMAGES, header(0x803, 2**24, 28, 28), "is not the IDX file it must be"),
-    "no pixels": (TEST, header(0x803, 12, 0, 0), "differ in their numbers of pixels"),
     "other pixels": (TEST, header(0x803, 12, 32, 32) + bytes(12288), "differ in their numbers of"),
     "a label of 10": (LABELS, header(0x801, 12) + b"\x0a" * 12, "the label 10, must be 0 to 9"),
     "few labels": (LABELS, header(0x801, 5) + bytes(5), "has 5 labels for 12 images"),
@@ -102,11 +93,7 @@ def test_files_that_are_no_data_set_are_refused_by_name(write_idx_data, file, co
             "<root>/MNIST/raw/",
         ),
         ({"name": "mnist", "root": "nowhere"}, "data.root is .*nowhere': there is no folder", ""),
-        (
-            {"name": "fashionmnist"},
-            r"data\.name is 'fashionmnist'",
-            "known ones are: fashion_mnist",
-        ),
+        ({"name": "fashionmnist"}, r"data\.name is 'fashionmnist'", "ones are: fashion_mnist"),
         ({"transform": "light"}, "digits is held in memory", "image_folder"),
     ],
 )
@@ -116,18 +103,24 @@ def test_what_no_data_set_is_or_takes_is_refused(keys, said, hint):
     assert hint in (error.value.hint or "")
 
 
-def test_nothing_is_downloaded_where_the_files_are_there(write_idx_data):
-    root = write_idx_data()
-    before = sorted(root.rglob("*"))
-    data = Data(name="mnist", root=str(root), download=True)
+def test_nothing_is_downloaded_where_the_files_are_there_and_a_failed_download_says_why(
+    write_idx_data, tmp_path, monkeypatch
+):
+    fails = ["sh", "-c", "echo reading; echo 'URLError: connection refused' >&2; exit 1"]
+    monkeypatch.setattr(in_memory, "python_command", lambda *_: fails)
+    data = Data(name="mnist", root=str(write_idx_data()), download=True)
     find_data_set(data).prepare(data)
-    assert sorted(root.rglob("*")) == before
-
-
-def test_a_download_that_fails_says_why(tmp_path, monkeypatch):
-    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nothing listens there
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    data = Data(name="mnist", root=str(tmp_path / "data"), download=True)
+    data = Data(name="mnist", root=str(tmp_path / "other"), download=True)
     assert check_data(data).train == 60_000
     with pytest.raises(JobError, match=r"data\.download: MNIST cannot be fetched: .*refused"):
         find_data_set(data).prepare(data)
+
+
+def test_what_a_user_names_is_tried_without_modules_of_the_working_directory(tmp_path, monkeypatch):
+    for planted in ("json.py", "msgspec.py"):
+        (tmp_path / planted).write_text("open('attacked', 'w')")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(JobError, match="there is no job called 'nowhere'") as error:
+        try_apart("hpcdist.job.load:load_job", "nowhere")
+    assert "jobs are" in error.value.hint
+    assert not (tmp_path / "attacked").exists()

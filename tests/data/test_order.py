@@ -1,6 +1,6 @@
 import pytest
 
-from hpcdist.data.order import LEAST_BATCH, EpochPlan, epoch_order
+from hpcdist.data.order import EpochPlan, epoch_order
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
@@ -13,14 +13,7 @@ def test_every_sample_is_used_once_per_epoch_from_any_position_on(
 ):
     order = epoch_order(num_samples, seed=0, epoch=0)
     seen, num_steps, last = [], set(), []
-    for rank in range(world_size):
-        plan = EpochPlan(
-            num_samples=num_samples,
-            batch_size=4,
-            accumulate=accumulate,
-            rank=rank,
-            world_size=world_size,
-        )
+    for plan in _plans(num_samples, world_size, accumulate=accumulate):
         steps = list(plan.steps(position))
         num_steps.add(len(steps))
         assert position or len(steps) == plan.num_steps()
@@ -33,30 +26,6 @@ def test_every_sample_is_used_once_per_epoch_from_any_position_on(
     assert sorted(seen) == list(range(position, num_samples))
     assert len(num_steps) == 1
     assert max(last) - min(last) <= 1
-
-
-@pytest.mark.parametrize("num_gpus", [2, 3, 4])
-def test_each_gpu_of_one_process_has_two_samples_at_least_however_small_the_last_batch(num_gpus):
-    """As many as batch norm needs, by torch's own cut."""
-    for num_samples in range(2 * num_gpus, 60):
-        plan = EpochPlan(
-            num_samples=num_samples,
-            batch_size=min(8, num_samples // num_gpus) * num_gpus,
-            accumulate=1,
-            rank=0,
-            world_size=1,
-            least_batch=LEAST_BATCH * num_gpus,
-            parts=num_gpus,
-        )
-        order = epoch_order(num_samples, seed=0, epoch=0, most_filled=plan.least_batch)
-        shares = [share for _, [share] in plan.steps()]
-        assert sum(share.count for share in shares) == num_samples
-        for share in shares:
-            batch = order[share.begin : share.filled_end]
-            assert len(batch) == share.filled_end - share.begin
-            parts = batch.chunk(num_gpus)
-            assert len(parts) == num_gpus
-            assert min(map(len, parts)) >= 2
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])

@@ -1,7 +1,6 @@
 """Functions as jobs: called in every rank, and what they return comes back."""
 
 import functools
-import json
 import os
 import pickle
 import subprocess
@@ -34,9 +33,6 @@ def fail(rank):
     if int(os.environ["RANK"]) == rank:
         raise beside.OwnError("no luck", 7)
     threading.Event().wait()  # until the agent ends it
-
-def leave(code):
-    sys.exit(code)
 
 def unsendable():
     return Unsendable()
@@ -104,21 +100,9 @@ def test_an_exception_of_a_rank_is_raised_with_its_place_and_traceback(module):
     assert error.remote_traceback in str(error)
 
 
-def _raised_by(function, *args):
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever it is
-        function(*args)
-    return caught.value
-
-
 @pytest.mark.parametrize(
     "error",
-    [
-        KeyError("a"),
-        _raised_by(b"\xff".decode),
-        _raised_by(open, "/not/there"),
-        _raised_by(json.loads, "{"),
-        SystemExit(3),
-    ],
+    [KeyError("a"), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "why"), SystemExit(3)],
     ids=lambda error: type(error).__name__,
 )
 def test_an_exception_comes_back_as_it_was_raised(tmp_path, error):
@@ -127,17 +111,13 @@ def test_an_exception_comes_back_as_it_was_raised(tmp_path, error):
     kind, back = pickle.loads(run.outcome_file(0, 0).read_bytes())
     assert kind == "raised"
     assert (type(back), str(back), back.args) == (type(error), str(error), error.args)
-    assert back.__dict__ == error.__dict__
 
 
-def test_a_result_that_cannot_be_sent_is_told_and_a_clean_exit_returns_none(module):
+def test_a_result_that_cannot_be_sent_is_told(module):
     run = hpcdist.submit(module.unsendable, scheduler="local")
     assert run.wait(60).state == "done"
     with pytest.raises(HpcdistError, match=r"rank 0 .* a Unsendable, which cannot be pickled"):
         run.result()
-    assert hpcdist.submit(module.leave, (0,), scheduler="local").result(timeout_s=60) is None
-    with pytest.raises(hpcdist.RunFailedError, match="exited with code 3"):
-        hpcdist.submit(module.leave, (3,), scheduler="local").result(timeout_s=60)
 
 
 SCRIPT = """
@@ -178,10 +158,8 @@ def test_functions_and_classes_of_a_main_script_go_whole(write_script, tmp_path)
     [
         ((threading.Lock(),), {}, "their_work:work, or one of its arguments, cannot be pickled"),
         ((1, 2), {}, "their_work:work cannot be called .*too many positional arguments"),
-        ((), {"factor": 2}, "missing a required argument: 'number'"),
-        (5, {}, "their_work:work cannot be called"),
     ],
-    ids=range(4),
+    ids=["pickle", "arguments"],
 )
 def test_a_call_that_would_fail_at_once_is_refused(module, tmp_path, args, kwargs, message):
     with pytest.raises(JobError, match=message):
@@ -189,18 +167,13 @@ def test_a_call_that_would_fail_at_once_is_refused(module, tmp_path, args, kwarg
     assert not (tmp_path / "runs").exists()
 
 
-def test_what_is_no_function_is_told_apart(module, write_script):
-    script = write_script("pass")
+def test_what_takes_no_function_or_only_a_function_is_refused(module, write_script):
     with pytest.raises(JobError, match="only a function takes arguments by name"):
-        hpcdist.submit(script, kwargs={"a": 1}, scheduler="local")
+        hpcdist.submit(write_script("pass"), kwargs={"a": 1}, scheduler="local")
     with pytest.raises(JobError, match="a function cannot be swept"):
         hpcdist.sweep(module.work, {"nodes": [1, 2]}, scheduler="local")
     with pytest.raises(JobError, match=r"nodes: resources\.nodes is 0"):
         hpcdist.submit(module.work, (1,), nodes=0, scheduler="local")
-    run = hpcdist.submit(script, scheduler="local")
-    with pytest.raises(UserError, match="not of a function, and returns nothing"):
-        run.result()
-    assert run.wait(60).state == "done"
 
 
 def test_a_call_that_others_may_write_is_not_loaded(tmp_path):

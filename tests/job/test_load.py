@@ -17,10 +17,6 @@ BOMB = "a: &a [x, x]\n" + "".join(
     f"k{n}: &{after} [{', '.join(['*' + before] * 9)}]\n"
     for n, (before, after) in enumerate(itertools.pairwise("abcdefghij"))
 )
-KEY_BOMB = "a: &a {x: 1, y: 1}\n" + "".join(
-    f"k{n}: &{after} {{{', '.join(f'{key}: *{before}' for key in 'stuvwxyz')}}}\n"
-    for n, (before, after) in enumerate(itertools.pairwise("abcdefghij"))
-)
 
 
 @pytest.fixture(autouse=True)
@@ -51,27 +47,16 @@ def test_a_local_job_hides_a_shipped_one(tmp_path):
     assert loaded.job.train.epochs == 3
 
 
-def test_a_job_file_is_found_by_its_path_whatever_its_name_holds(tmp_path):
-    path = write(tmp_path / "a 'b'\n\u00e9" / 'my "job".yaml', "workload: train\n")
-    assert load_job(path).job.name == 'my "job"'
-
-
 def test_a_script_becomes_a_job_with_its_arguments_and_an_absolute_path(tmp_path):
-    write(tmp_path / "train.py", "print('hello')\n")
+    write(tmp_path / "train.py", "raise SystemExit('it ran')\n'\\d'\n")  # it is only compiled
     job = load_job("train.py", script_args=["--lr", "0.1"]).job
     assert isinstance(job, ScriptJob)
-    assert job.script == str(tmp_path / "train.py")
-    assert job.args == ["--lr", "0.1"]
-
-
-def test_a_script_in_a_job_file_is_relative_to_the_file_and_arguments_add_up(tmp_path):
-    write(tmp_path / "train.py", "")
-    path = write(
-        tmp_path / "jobs" / "mine.yaml", "workload: script\nscript: ../train.py\nargs: [a]\n"
-    )
+    assert (job.script, job.args) == (str(tmp_path / "train.py"), ["--lr", "0.1"])
+    text = "workload: script\nscript: ../train.py\nargs: [a]\n"
+    path = write(tmp_path / "a 'b'\n\u00e9" / 'my "job".yaml', text)
     job = load_job(path, script_args=["b"]).job
-    assert job.script == str(tmp_path / "train.py")
-    assert job.args == ["a", "b"]
+    assert (job.script, job.args) == (str(tmp_path / "train.py"), ["a", "b"])
+    assert job.name == 'my "job"'
 
 
 def test_numbers_and_words_mean_what_yaml_1_2_says(tmp_path):
@@ -86,16 +71,13 @@ def test_numbers_and_words_mean_what_yaml_1_2_says(tmp_path):
     assert job.checkpoint.resume == os.path.abspath("2024-05-01")
 
 
-def test_a_section_without_keys_is_an_empty_one(tmp_path):
-    path = write(tmp_path / "a.yaml", "workload: train\nresources:\n")
-    assert load_job(path, overrides=["resources.gpus=2"]).job.resources.gpus == 2
-    assert load_job(path).job.resources.nodes == 1
-
-
-def test_set_goes_before_the_file_and_the_last_set_counts():
-    job = load_job("ddp", overrides=["train.lr=1e-2", "train.lr=1e-3", "model.args.width=3"]).job
+def test_a_flag_goes_before_a_set_which_goes_before_the_file_and_the_last_set_counts(tmp_path):
+    path = write(tmp_path / "a.yaml", "workload: train\nresources:\ntrain: {lr: 1}\n")
+    sets = ["train.lr=1e-2", "train.lr=1e-3", "resources={gpus: 3, nodes: 4}", "model.args.width=3"]
+    job = load_job(path, flags={"resources.nodes": parse_flag("--nodes", "2")}, overrides=sets).job
     assert job.train.lr == 0.001
     assert job.model.args == {"width": 3}
+    assert (job.resources.nodes, job.resources.gpus) == (2, 3)
 
 
 def test_a_value_is_text_where_the_key_wants_text():
@@ -103,24 +85,12 @@ def test_a_value_is_text_where_the_key_wants_text():
     assert (job.name, job.data.root, job.description) == ("2024", os.path.abspath("1e5"), "a: b: c")
 
 
-def test_no_flag_is_lost_below_a_section_that_is_set_whole():
-    job = load_job(
-        "ddp",
-        flags={"resources.nodes": parse_flag("--nodes", "2")},
-        overrides=["resources={gpus: 3}"],
-    ).job
-    assert (job.resources.nodes, job.resources.gpus) == (2, 3)
-
-
 @pytest.mark.parametrize(
     ("text", "minutes"),
     [
-        *(("90", 90), ("1.5", 1.5), ("0", 0), ("30:30", 30.5), ("1:30:00", 90), ("2-0", 2880)),
-        *(("2-12:30", 3630), ("1-00:00:30", 1440.5), (" 5 ", 5)),
-        *(
-            (text, None)
-            for text in ("", "x", "-5", "1:", "1:2:3:4", "1-", "1-1:1:1:1", "2h", "1e3")
-        ),
+        *(("1.5", 1.5), ("0", 0), ("30:30", 30.5), ("1:30:00", 90), ("2-0", 2880)),
+        *(("2-12:30", 3630), ("1-00:00:30", 1440.5)),
+        *((text, None) for text in ("", "-5", "1:", "1:2:3:4", "1-1:1:1:1", "2h", "1e3")),
     ],
 )
 def test_a_time_limit_is_read_as_sbatch_reads_it(text, minutes):
@@ -132,22 +102,13 @@ def test_a_time_limit_is_read_as_sbatch_reads_it(text, minutes):
     assert "--time 1:30:00" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("text", "goal"),
-    [
-        ("accuracy=0.97", Goal("accuracy", 0.97)),
-        ("accuracy=99%", Goal("accuracy", 0.99)),
-        ("accuracy = 97", Goal("accuracy", 0.97)),
-        ("loss=0.5", Goal("loss", 0.5)),
-        *((text, None) for text in ("loss", "loss=low", "loss=nan", "speed=3", "accuracy=3000")),
-    ],
-)
-def test_a_goal_is_a_loss_or_an_accuracy(text, goal):
-    if goal is not None:
-        assert parse_goal(text) == goal
-        return
-    with pytest.raises(ValueError, match="must be accuracy=SHARE"):
-        parse_goal(text)
+def test_a_goal_is_a_loss_or_an_accuracy():
+    goals = {"accuracy=0.97": 0.97, "accuracy=99%": 0.99, "accuracy = 97": 0.97, "loss=0.5": 0.5}
+    for text, value in goals.items():
+        assert parse_goal(text) == Goal(text.split("=")[0].strip(), value)
+    for text in ("loss", "loss=nan", "speed=3", "accuracy=3000"):
+        with pytest.raises(ValueError, match="must be accuracy=SHARE"):
+            parse_goal(text)
 
 
 # What is refused.
@@ -160,7 +121,7 @@ def test_zero_nodes_are_refused_with_the_file_and_the_key(tmp_path):
     assert error.hint == "leave resources.nodes out for its default, 1"
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "1.5", "x", "99999999999999999999", "true", "", "[1]"])
+@pytest.mark.parametrize("text", ["0", "1.5", "x", "99999999999999999999", "true", ""])
 def test_a_wrong_number_of_nodes_is_refused_with_the_flag(text):
     error = error_of("ddp", flags={"resources.nodes": parse_flag("--nodes", text)})
     assert error.message.startswith("--nodes: resources.nodes is ")
@@ -169,27 +130,17 @@ def test_a_wrong_number_of_nodes_is_refused_with_the_flag(text):
 @pytest.mark.parametrize(
     ("override", "message", "hint"),
     [
-        (
-            "resources.nodez=2",
-            "resources.nodez is not a known key",
-            "did you mean resources.nodes?",
-        ),
         ("nodes=2", "nodes is not a known key", "did you mean resources.nodes?"),
-        ("lr=0.1", "lr is not a known key", "did you mean train.lr?"),
         ("quux=1", "quux is not a known key", "a job takes: name, workload"),
         ("train.optimizer=adamm", "must be adam or adamw or sgd", "did you mean adam"),
         ("train.epochs=0", "epochs is 0, must be 1 or more", "correct --set train.epochs=0, or"),
         ("train.lr=.inf", "must be a finite number", "or leave it out"),
-        ("train.lr=.nan", "must be a finite number", "or leave it out"),
-        ("train.weight_decay=-1", "weight_decay is -1, must be 0 or more", "or leave it out"),
         ("train.keep_best=yes", 'keep_best is "yes", must be true or false', "or leave it out"),
         ("launch.port_range=[1, 2]", "must be a list of 2 values", "or leave it out"),
         ("model=resnet18", "must be a section with keys", "model takes: name, args"),
         ("description.x=1", 'description is {"x": 1}, must be text', "leave it out"),
         ("workload=trian", "must be one of train, lightning, script", "did you mean train?"),
         ("train.lr", "must be key.path=value", "for example"),
-        ("=1", "must be key.path=value", "for example"),
-        ("train..lr=1", "must be key.path=value", "for example"),
     ],
     ids=lambda value: value.split(" ")[0],
 )
@@ -200,42 +151,29 @@ def test_a_wrong_set_is_refused(override, message, hint):
     assert hint in error.hint
 
 
-def test_a_flag_counts_before_a_set():
-    flags = {"resources.nodes": parse_flag("--nodes", "2")}
-    assert load_job("ddp", flags=flags, overrides=["resources.nodes=4"]).job.resources.nodes == 2
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("", "a.yaml is empty"),
-        ("# nothing\n", "a.yaml is empty"),
         ("- a\n", "holds a list, must be keys with values"),
         ("workload: [train\n", "not valid YAML: line 2, column 1"),
         ("workload: train\nworkload: train\n", "column 1: the key 'workload' appears twice"),
         ("1: 2\n", "the key 1 is not text"),
-        ("a: &a [*a]\n", "100 aliases, or one in what has an anchor"),
         ("a: " + "[" * 100_000, "nested more than 50 levels deep"),
-        ("a: !!bool maybe\n", "not valid YAML: 'maybe'"),
         ("train:\n  epochs 3\n  lr: 1\n", "line 2: there is no colon after epochs"),
         ("a: !!python/object/apply:os.system [true]\n", "could not determine a constructor"),
         (BOMB, "100 aliases, or one in what has an anchor"),
-        (KEY_BOMB, "100 aliases, or one in what has an anchor"),
-        ("epochs 3\nworkload: train\n", "line 1: there is no colon after epochs"),
         ("workload: train\ntrain:\n  epochs 3\n", 'line 3: train is "epochs 3", must be'),
         (f"a: &a {'x' * 100_000}\nb: [{'*a, ' * 9_000}]\n", "100 aliases, or one in what has"),
         ("k: " + "x" * 300_000, "cannot be read: it has 300 kB, and no more than 256 kB are read"),
         ("a: b\n--- \nc: d\n", "not valid YAML"),
-        ("a: \x01\n", "not valid YAML"),
-        (b"a: \xff\n", "is not UTF-8 text: byte 3 is 0xff"),
         ("train: {}\n", "a.yaml: workload is missing"),
         ("workload: 5\n", "workload is 5, must be one of train, lightning, script"),
         ("workload: script\n", "a.yaml: script is missing"),
         ("workload: script\nscript: gone.py\n", "script gone.py cannot be read: No such file"),
         ("workload: train\nresources: {nodes: null}\n", "resources.nodes is null, must be"),
-        ("workload: train\nresources: 5\n", "resources is 5, must be a section with keys"),
     ],
-    ids=range(26),
+    ids=range(18),
 )
 def test_a_broken_job_file_is_refused(tmp_path, content, message):
     error = error_of(write(tmp_path / "a.yaml", content))
@@ -250,29 +188,21 @@ def test_a_broken_job_file_is_refused(tmp_path, content, message):
         ("dpd", "there is no job called 'dpd'", "did you mean ddp? jobs are ddp"),
         ("", "there is no job called ''", "jobs are"),
         ("dpd.yaml", "dpd.yaml: there is no such file", "did you mean ddp?"),
-        ("gone/train.py", "gone/train.py: there is no such file", "check the path"),
         ("folder", "folder is a directory, must be a file", "run a package with -m"),
         ("folder.yaml", "folder.yaml is a directory, must be a file", "give a job file"),
-        ("app.pyz", "app.pyz does not have the name of a Python script", "no suffix"),
-        ("notes.txt", "notes.txt does not have the name of a Python script", "end in .yaml"),
         ("a.ipynb", "a.ipynb does not have the name", "nbconvert --to script a.ipynb"),
         ("run.sh", "run.sh does not have the name of a Python", "with --no-python: ./run.sh"),
         ("/bin/sh", "/bin/sh is not a Python script, but binary", "with --no-python: /bin/sh"),
         ("run", "run: line 2: invalid syntax: echo hello", "with --no-python: ./run"),
-        ("gone/run", "gone/run: there is no such file", "check the path"),
-        ("a\0b.py", "there is no such file", "did you mean"),
     ],
     ids=repr,
 )
 def test_what_is_no_job_is_refused(tmp_path, name, message, hint):
     (tmp_path / "folder").mkdir()
-    (tmp_path / "folder.py").mkdir()
     (tmp_path / "folder.yaml").mkdir()
-    write(tmp_path / "notes.txt", "")
     write(tmp_path / "a.ipynb", "{}")
     write(tmp_path / "run.sh", "a=1")
     write(tmp_path / "run", "#!/bin/sh\necho hello\n")
-    write(tmp_path / "app.pyz", "")
     error = error_of(name)
     assert message in error.message
     assert hint in error.hint
@@ -282,21 +212,14 @@ def test_what_is_no_job_is_refused(tmp_path, name, message, hint):
     ("source", "message"),
     [
         ("x = 1\ny = = 2\n", "train.py: line 2: invalid syntax: y = = 2"),
-        ("def f():\nx = 1\n", "train.py: line 2: "),
         ("x = 1\0\n", "train.py"),
-        (b"x = '\xff'\n", "train.py"),
         ("-" * 100_000 + "1\n", "train.py"),
     ],
-    ids=["syntax", "indentation", "null byte", "encoding", "nesting"],
+    ids=["syntax", "null byte", "nesting"],
 )
 def test_a_script_with_a_syntax_error_is_refused_and_not_run(tmp_path, source, message):
     write(tmp_path / "train.py", source)
     assert message in error_of("train.py").message
-
-
-def test_a_script_is_compiled_without_being_run(tmp_path):
-    write(tmp_path / "train.py", "raise SystemExit('it ran')\n'\\d'\n")
-    load_job("train.py")
 
 
 def test_script_arguments_for_a_train_job_are_refused():

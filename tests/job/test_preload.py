@@ -1,14 +1,10 @@
 """Heavy packages that are imported before the ranks are forked: found in the user's files, none of
 which is run."""
 
-import importlib
-
 import pytest
 from rank_places import environment_of, place
 
-from hpcdist.job.function import load_function
 from hpcdist.job.preload import _NOT_READ, read_program
-from hpcdist.workloads import load_workload
 
 
 @pytest.fixture
@@ -33,7 +29,6 @@ def found(tmp_path, monkeypatch):
         ("import os", []),
         ("import torch", ["torch"]),
         ("def main():\n    import torch", ["torch"]),
-        ("from torch.nn import Linear", ["torch.nn"]),
         ("import numpy as np, PIL.Image", ["numpy", "PIL.Image"]),
         ("import torch\ntorch.optim.SGD", ["torch", "torch._dynamo"]),
         ("import torch\nexec(open('configurator.py').read())", ["torch"]),  # nanoGPT's way
@@ -46,10 +41,7 @@ def test_what_the_script_imports(found, main, expected):
 @pytest.mark.parametrize(
     ("main", "texts"),
     [
-        ("import steps", {"steps": "import torch"}),
         ("from lib import steps", {"lib__in__steps": "import torch"}),
-        ("import lib.steps", {"lib__in____init__": "", "lib__in__steps": "import torch"}),
-        ("import lib", {"lib__in____init__": "from .a import b", "lib__in__a": "import torch"}),
         (
             "import lib.deep.a",
             {"lib__in__deep__in__a": "from ..b import c", "lib__in__b": "import torch"},
@@ -67,7 +59,6 @@ def test_what_the_users_own_modules_import(found, main, texts):
         "def later():\n    import torch",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch",
         "import torch (",
-        "from ...beyond import torch",
     ],
 )
 def test_what_own_modules_import_later_or_never_is_left_alone(found, text):
@@ -80,29 +71,19 @@ def test_a_module_of_the_users_by_the_name_of_a_heavy_package_leaves_all_to_the_
 
 SETTINGS = [
     "os.environ['OMP_NUM_THREADS'] = '4'",
-    "os.environ['MINE'] = '4'",
-    "from os import environ\nenviron['OMP_NUM_THREADS'] = '4'",
     "from os import environ as env\nenv['A'] = '4'",
-    "env = os.environ\nenv['OMP_NUM_THREADS'] = '4'",
     "os.environ.setdefault('TORCH_LOGS', str(args.logs))",
-    "os.environ.update({'NCCL_DEBUG': '4'})",
     "os.environ |= {'NCCL_DEBUG': '4'}",
-    "os.environ.pop('OMP_NUM_THREADS')",
-    "os.environ.clear()",
     "del os.environ['TORCH_LOGS']",
-    "os.putenv('TORCH_LOGS', '1')",
     "for name in args.names:\n    os.environ[name] = '1'",
-    "def setup():\n    os.environ['TORCH_LOGS'] = '1'",
     "from dotenv import load_dotenv\nload_dotenv()",
-    "import own",
     "from lib.own import x",
 ]
 
 
 @pytest.mark.parametrize("text", SETTINGS)
 def test_heavy_packages_are_left_to_the_ranks_where_an_own_file_sets_what_they_read(found, text):
-    own = dict.fromkeys(("own", "lib__in____init__"), "import os\nos.environ['A'] = '1'")
-    own["lib__in__own"] = ""
+    own = {"lib__in____init__": "import os\nos.environ['A'] = '1'", "lib__in__own": ""}
     assert found(f"import os\n{text}\nimport torch", **own) == []
 
 
@@ -112,9 +93,7 @@ def test_heavy_packages_are_left_to_the_ranks_where_an_own_file_sets_what_they_r
         "os.environ['MASTER_ADDR'] = 'localhost'",
         "os.environ['CUDA_VISIBLE_DEVICES'] = os.environ['LOCAL_RANK']",
         "os.environ.setdefault('THERE', input())",
-        "print(os.environ['A'], os.environ.get('B'))",
         "env = os.environ.copy()\nenv['A'] = '1'",
-        "kwargs.pop('A')",
     ],
 )
 def test_what_no_heavy_package_reads_changes_nothing(found, text):
@@ -134,24 +113,10 @@ def test_the_packages_of_a_module_are_read_and_come_before_it(tmp_path):
 
 
 def test_of_a_program_with_too_many_files_nothing_is_known(found):
-    many = {f"own{number}": "import scipy" for number in range(400)}
-    names = ", ".join(many)
-    assert found(f"import torch\nimport {names}\nimport numpy", **many) == []
+    many = {f"own{number}": "import scipy" for number in range(301)}
+    imports = "".join(f"import {name}\n" for name in many)
+    assert found(f"import torch\n{imports}", **many) == []
 
 
 def test_variables_that_each_rank_gets_concern_nothing_that_is_preloaded():
     assert all(name.startswith(_NOT_READ) for name in environment_of(place(), interface=None))
-
-
-def test_a_function_is_preloaded_for_by_its_file_from_the_folder_of_its_package(
-    tmp_path, monkeypatch
-):
-    (tmp_path / "inner").mkdir()
-    (tmp_path / "inner" / "__init__.py").write_text("")
-    (tmp_path / "inner" / "steps.py").write_text("from inner.more import x\ndef train(): pass")
-    (tmp_path / "inner" / "more.py").write_text("import numpy\nx = 1")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    steps = importlib.import_module("inner.steps")
-    loaded = load_function(steps.train, flags={})
-    assert loaded.job.modules == ["numpy"]
-    assert load_workload(loaded.job).preload() == ["numpy"]

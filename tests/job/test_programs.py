@@ -53,13 +53,11 @@ def test_in_a_job_file_a_path_is_relative_to_the_file_and_a_name_is_in_path(writ
         ("", "there is no such program in PATH", "is looked for in PATH"),
         ("./gone", "./gone: there is no such file", "check the path"),
         ("./plain.py", "./plain.py is not executable", "chmod +x ./plain.py"),
-        ("./null\0", "./null\0: there is no such file", "check the path"),
     ],
     ids=repr,
 )
 def test_what_cannot_be_executed_is_refused(write, name, message, hint):
     write("tool")
-    write("folder/__main__.py")
     write("plain.py", "print(1)", 0o644)
     with pytest.raises(JobError) as error:
         load_job(name, kind="program")

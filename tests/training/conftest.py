@@ -20,7 +20,6 @@ import torch.distributed.checkpoint as dcp
 from rank_places import environment_of, place
 from torch.distributed import TCPStore
 from torch.distributed.checkpoint import FileSystemReader
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from hpcdist.job.spec import JOB_TYPES
 from hpcdist.rank.board import ProgressBoard, ProgressSlot
@@ -80,11 +79,6 @@ def lightning_is_imported():
     _import_for_ranks(_OF_LIGHTNING)
 
 
-@pytest.fixture
-def make_job():
-    return _make_job
-
-
 @pytest.fixture(scope="session")
 def run_ranks(lasting_process):
     """Call it as `_run_ranks`, but for the port of a store, of which each training has its own."""
@@ -107,22 +101,7 @@ def train_ranks(tmp_path, run_ranks):
 
     def start(job, world_size=1, run=None, **options):
         run = run or Run.create(tmp_path / "runs", job.name)
-        return Training(run, world_size, run_ranks(job, world_size, run, **options))
-
-    return start
-
-
-@pytest.fixture(scope="session")
-def train_whole(tmp_path_factory, run_ranks):
-    """The same for what others are compared with: trained once, and only to be looked at."""
-    trained = {}
-
-    def start(job, world_size=1, **options):
-        key = (msgspec.json.encode(job), world_size, *options.items())
-        if key not in trained:
-            run = Run.create(tmp_path_factory.mktemp("whole") / "runs", job.name)
-            trained[key] = Training(run, world_size, run_ranks(job, world_size, run, **options))
-        return trained[key]
+        return Training(run, run_ranks(job, world_size, run, **options))
 
     return start
 
@@ -132,7 +111,6 @@ class Training:
     """What is left of a training whose ranks have ended."""
 
     run: Run
-    world_size: int
     exit_codes: list[int]
 
     def checkpoints(self):
@@ -156,10 +134,6 @@ class Training:
             dcp.load(whole, checkpoint_id=path, no_dist=True)
         return {name.removeprefix("model."): value for name, value in whole.items()}
 
-    def gradients(self, rank=0):
-        """Those of each step, as the optimizer got them; see `keep_gradients`."""
-        return torch.load(_gradients_file(self.run, rank))
-
     def events(self, kind, rank=0, attempt=0):
         found = read_events(self.run.event_file(rank, attempt))
         return [event for event in found if event["event"] == kind]
@@ -168,8 +142,13 @@ class Training:
         return self.run.log_file(rank, attempt).read_text()
 
 
+@pytest.fixture
+def make_job():
+    """Make a job of few and small steps; sections override parts of it."""
+    return _make_job
+
+
 def _make_job(strategy="ddp", workload="train", **sections):
-    """A job of few and small steps; sections override parts of it."""
     values = {
         "name": "test",
         "strategy": strategy,
@@ -222,7 +201,6 @@ def _run_ranks(
     kill_at_step=None,
     stop_after=None,
     overtaken=False,
-    keep_gradients=False,
 ):
     """Fork the ranks and wait for them; `overtaken`: a newer attempt has begun; `stop_after`: so
     many steps of this attempt, as an agent would ask."""
@@ -248,13 +226,10 @@ def _run_ranks(
             events=EventWriter(run.event_file(rank, attempt)),
             progress=slot if kill_at_step is None else KillingSlot(slot, kill_at_step),
         )
-        gradients = _gather_gradients() if keep_gradients else None
         try:
             set_main()
             set_current(context)
             load_workload(context.job).run(context)
-            if gradients is not None:
-                torch.save(gradients, _gradients_file(run, rank))
         except SystemExit as leaving:
             os._exit(leaving.code)
         except BaseException:  # noqa: BLE001 - whatever it is, the log has it
@@ -272,22 +247,6 @@ def _run_ranks(
             process.kill()
             process.join()
     return [process.exitcode for process in processes]
-
-
-def _gather_gradients():
-    """A list that gets the gradients of each step before the optimizer uses them."""
-    steps = []
-
-    def gather(optimizer, *_arguments):
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        steps.append([parameter.grad.clone() for parameter in parameters])
-
-    register_optimizer_step_pre_hook(gather)
-    return steps
-
-
-def _gradients_file(run, rank):
-    return run.path / f"gradients-{rank}.pt"
 
 
 def _serve_stores():

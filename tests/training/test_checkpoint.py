@@ -9,7 +9,6 @@ import time
 
 import pytest
 import torch
-from torch.distributed.checkpoint.api import CheckpointException, _wrap_exception
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     Metadata,
@@ -39,26 +38,23 @@ def load(path, model=None, optimizer=None):
     checkpoint.load_tensors(path, model, optimizer, apart=False)
 
 
-def test_a_checkpoint_loads_as_it_was_saved_and_is_private(tmp_path):
+def test_a_checkpoint_is_private_and_a_save_that_fails_leaves_the_one_before(tmp_path):
     path = save(tmp_path, 3)
     assert path.stat().st_mode & 0o777 == 0o700
-    assert checkpoint.load_state(path)["step"] == 3
-    assert checkpoint_files.is_intact(path)
+    with pytest.raises((AttributeError, TypeError)):
+        save(tmp_path, 4, state={"cannot be pickled": lambda: None})
     assert os.listdir(tmp_path) == [path.name]
+    assert checkpoint_files.is_intact(path)
+    assert checkpoint.load_state(path)["step"] == 3
 
 
 def test_a_model_and_its_optimizer_go_on_exactly_but_for_settings(tmp_path):
-    def train(model, optimizer):
-        for _ in range(3):
-            model(torch.ones(4, 2)).square().sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
     first, second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(first.parameters(), fused=True)
-    train(first, optimizer)
-    path = tmp_path / checkpoint_files.file_name(3)
+    first(torch.ones(4, 2)).square().sum().backward()
+    optimizer.step()
     flat = checkpoint.flatten(first, optimizer)
+    path = tmp_path / checkpoint_files.file_name(3)
     checkpoint.save(path, flat, {}, is_current=lambda: True, together=False)
     other = torch.optim.AdamW(second.parameters(), weight_decay=0.5, fused=True)
     load(path, second, other)
@@ -79,7 +75,7 @@ def test_kill_9_at_any_moment_leaves_a_checkpoint_that_is_whole(tmp_path):
 
     save(tmp_path, 0)
     fork = multiprocessing.get_context("fork")
-    for number in range(4):
+    for number in range(3):
         saver = fork.Process(target=save_for_ever)
         begin = newest()
         saver.start()
@@ -94,15 +90,7 @@ def test_kill_9_at_any_moment_leaves_a_checkpoint_that_is_whole(tmp_path):
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
 
 
-def test_a_save_that_fails_leaves_the_one_before(tmp_path):
-    path = save(tmp_path)
-    with pytest.raises((AttributeError, TypeError)):
-        save(tmp_path, state={"cannot be pickled": lambda: None})
-    assert os.listdir(tmp_path) == [path.name]
-    assert checkpoint_files.is_intact(path)
-
-
-def test_a_full_disk_is_told_in_words_and_other_errors_are_as_they_were(tmp_path):
+def test_a_full_disk_is_told_in_words(tmp_path):
     path = tmp_path / checkpoint_files.file_name(1)
     said = f"no room is left for the checkpoint {path}: the disk or your quota there is full"
     with (
@@ -113,39 +101,25 @@ def test_a_full_disk_is_told_in_words_and_other_errors_are_as_they_were(tmp_path
         torch.save({"a": torch.ones(99)}, file)
     assert error.value.message == said
     assert "checkpoint.keep" in error.value.hint
-    short = RuntimeError("[enforce fail at inline_container.cc:671] . unexpected pos 704 vs 598")
-    sent = CheckpointException("", {1: _wrap_exception(short)})  # as the other ranks get it
-    with pytest.raises(HpcdistError, match="no room is left"), checkpoint.report_full_disk(path):
-        raise sent
 
 
-def test_the_newest_and_the_best_are_kept_and_foreign_files_are_left_alone(tmp_path):
+def test_the_newest_and_the_best_are_kept_and_what_is_not_the_runs_is_left_alone(tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
     for step in (2, 100_000_000, 30, 4):
-        (tmp_path / checkpoint_files.file_name(step)).mkdir()
-    (tmp_path / "notes.txt").touch()
-    checkpoint_files.mark_best(tmp_path / checkpoint_files.file_name(2))
-    checkpoint_files.remove_old(tmp_path, keep=2)
-    left = [checkpoint_files.step_of(path) for path in checkpoint_files.list_checkpoints(tmp_path)]
+        (own / checkpoint_files.file_name(step)).mkdir()
+    (own / "notes.txt").touch()
+    others = save(tmp_path, 1)
+    (own / others.name).symlink_to(others)
+    checkpoint_files.mark_best(own / checkpoint_files.file_name(2))
+    checkpoint_files.remove_old(own, keep=2)
+    left = [checkpoint_files.step_of(path) for path in checkpoint_files.list_checkpoints(own)]
     assert left == [100_000_000, 30, 2]
-    assert (tmp_path / "notes.txt").exists()
-    [best] = checkpoint_files.resume_candidates(str(tmp_path / "best"))
+    assert (own / "notes.txt").exists()
+    assert not (own / others.name).is_symlink()
+    assert checkpoint_files.is_intact(others)
+    [best] = checkpoint_files.resume_candidates(str(own / "best"))
     assert best.name == checkpoint_files.file_name(2)
-
-
-def test_an_old_checkpoint_that_is_a_link_to_another_runs_goes_and_the_other_runs_stays(tmp_path):
-    own, others = tmp_path / "own", tmp_path / "others"
-    for folder in (own, others):
-        folder.mkdir()
-    path = save(others)
-    (own / path.name).symlink_to(path)
-    checkpoint_files.remove_old(own, keep=0)
-    assert os.listdir(own) == []
-    assert checkpoint_files.is_intact(path)
-
-
-def make_fifo(listed, path):
-    (path / checkpoint_files.STATE).unlink()
-    os.mkfifo(path / checkpoint_files.STATE)
 
 
 def overwrite(listed, path):
@@ -156,11 +130,7 @@ def overwrite(listed, path):
 DAMAGES = {
     "another byte": overwrite,
     "a part that is not listed": lambda listed, _: listed.pop("__0_0.distcp"),
-    "the state is not listed": lambda listed, _: listed.pop("training.pt"),
     "elsewhere": lambda listed, _: listed.update({"../a": listed["training.pt"]}),
-    "a part is gone": lambda listed, _: listed.update({"__2_0.distcp": [3, 4]}),
-    "another size": lambda listed, _: listed["training.pt"].reverse(),
-    "a pipe": make_fifo,
 }
 """What tests/fuzz does not come to."""
 
@@ -173,13 +143,6 @@ def test_no_damage_to_a_checkpoint_goes_unnoticed(tmp_path, damage):
     damage(content["files"], path)
     complete.write_text(json.dumps(content))
     assert not checkpoint_files.is_intact(path)
-
-
-@pytest.mark.parametrize("name", ["step-00000002.dcp", "step-00000002.ckpt"])
-def test_a_file_that_is_no_checkpoint_is_passed_over(tmp_path, name):
-    for content in (b"", b"garbage" * 99):
-        (tmp_path / name).write_bytes(content)
-        assert not checkpoint_files.is_intact(tmp_path / name)
 
 
 class RunsCode:
@@ -210,26 +173,22 @@ def list_tensors(path, shape=(2, 2)):
     )
 
 
-_PATH = b"cpathlib\nPosixPath\n"
 _MANY_VALUES = b"\x80\x02Nr\xff\xff\xff\x07."
 _LONG_BYTES = b"\x80\x05\x96" + (1 << 31).to_bytes(8, "little") + b"."
-_LONG_PATH = _PATH + b"(Vaaaaaaaaaa\ntR" + b"2" + b"p0\n0" + (_PATH + b"(g0\ng0\ntRp0\n0") * 28
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        *(_MANY_VALUES, _LONG_BYTES, _LONG_PATH + b"g0\n.", None),
-        *(list_tensors("../fifo"), list_tensors("fifo")),
+        *(_MANY_VALUES, _LONG_BYTES, None, list_tensors("../fifo")),
         list_tensors("__0_0.distcp", (1 << 20, 1 << 20)),
     ],
-    ids=["values", "bytes", "path", "is a pipe", "elsewhere", "pipe", "shape"],
+    ids=["values", "bytes", "is a pipe", "elsewhere", "shape"],
 )
 def test_a_list_of_tensors_takes_no_memory_and_does_not_block(tmp_path, content):
     folder = tmp_path / "step-00000001.dcp"
     folder.mkdir()
-    for fifo in (tmp_path / "fifo", folder / "fifo"):
-        os.mkfifo(fifo)
+    os.mkfifo(tmp_path / "fifo")
     (folder / "__0_0.distcp").write_bytes(b"")
     if content is None:
         os.mkfifo(folder / ".metadata")

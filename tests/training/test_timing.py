@@ -42,13 +42,18 @@ class Event:
         return end_event.time_ms - self.time_ms
 
 
-def test_marks_on_a_gpu_are_told_with_its_own_times_once_it_has_passed_them(tmp_path):
-    stream = Stream()
-    events = EventWriter(tmp_path / "events.jsonl")
-    board = ProgressBoard(1)
+def start_timer(folder, **options):
+    stream, board = Stream(), ProgressBoard(1)
+    events = EventWriter(folder / "events.jsonl")
     timer = GpuTimer(
-        lambda clock: StepRecorder(events, board.slot(0), clock=clock), stream.make_event
+        lambda clock: StepRecorder(events, board.slot(0), clock=clock, **options),
+        stream.make_event,
     )
+    return stream, events, board, timer
+
+
+def test_marks_on_a_gpu_are_told_with_its_own_times_once_it_has_passed_them(tmp_path):
+    stream, _, board, timer = start_timer(tmp_path)
     timer.begin()
     for _ in range(2):
         timer.mark("data_wait")
@@ -78,13 +83,7 @@ def test_marks_on_a_gpu_are_told_with_its_own_times_once_it_has_passed_them(tmp_
 
 
 def test_steps_that_a_gpu_still_has_to_run_at_an_epochs_end_belong_to_that_epoch(tmp_path):
-    stream = Stream()
-    events = EventWriter(tmp_path / "events.jsonl")
-    board = ProgressBoard(1)
-    timer = GpuTimer(
-        lambda clock: StepRecorder(events, board.slot(0), window_s=0.0, clock=clock),
-        stream.make_event,
-    )
+    _, events, board, timer = start_timer(tmp_path, window_s=0.0)
     for epoch in (0, 1):
         timer.set_epoch(epoch)
         timer.begin()
@@ -101,16 +100,3 @@ def test_steps_that_a_gpu_still_has_to_run_at_an_epochs_end_belong_to_that_epoch
         *[("steps", 1)] * 3,
         ("epoch", 2),
     ]
-
-
-def test_time_after_the_last_step_on_a_gpu_is_told(tmp_path):
-    stream = Stream()
-    events = EventWriter(tmp_path / "events.jsonl")
-    timer = GpuTimer(lambda clock: StepRecorder(events, None, clock=clock), stream.make_event)
-    timer.begin()
-    timer.step(samples=8)
-    stream.run(1000, 1100)
-    stream.run_until = lambda event: setattr(event, "time_ms", 4100)
-    timer.finish()
-    [window] = read_events(tmp_path / "events.jsonl")
-    assert (window["wall_s"], window["after_s"]) == pytest.approx((0.1, 3.0))

@@ -25,17 +25,13 @@ main()
     ("replaced", "call"),
     [
         ({}, "main.py, line 8 starts ranks by mp.spawn,"),
-        ({"mp.spawn(": "torch.multiprocessing.spawn("}, "by torch.multiprocessing.spawn,"),
         ({"mp.spawn(": "notebook_launcher("}, "by notebook_launcher,"),
         ({"    mp.spawn(": "    if __name__ == '__main__': mp.spawn("}, "by mp.spawn,"),
-        ({'"MASTER_PORT"': '"RANK"'}, "by mp.spawn,"),
         # programs that know of launchers
         ({"nr=0": "nr=int(os.environ['RANK'])"}, None),
-        ({"mp.spawn(": "if os.getenv('LOCAL_RANK') is None: mp.spawn("}, None),
         ({"mp.spawn(": "if not dist.is_torchelastic_launched(): mp.spawn("}, None),
         # no such calls
         ({"mp.spawn(": "mine.spawn("}, None),
-        ({"    mp.spawn(": "    # mp.spawn("}, None),
         ({"    mp.spawn(": "    print('calls mp.spawn()') #"}, None),
     ],
 )

@@ -1,17 +1,9 @@
 """Small data sets of image files."""
 
-import io
-
 import pytest
-from PIL import Image
+from pictures import encoded, picture
 
 from hpcdist.job.spec import Data
-
-
-def jpeg(side=8, colour="red"):
-    file = io.BytesIO()
-    Image.new("RGB", (side, side), colour).save(file, "JPEG")
-    return file.getvalue()
 
 
 @pytest.fixture
@@ -19,11 +11,12 @@ def write_classes(tmp_path):
     """Write so many JPEG files per class, named as in LFW; returns the folder."""
 
     def write(counts, folder="lfw"):
+        content = encoded(picture(1, (8, 8)))
         for name, count in counts.items():
             (tmp_path / folder / name).mkdir(parents=True, exist_ok=True)
             for number in range(1, count + 1):
                 stem = f"{name.rpartition('/')[2]}_{number:04d}"
-                (tmp_path / folder / name / f"{stem}.jpg").write_bytes(jpeg())
+                (tmp_path / folder / name / f"{stem}.jpg").write_bytes(content)
         return tmp_path / folder
 
     return write

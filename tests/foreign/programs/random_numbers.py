@@ -9,20 +9,25 @@ import uuid
 
 import numpy
 import torch
-from torch.utils.data import DataLoader, TensorDataset, random_split
+from torch.utils.data import DataLoader, TensorDataset
 
 rank = os.environ["RANK"]
 numbers = TensorDataset(torch.arange(1000))
+
+
+def draw(_):
+    """In a worker of a DataLoader."""
+    return [torch.rand(2).tolist(), random.random(), numpy.random.rand()]
+
+
+loader = DataLoader(numbers, batch_size=500, num_workers=1, collate_fn=draw)
 order = torch.cat([batch[0] for batch in DataLoader(numbers, batch_size=100, shuffle=True)])
-layer = torch.nn.Linear(4, 4)
-state = torch.get_rng_state()
 drawn = {
     "torch.rand": torch.rand(4).tolist(),
-    "torch.randperm": torch.randperm(1000).tolist(),
-    "torch.get_rng_state": state.tolist(),
-    "torch.nn.init": layer.weight.tolist(),
+    "torch.get_rng_state": torch.get_rng_state().tolist(),
+    "torch.nn.init": torch.nn.Linear(4, 4).weight.tolist(),
     "DataLoader(shuffle=True)": order.tolist(),
-    "random_split": list(random_split(range(1000), [500, 500])[0].indices),
+    "DataLoader's workers": next(iter(loader)),
     "random": random.random(),
     "numpy.random": numpy.random.rand(4).tolist(),
     "numpy.default_rng": numpy.random.default_rng().random(4).tolist(),
@@ -30,19 +35,6 @@ drawn = {
     "uuid4": str(uuid.uuid4()),
     "tempfile": tempfile.mktemp(),
 }
-
-
-def workers():
-    """What a worker of a DataLoader draws."""
-    loader = DataLoader(numbers, batch_size=500, num_workers=1, collate_fn=draw)
-    return next(iter(loader))
-
-
-def draw(_):
-    return [torch.rand(2).tolist(), random.random(), numpy.random.rand()]
-
-
-drawn["DataLoader's workers"] = workers()
 json.dump(drawn, open(f"random-{rank}.json", "w"))
 # The same whoever starts it, once there is a seed.
 torch.manual_seed(1)

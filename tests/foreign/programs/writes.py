@@ -1,23 +1,23 @@
-"""Writes in all the ways that count on the interpreter's end; with an argument, rank 1 fails so."""
+"""Prints in all the ways that programs do, and leaves files open that Python's end must flush."""
 
 import atexit
 import concurrent.futures
-import contextlib
 import csv
+import ctypes
 import gzip
 import logging
 import logging.handlers
 import os
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+import traceback
 import types
-import weakref
-from collections.abc import Mapping
+import warnings
 
 rank = os.environ["RANK"]
-how = sys.argv[1] if len(sys.argv) > 1 else "ends"
 
 
 class Logger:
@@ -46,18 +46,9 @@ class Writer:
         self.file.write(f"{self.name} is gone\n")
 
 
-class Closed:
-    def __init__(self):
-        weakref.finalize(self, note, "finalized")
-
-
-class Sentinel(type):
-    """Has itself as its type, as the sentinels of h11 have."""
-
-    def __new__(cls, name, bases, namespace):
-        made = super().__new__(cls, name, bases, namespace)
-        made.__class__ = made
-        return made
+class Odd:
+    def __del__(self):
+        raise ValueError("in a destructor")
 
 
 def note(text):
@@ -70,48 +61,48 @@ def later():
     note("thread that is waited for")
 
 
-def suspended():
-    try:
-        yield 1
-    finally:
-        os.write(out_of_generator, b"generator closed\n")
+# What is printed.
+print("an unfinished", end=" ")
+print("line", "\u2603", sep="\t")
+sys.stdout.buffer.write("bytes \u00e4\n".encode())
+sys.stdout.flush()
+os.write(1, b"by the system\n")
+subprocess.run(["echo", "a child"], check=True)
+for done in range(0, 101, 50):
+    print(f"\r{done:3d} %", end="", file=sys.stderr, flush=True)
+print(file=sys.stderr)
+warnings.warn("a warning")
+logging.warning("logged at the root")
+try:
+    1 / 0
+except ZeroDivisionError:
+    traceback.print_exc()
+Odd()
+ctypes.CDLL(None).puts(b"by C, kept in its buffer")
 
-
+# What is open at the end.
 sys.stdout = Logger(f"log-{rank}.txt")
-print("first line")
-print("no newline at the end", end="")
-
-DONE = Sentinel("DONE", (Sentinel,), {})
-kinds = [type(f"Kind{number}", (), {}) for number in range(300)]
-for kind in kinds:
-    Mapping.register(kind)
+print("the last line, without an end", end="")
 table = csv.writer(open(f"table-{rank}.csv", "w", newline=""))
 table.writerow(["epoch", "loss"])
 packed = gzip.open(f"packed-{rank}.gz", "wt")
 packed.write("packed\n" * 100)
 raw = open(f"raw-{rank}.bin", "wb", buffering=1 << 20)
 raw.write(bytes(range(256)))
-handler = logging.FileHandler(f"logging-{rank}.txt", delay=True)
-memory = logging.handlers.MemoryHandler(100, target=handler)
+memory = logging.handlers.MemoryHandler(
+    100, target=logging.FileHandler(f"logging-{rank}.txt", delay=True)
+)
 logging.getLogger("kept").addHandler(memory)
+logging.getLogger("kept").propagate = False
 logging.getLogger("kept").warning("kept until the end")
 folder = tempfile.TemporaryDirectory(dir=".", prefix="temporary-")
 open(os.path.join(folder.name, "inside"), "w").write("x")
-
-logging.of_the_program = open(f"kept-by-a-library-{rank}.txt", "w")
-logging.of_the_program.write("by a module that was there before")
 sys.modules["helper"] = helper = types.ModuleType("helper")
 helper.file = open(f"helper-{rank}.txt", "w")
 helper.file.write("by a module of the program")
 exec("def function(): return file", helper.__dict__)
-
-of_module = Writer("of_module")
 cycle = Writer("cycle")
 cycle.self = cycle
-closed = Closed()
-out_of_generator = os.open(f"generator-{rank}.txt", os.O_WRONLY | os.O_CREAT)
-generator = suspended()
-next(generator)
 atexit.register(note, "registered first, called last")
 atexit.register(note, "registered last, called first")
 threading.Thread(target=later).start()
@@ -119,21 +110,3 @@ threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
 pool = concurrent.futures.ThreadPoolExecutor(1)
 pool.submit(time.sleep, 0.1)
 pool.submit(note, "what the pool still had to do")
-
-if how != "ends" and rank == "0":
-    with open("pid.new", "w") as file:
-        file.write(str(os.getpid()))
-    os.rename("pid.new", "pid")
-    sys.exit(0)
-if how != "ends":  # whoever fails ends the others, and rank 0 is to end by itself
-    deadline = time.monotonic() + 60
-    while not os.path.exists("pid") and time.monotonic() < deadline:
-        time.sleep(0.01)
-    with open("pid") as file:
-        pid = int(file.read())
-    os.unlink("pid")
-    with contextlib.suppress(ProcessLookupError):
-        while time.monotonic() < deadline:
-            os.kill(pid, 0)
-            time.sleep(0.01)
-    raise ValueError("as it was told")

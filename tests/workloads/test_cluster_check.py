@@ -1,16 +1,6 @@
-"""Jobs that come with hpcdist, as their files say, on simulated nodes."""
+"""The shipped job `check`, as its file says, on simulated nodes."""
 
 import torch
-
-from hpcdist.summary import summarize
-
-
-def test_a_training_has_a_summary(submit_job):
-    launched = submit_job("fsdp", "train.epochs=1", "data.name=digits", gpus=2)
-    assert launched.verdict().state == "done", launched.everything_said()
-    (summary,) = summarize([launched.run], {}).runs
-    assert (summary.job, summary.world_size) == ("fsdp", 2)
-    assert summary.samples_per_s.mean > 0
 
 
 def test_in_a_check_every_rank_records_its_place_and_takes_part_in_the_collective(submit_job):
