@@ -44,6 +44,7 @@ def test_passwords_in_urls_are_left_out(line):
         ("TOKENIZERS_PARALLELISM=false", False),
         ("WANDB_API_KEY_FILE=/home/ann/.wandb", False),
         ("HF_TOKEN=$(cat ~/.hf)", False),
+        ("MAX_TOKENS=4096", False),
         ("HTTPS_PROXY=http://proxy:3128", False),
     ],
 )
@@ -68,6 +69,7 @@ ARGUMENTS = r"""
 logger.api_key=abc +auth.password=abc -> logger.api_key=*** +auth.password=***
 --db https://ann:pw@h/x -> --db https://***@h/x
 --db https://h/x?token=abc&n=3 -> --db https://h/x?token=***&n=3
+{"password":"abc","n":3} -> {"password":"***","n":3}
 --api-key-prod 0123456789abcdef01234567 -> --api-key-prod ***
 --wandb_key abc --apiKey abc -> --wandb_key *** --apiKey ***
 --password 123456 --db-pass abc --pw abc -> --password *** --db-pass *** --pw ***
@@ -87,6 +89,7 @@ HEADERS = """\
 Authorization: Basic dXNlcjpwYXNz -> Authorization: Basic ***
 Authorization: token abcdef -> Authorization: token ***
 X-Api-Key: abc -> X-Api-Key: ***
+PRIVATE-TOKEN: abc -> PRIVATE-TOKEN: ***
 Cookie: session=0123456789abcdef01234567 -> Cookie: ***
 Content-Type: text/plain -> Content-Type: text/plain"""
 

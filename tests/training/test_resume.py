@@ -2,9 +2,11 @@
 
 import os
 
+import msgspec
 import pytest
 import torch
 
+from hpcdist.job.spec import Resources
 from hpcdist.training.checkpoint import checkpoint
 from hpcdist.training.checkpoint.files import resume_candidates
 
@@ -58,6 +60,22 @@ def test_another_number_of_ranks_goes_on_and_says_that_it_is_not_exact(train_ran
     assert "not bit for bit exact: world_size 2, now 3" in resumed.log(attempt=1)
     left = sum(w["samples"] for r in range(3) for w in resumed.events("steps", r, attempt=1))
     assert left == 203 - position["samples"]
+
+
+def test_ranks_that_are_left_take_the_steps_that_all_would_have_taken(train_ranks, job):
+    of_three = msgspec.structs.replace(job("ddp", epochs=2), resources=Resources(nodes=3))
+    whole = train_ranks(of_three, 3)
+    before = train_ranks(of_three, 3, kill_at_step=6)
+    done = before.state()["position"]["samples"]
+    assert 0 < done < 203
+    left = train_ranks(of_three, 2, run=before.run, attempt=1)
+    assert left.exit_codes == [0, 0], left.log(attempt=1)
+    ends = [{**each.state()["position"], "best": None} for each in (left, whole)]
+    assert ends[0] == ends[1]
+    for name, value in left.weights().items():  # sums in another order
+        torch.testing.assert_close(value, whole.weights()[name], rtol=1e-3, atol=1e-5)
+    counts = [[w["samples"] for w in left.events("steps", rank, attempt=1)] for rank in range(2)]
+    assert sum(map(sum, counts)) == 2 * 203 - done
 
 
 def test_a_checkpoint_is_taken_over_by_another_strategy(train_ranks, job):
