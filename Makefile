@@ -30,7 +30,7 @@ test: $(VENV)/test-installed slurm browser container ssh
 	$(PYTEST) -rs --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # What needs no cluster, browser or container.
-QUICK := base bench cluster data doctor drill job machine monitor runs submission summary workloads
+QUICK := base bench cluster data doctor drill job machine monitor planning runs submission summary workloads
 quick: $(VENV)/test-installed
 	$(PYTEST) --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder $(QUICK:%=tests/%) \
 		--ignore=tests/summary/test_browser.py $(PYTEST_ARGS)

@@ -78,4 +78,6 @@ ddp-a        done    epoch 3, step 400/400
 def test_what_goes_on_and_what_went_wrong_comes_first():
     console = Console(file=io.StringIO(), width=100, color_system=None)
     console.print(make_frame(VIEWS, title="12:00:00 all"))
-    assert [line.rstrip() for line in console.file.getvalue().splitlines()] == EXPECTED
+    # Releases of rich share out the widths of columns differently.
+    shown = [line.split() for line in console.file.getvalue().splitlines()]
+    assert shown == [line.split() for line in EXPECTED]
