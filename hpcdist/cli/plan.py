@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,7 @@ from hpcdist.cli.options import JOB_OPTIONS, JobOptions, job_options, json_optio
 from hpcdist.cli.printing import print_fact, print_json
 
 if TYPE_CHECKING:
-    from hpcdist.planning.earlier import Duration
-    from hpcdist.planning.memory import Memory
+    from hpcdist.planning.earlier import Duration, Memory
     from hpcdist.planning.when import When
 
 
@@ -56,18 +56,19 @@ def plan(*, options: JobOptions, probe_s: float | None, as_json: bool) -> int:
     planned, now_s = plan_all(options).plans[0], time.time()
     job, cluster = planned.loaded.job, planned.plan.cluster
     nodes, gpus = job.resources.nodes, job.resources.gpus
-    size = Size(nodes * gpus, nodes)
     start = when.ask_when(planned, now_s=now_s)
     runs = earlier.read_earlier(options.runs)
-    there, asked = earlier.at_its_place(runs, planned), flatten(job_to_dict(job))
+    there = earlier.at_its_place(runs, planned)
+    asked = flatten(json.loads(json.dumps(job_to_dict(job))))  # as spec.json has it
     steps = earlier.count_steps(job) if isinstance(job, TrainingJob) else None
-    duration = earlier.find_duration(there, asked, size, steps)
+    duration = earlier.find_duration(there, asked, Size(nodes * gpus, nodes), steps)
     if duration.time_s is None and probe_s is not None:
         duration = earlier.probe(planned, options.runs, probe_s, steps)
     memory = earlier.find_memory(planned, there, asked)
+    time_s = duration.time_s.mean if duration.time_s else None
     values = Planned(
         wait_s=start.start.time_s and max(0.0, start.start.time_s - now_s),
-        duration_s=duration.time_s.mean if duration.time_s else None,
+        duration_s=time_s,
         memory_bytes=memory.peak_bytes,
         estimate_bytes=memory.estimate_bytes,
     )
@@ -80,22 +81,21 @@ def plan(*, options: JobOptions, probe_s: float | None, as_json: bool) -> int:
         "requeues": earlier.count_requeues(duration, limit_min=limit_min, warning_s=warning_s),
         "is_requeued": job.launch.requeue and planned.scheduler.can_requeue,
     }
-    hours = (values.duration_s or 0) / 3600
-    cost = {"gpu_hours": hours * size.gpus, "price": hours * nodes * (cluster.price_per_hour or 0)}
+    hours = (time_s or 0) * nodes / 3600
+    cost = {"gpu_hours": hours * gpus, "price": hours * (cluster.price_per_hour or 0)}
+    parts = {"start": start, "duration": duration, "limits": limits, "memory": memory}
     if as_json:
-        parts = {"start": start, "duration": duration, "limits": limits, "memory": memory}
         print_json({"asked_s": now_s, **parts, "cost": cost if hours else None, "planned": values})
         return EXIT_DONE
     unit = "GPU" if memory.device == "cuda" else "rank"
     price = f", price {cost['price']:.4g}" if cost["price"] else ""
-    costs = f"{cost['gpu_hours']:.3g} {unit} hours{price}" if hours else "not known"
     place = f"profile {planned.cluster.name}" if planned.cluster.name else planned.scheduler.title
     print_fact("", f"{job.name} on {number_of(nodes, 'node')} x {gpus}, {place}")
     for name, lines in {
         "start": _start_lines(start, now_s),
         "time": _time_lines(duration, limits),
         "memory": _memory_lines(memory, asked.get("train.batch_size")),
-        "cost": [costs],
+        "cost": [f"{cost['gpu_hours']:.3g} {unit} hours{price}" if hours else "not known"],
         "so far": filter(None, [sentence([run.figures for run in runs])]),
     }.items():
         for number, line in enumerate(lines):
@@ -110,32 +110,33 @@ def _start_lines(start: When, now_s: float) -> Iterator[str]:
     yield start_sentence(start.start, now_s) or "not known before it is submitted"
     if start.maintenance_s is not None:
         begins = f"the maintenance on {show_moment(start.maintenance_s, now_s)}"
-        if start.longest_min is None:
-            yield f"its time limit reaches into {begins}: it waits until that is over"
-        else:
-            yield f"--time {as_limit(start.longest_min)} or less starts before {begins}"
+        longest = (
+            start.longest_min and f"--time {as_limit(start.longest_min)} or less starts before"
+        )
+        yield f"{longest or 'its time limit makes it wait for the end of'} {begins}"
     for name, time_s in start.sooner.items():
         yield f"  {name:<20} {show_moment(time_s, now_s)}"
     yield from start.notes
 
 
 def _time_lines(duration: Duration, limits: dict[str, Any]) -> Iterator[str]:
-    from hpcdist.planning.when import show_length
     from hpcdist.schedulers.request import as_limit
 
     if duration.time_s is None:
         yield f"not known: {duration.source}"
         return
     ends, enough = duration.time_s.interval, f"--time {as_limit(limits['enough_min'])} is enough"
-    interval = f" ({show_length(ends.low)} to {show_length(ends.high)})" if ends else ""
-    yield f"{show_length(duration.time_s.mean)}{interval}, {duration.source}"
+    interval = f" ({as_limit(ends.low / 60)} to {as_limit(ends.high / 60)})" if ends else ""
+    yield f"{as_limit(duration.time_s.mean / 60)}{interval}, {duration.source}"
     if limits["limit_min"] is None:
         yield enough
         return
-    requeues = limits["requeues"]
-    times = f", requeued {number_of(requeues or 0, 'time')}" if limits["is_requeued"] else ""
-    how = f"ends it before it is done{times}" if requeues else "suffices"
-    how = "leaves no time to work" if requeues is None else how
+    requeues, how = limits["requeues"], "suffices"
+    if requeues is None:
+        how = "leaves no time to work"
+    elif requeues:
+        times = f", requeued {number_of(requeues, 'time')}" if limits["is_requeued"] else ""
+        how = f"ends it before it is done{times}"
     yield f"its limit of {as_limit(limits['limit_min'])} {how}; {enough}"
 
 

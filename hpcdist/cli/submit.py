@@ -74,7 +74,7 @@ def submit(
     Ctrl-C ends a run that was started with --local, --here or --in; with --detach it goes on.
     A run on a cluster continues; `hpcdist cancel` ends it.
     """
-    from hpcdist.planning.when import Foresight, start_sentence
+    from hpcdist.planning.when import foresee, start_sentence
     from hpcdist.schedulers.base import Start
     from hpcdist.submission.submit import begin, submitted_before
     from hpcdist.submission.submit import submit as hand_over
@@ -89,21 +89,18 @@ def submit(
     with interrupts.handled():
         is_held = here or within is not None
         planned = _plan_in(options, within) if is_held else plan(options)
-        foresight = None
-        if not (is_held or planned.is_sweep or options.after):  # else the answer would mislead
-            foresight = Foresight(planned.plans[0])
         dependencies = settle_afters(options, planned)
         planned.prepare()  # may be interrupted
         interrupts.defer()  # from here on the runs are to be known, and can be ended
         if planned.is_run_here:  # they wait here
             planned = begin(planned, options.runs)
         else:
-            if foresight is not None:
-                foreseen = foresight.values(options.runs)
+            start = Start()
+            if not (is_held or planned.is_sweep or options.after):  # else the answer would mislead
+                start, foreseen = foresee(planned.plans[0], options.runs)
                 planned = replace(planned, plans=[replace(planned.plans[0], foreseen=foreseen)])
             planned = hand_over(planned, runs=options.runs, dependencies=dependencies)
             note(*planned.messages)
-            start = foresight.start if foresight is not None else Start()
             if planned.scheduler.has_queue and (text := start_sentence(start, time.time())):
                 note(f"start: {text}")
         if planned.is_sweep:

@@ -24,29 +24,42 @@ _passed: set[str] = set()
 
 
 def try_apart(function: str, argument: Any) -> None:
-    """Call `module:function` with a value of JSON in another process; raises the JobError that it
-    raises. Other errors are left to the ranks: this machine may lack what nodes have."""
+    """Call `module:function` as `call_apart` does, once; raises the JobError that it raises. Other
+    errors are left to the ranks: this machine may lack what nodes have."""
     asked = json.dumps([os.getcwd(), function, argument])
-    if asked in _passed:
-        return
-    command = python_command("from hpcdist.data.trial import answer; answer()")
-    with suppress(subprocess.TimeoutExpired):
-        done = subprocess.run(
-            command, input=asked, capture_output=True, text=True, timeout=_LIMIT_S, check=False
-        )
-        if done.stdout:
-            message, hint = json.loads(done.stdout)
-            raise JobError(message, hint=hint)
-    _passed.add(asked)
+    if asked not in _passed:
+        with suppress(subprocess.SubprocessError):
+            call_apart(function, argument, limit_s=_LIMIT_S)
+        _passed.add(asked)
+
+
+def call_apart(function: str, argument: Any, *, limit_s: float) -> Any:
+    """Return what `module:function` makes of a value of JSON in another process; raises the
+    JobError that it raises, and SubprocessError, with its last line, where it ends otherwise."""
+    done = subprocess.run(
+        python_command("from hpcdist.data.trial import answer; answer()"),
+        input=json.dumps([function, argument]),
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
+    if not done.stdout:
+        raise subprocess.SubprocessError((done.stderr.splitlines() or ["it said nothing"])[-1])
+    value, message, hint = json.loads(done.stdout)
+    if message is not None:
+        raise JobError(message, hint=hint)
+    return value
 
 
 def answer() -> None:
-    """Print what is wrong by the function that is asked for, if anything; it may print, too."""
+    """Print what the function that is asked for returns, or what is wrong by it; it may print."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    _, name, argument = json.load(sys.stdin)
+    name, argument = json.load(sys.stdin)
     module, _, function = name.partition(":")
     try:
-        getattr(importlib.import_module(module), function)(argument)
+        found = [getattr(importlib.import_module(module), function)(argument), None, None]
     except JobError as error:
-        print(json.dumps([error.message, error.hint]), file=answers, flush=True)
+        found = [None, error.message, error.hint]
+    print(json.dumps(found), file=answers, flush=True)

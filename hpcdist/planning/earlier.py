@@ -13,27 +13,25 @@ from __future__ import annotations
 
 import math
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from subprocess import SubprocessError
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.base.progress import poll
-from hpcdist.base.statistics import CONFIDENCE, Interval, Measure, mean, measure, quantile
+from hpcdist.base.statistics import Interval, Measure, mean, measure
 from hpcdist.base.text import number_of
 from hpcdist.data.catalog import check_data
-from hpcdist.job.spec import LightningJob, TrainingJob, job_to_dict
-from hpcdist.machine.command import python_command
+from hpcdist.data.trial import call_apart
+from hpcdist.job.spec import TrainingJob, job_to_dict
 from hpcdist.machine.memory import free_bytes
 from hpcdist.monitor.states import run_accounting
-from hpcdist.planning.memory import Memory, Question
-from hpcdist.planning.when import FOLDER
+from hpcdist.planning.when import FOLDER, round_limit
 from hpcdist.runs.events import NodeBegin
 from hpcdist.runs.run import Run, all_runs, make_runs_folder, make_unique_folder
 from hpcdist.schedulers.request import mem_gb_per_node
@@ -56,8 +54,8 @@ _WITHOUT_INTERVAL = 1.25
 """The longest time that a limit allows for, as a multiple of the mean."""
 _MARGIN = 1.1
 _TRACKER_LIMIT_S = 300.0
-_NOT_TRACKED = 1.2
-"""On GPUs without earlier runs, so many times as much must fit."""
+_NOT_TRACKED = {"cpu": 1.0, "cuda": 1.2}
+"""What is taken of an estimate, by device, where no earlier run says: with what trackers miss."""
 
 
 class Duration(Struct, frozen=True, kw_only=True):
@@ -71,13 +69,29 @@ class Duration(Struct, frozen=True, kw_only=True):
     runs: list[str] = []
 
 
+class Memory(Struct, frozen=True, kw_only=True):
+    """The memory of the rank of a job that uses most; None: not known."""
+
+    device: str
+    """cpu: all resident memory; cuda: what is allocated on a GPU."""
+    estimate_bytes: float | None = None
+    """By torch's tracker."""
+    peak_bytes: float | None = None
+    """Corrected by earlier runs, or from these alone."""
+    room_bytes: float | None = None
+    """Memory that the rank has."""
+    largest_batch: int | None = None
+    """Largest train.batch_size that fits."""
+    source: str
+    """Its source, or why it is not known."""
+
+
 def read_earlier(folder: Path) -> list[MeasuredRun]:
-    """Return the newest runs in figures, with the books on those whose start was foreseen."""
+    """Return the newest runs in figures, with the books on those that had a plan."""
     runs = all_runs(folder)[-_MOST_RUNS:]
     found = measuring.find_measurements(runs, uses_kept=True)
     pairs = [(run, one.run) for run, one in zip(runs, found, strict=True) if one.run]
-    foreseen = [run for run, one in pairs if (plan := one.figures.planned) and plan.wait_s]
-    books = run_accounting(foreseen)
+    books = run_accounting([run for run, one in pairs if one.figures.planned])
     return [
         place_run(one, run.path, state=None, accounting=books.get(run.id)) for run, one in pairs
     ]
@@ -100,26 +114,19 @@ def at_its_place(runs: Sequence[MeasuredRun], planned: PlannedRun) -> list[Measu
 
 def count_steps(job: TrainingJob) -> int:
     """Return the optimizer steps of a training, by the size of its data."""
-    train, num_samples = job.train, check_data(job.data).train
-    num_gpus = job.resources.nodes * job.resources.gpus
-    per_epoch = math.ceil(num_samples / (train.batch_size * num_gpus * train.accumulate))
-    if isinstance(job, LightningJob):  # whose loader drops the last batch
-        batches = math.ceil(num_samples / num_gpus) // train.batch_size
-        per_epoch = math.ceil(batches / train.accumulate)
-    return min(train.epochs * per_epoch, train.max_steps or train.epochs * per_epoch)
+    train, num_gpus = job.train, job.resources.nodes * job.resources.gpus
+    in_step = train.batch_size * num_gpus * train.accumulate
+    steps = train.epochs * math.ceil(check_data(job.data).train / in_step)
+    return min(steps, train.max_steps or steps)
 
 
 def is_like(run: MeasuredRun, asked: Mapping[str, Any]) -> bool:
     """Return whether a run is done and of these settings, but for its size and length."""
-
-    def text(values: Mapping[str, Any], key: str) -> str:  # JSON has no tuples, and no unset keys
-        value = values.get(key)
-        return str([*value] if isinstance(value, tuple) else value or "")
-
-    if run.figures.job != asked["name"] or run.figures.state != "done" or run.figures.cost is None:
+    known, figures = run.conditions, run.figures
+    if figures.job != asked["name"] or figures.state != "done" or figures.cost is None:
         return False
-    keys = [key for key in {**run.conditions, **asked} if not f"{key}.".startswith(_FREE)]
-    return all(text(run.conditions, key) == text(asked, key) for key in keys)
+    keys = [key for key in {**known, **asked} if not f"{key}.".startswith(_FREE)]
+    return all((known.get(key) or None) == (asked.get(key) or None) for key in keys)
 
 
 def find_duration(
@@ -133,28 +140,26 @@ def find_duration(
     if not used:
         return Duration(source="no run of this job with these settings is done")
     startup_s = mean(run.startup_s or 0.0 for run in used)
-    source = f"from {number_of(len(same), 'run')} of this size"
     if same:
         time_s = measure([(run.startup_s or 0.0) + _working_s(run, steps) for run in same])
-        if time_s.sd is not None:
-            t = quantile(CONFIDENCE, len(same) - 1)
-            half_s = t * time_s.sd * math.sqrt(1 + 1 / len(same))
+        if ends := time_s.interval:  # that of the mean; one more run has a wider one
+            half_s = (ends.high - time_s.mean) * math.sqrt(len(same) + 1)
             ends = Interval(low=max(0.0, time_s.mean - half_s), high=time_s.mean + half_s)
-            time_s = replace(time_s, interval=ends)
+        source = f"from {number_of(len(same), 'run')} of this size"
     else:
         forecast = make_forecast(used, "weak", asked=wanted)
         if not forecast.sizes:
             return Duration(source=f"no run has this size, and {forecast.refused_because}")
-        source = f"by the law of the forecast, from {number_of(len(used), 'run')} of other sizes"
         speedup, smallest = forecast.sizes[0].speedup, min(run.size for run in used)
         alone_s = mean(_working_s(run, steps) for run in used if run.size == smallest)
         scaled_s = alone_s * wanted.gpus / smallest.gpus
-        ends = speedup.interval or Interval(low=speedup.mean, high=speedup.mean)
-        low_s, mean_s, high_s = (
-            startup_s + scaled_s / factor for factor in (ends.high, speedup.mean, ends.low)
-        )
-        time_s = Measure(mean=mean_s, interval=Interval(low=low_s, high=high_s))
+        time_s = Measure(mean=startup_s + scaled_s / speedup.mean)
+        if ends := speedup.interval:
+            low_s, high_s = (startup_s + scaled_s / factor for factor in (ends.high, ends.low))
+            ends = Interval(low=low_s, high=high_s)
+        source = f"by the law of the forecast, from {number_of(len(used), 'run')} of other sizes"
     names = [run.run for run in used]
+    time_s = replace(time_s, interval=ends)
     return Duration(time_s=time_s, startup_s=startup_s, source=source, runs=names)
 
 
@@ -168,10 +173,10 @@ def _working_s(run: RunFigures, steps: int | None) -> float:
 
 def probe(planned: PlannedRun, runs: Path, probe_s: float, steps: int | None) -> Duration:
     """Run the job here for some seconds, with one rank, and say how long its steps would take."""
-    resources = replace(planned.loaded.job.resources, nodes=1, gpus=1)
     make_runs_folder(runs)
     own = make_unique_folder(runs / FOLDER, "probe")
     try:
+        resources = replace(planned.loaded.job.resources, nodes=1, gpus=1)
         loaded = planned.loaded.with_job(resources=resources)
         there = plan_run(loaded, scheduler="local", snapshot=False)
         there.prepare()
@@ -179,8 +184,7 @@ def probe(planned: PlannedRun, runs: Path, probe_s: float, steps: int | None) ->
         try:
             poll(run.read_verdict, interval_s=0.2, limit_s=probe_s)
         finally:  # also after Ctrl-C
-            if run.read_verdict() is None:
-                there.scheduler.cancel([run])
+            there.scheduler.cancel([run])
         found = measuring.measure(run).run
     except HpcdistError as error:
         return Duration(source=f"the probe failed: {error.message}")
@@ -189,14 +193,9 @@ def probe(planned: PlannedRun, runs: Path, probe_s: float, steps: int | None) ->
     if found is None or not found.figures.step_time_s or not steps:
         return Duration(source="the probe recorded too few steps: give --probe more seconds")
     startup_s, step_s = found.figures.startup_s or 0.0, found.figures.step_time_s.mean
-    return Duration(
-        time_s=Measure(mean=startup_s + steps * step_s),
-        startup_s=startup_s,
-        source=f"{steps:,} steps at the pace of a probe: one rank here, without communication",
-    )
-
-
-# The time limit.
+    source = f"{steps:,} steps at the pace of a probe: one rank here, without communication"
+    time_s = Measure(mean=startup_s + steps * step_s)
+    return Duration(time_s=time_s, startup_s=startup_s, source=source)
 
 
 def suggest_limit_min(duration: Duration, *, warning_s: float) -> float | None:
@@ -204,9 +203,7 @@ def suggest_limit_min(duration: Duration, *, warning_s: float) -> float | None:
     if (time_s := duration.time_s) is None:
         return None
     longest_s = time_s.interval.high if time_s.interval else time_s.mean * _WITHOUT_INTERVAL
-    minutes = (longest_s * _MARGIN + warning_s) / 60
-    step = 30 if minutes >= 240 else 5 if minutes >= 10 else 1
-    return step * math.ceil(minutes / step)
+    return round_limit((longest_s * _MARGIN + warning_s) / 60, math.ceil)
 
 
 def count_requeues(duration: Duration, *, limit_min: float | None, warning_s: float) -> int | None:
@@ -216,9 +213,6 @@ def count_requeues(duration: Duration, *, limit_min: float | None, warning_s: fl
     if duration.time_s is None or each_s <= 0:
         return None
     return max(0, math.ceil((duration.time_s.mean - duration.startup_s) / each_s) - 1)
-
-
-# The memory.
 
 
 def find_memory(
@@ -234,35 +228,32 @@ def find_memory(
         source = source if peaks else "not known before its first run: it is not a trainer"
         most = max(peaks, default=None)
         return Memory(device=device, peak_bytes=most, room_bytes=room_bytes, source=source)
-    own, others = list[float](), list[float]()
-    for run in (one.figures for one in runs):
-        estimate, peak = run.planned and run.planned.estimate_bytes, peak_bytes(run)
-        if estimate and peak:
-            (own if run.job == job.name else others).append(peak / estimate)
-    counted = own or others
-    factor, source = median(counted or [1.0]), ""
-    spare = 1.0
+    ratios = [
+        (run.job == job.name, peak / run.planned.estimate_bytes)
+        for run in (one.figures for one in runs)
+        if run.planned and run.planned.estimate_bytes and (peak := peak_bytes(run))
+    ]
+    counted = [ratio for is_own, ratio in ratios if is_own] or [ratio for _, ratio in ratios]
+    factor = median(counted or [_NOT_TRACKED[device]])
+    source = "by torch's tracker"
     if counted:
-        source = f", x {factor:.2f} as in {number_of(len(counted), 'earlier run')}"
+        source += f", x {factor:.2f} as in {number_of(len(counted), 'earlier run')}"
     elif device == "cuda":
-        spare = _NOT_TRACKED
-        source = "; without cuDNN's and NCCL's workspaces and fragmentation: 10 to 20 % more"
-    question: Question = (job_to_dict(job), device, room_bytes and room_bytes / (factor * spare))
+        source += ", and 20 % for what it misses: workspaces of cuDNN and NCCL, fragmentation"
+    question = (job_to_dict(job), device, room_bytes and room_bytes / factor)
     try:
-        done = subprocess.run(
-            python_command("from hpcdist.planning.memory import answer; answer()"),
-            input=msgspec.json.encode(question),
-            capture_output=True,
-            timeout=_TRACKER_LIMIT_S,
-            check=False,
-        )
-        found = msgspec.json.decode(done.stdout, type=Memory)
-    except (subprocess.TimeoutExpired, msgspec.DecodeError) as error:
-        found = Memory(device=device, source=f"not known: torch's tracker failed: {error}")
-    if found.estimate_bytes is not None:
-        source = f"by torch's tracker{source}"
-        found = replace(found, peak_bytes=found.estimate_bytes * factor, source=source)
-    return replace(found, room_bytes=room_bytes)
+        own = "hpcdist.planning.memory:track"
+        estimate_bytes, batch = call_apart(own, question, limit_s=_TRACKER_LIMIT_S)
+    except (SubprocessError, HpcdistError) as error:
+        return Memory(device=device, room_bytes=room_bytes, source=f"not known: {error}")
+    return Memory(
+        device=device,
+        estimate_bytes=estimate_bytes,
+        peak_bytes=estimate_bytes * factor,
+        room_bytes=room_bytes,
+        largest_batch=batch,
+        source=source,
+    )
 
 
 def _room(planned: PlannedRun, runs: Sequence[MeasuredRun], device: str) -> float | None:
@@ -270,12 +261,9 @@ def _room(planned: PlannedRun, runs: Sequence[MeasuredRun], device: str) -> floa
     job = planned.loaded.job
     if device == "cuda":
         files = [one for run in runs for one in Run(Path(str(run.figures.path))).usage_files()]
-        for number, attempt, path in reversed(files):
-            begin = read_events(path, number=number, attempt=attempt).last(NodeBegin)
-            sizes = [gpu.memory_bytes for gpu in (begin.gpus if begin else ())]
-            if known := [size for size in sizes if size]:
-                return float(min(known))
-        return None
+        events = (read_events(path, number=n, attempt=of) for n, of, path in reversed(files))
+        begins = filter(None, (one.last(NodeBegin) for one in events))
+        return next((gpu.memory_bytes for one in begins for gpu in one.gpus), None)
     if (mem_gb := mem_gb_per_node(job, planned.plan.cluster)) is not None:
         return mem_gb * 1e9 / job.ranks_per_node
     return free_bytes() / job.num_ranks if planned.scheduler.runs_here else None

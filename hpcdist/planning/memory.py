@@ -1,23 +1,18 @@
 """The memory of one rank of a training, by torch's trackers on fake tensors: nothing is computed.
 
-A program for a process of its own (`answer`), as it imports torch and the user's model. The device
-is cpu, where the same tensors live as on a GPU; fake ones on cuda fail in the backward pass without
-a GPU. FSDP runs in a process group whose other ranks do not exist.
+For a process of its own, as it imports torch and the user's model. The device is cpu, where the
+same tensors live as on a GPU; fake ones on cuda fail in the backward pass without a GPU. FSDP runs
+in a process group whose other ranks do not exist.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-
-import msgspec
-from msgspec import Struct
-from msgspec.structs import replace
 
 from hpcdist.job.spec import TrainingJob, job_from_dict
 from hpcdist.machine.process import die_with_parent
@@ -25,77 +20,42 @@ from hpcdist.machine.process import die_with_parent
 _EVALUATION_BATCH = 128
 _SEARCH_S = 30.0
 """Time after which no larger batch is tried."""
-Question = tuple[dict[str, Any], str, float | None]
-"""A job, the device of its ranks, and the bytes that each has; None: no larger batch is looked
-for."""
 
 
-class Memory(Struct, frozen=True, kw_only=True):
-    """The memory of the rank of a job that uses most; None: not known."""
+def track(asked: tuple[dict[str, Any], str, float | None]) -> tuple[float, int | None]:
+    """Return the bytes of a rank at its peak, on CPUs with the process, its libraries and data, and
+    the largest batch that fits: of a job, by its keys, the device of its ranks, and the bytes that
+    each has; None: no batch is looked for.
 
-    device: str
-    """cpu: all resident memory; cuda: what is allocated on a GPU."""
-    estimate_bytes: float | None = None
-    """By torch's tracker; on CPUs with the process, its libraries and data."""
-    peak_bytes: float | None = None
-    """Corrected by earlier runs, or from these alone."""
-    parts: dict[str, int] = {}
-    """Bytes of tensors at the peak, by what they are."""
-    room_bytes: float | None = None
-    """Memory that the rank has."""
-    largest_batch: int | None = None
-    """Largest train.batch_size that fits."""
-    source: str = ""
-    """Its source, or why it is not known."""
-
-
-def answer() -> None:
-    """Answer in a fork, as ranks are: pages of libraries count where they are used."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # the user's model may print
-    values, device, room_bytes = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
-    try:
-        from hpcdist.workloads import load_workload
-
-        job: Any = job_from_dict(values)
-        for name in load_workload(job).preload():
-            importlib.import_module(name)
-        parent_pid = os.getpid()
-        if os.fork():
-            os.wait()
-            os._exit(0)
-        die_with_parent(parent_pid)
-        found = _measure(job, device, room_bytes)
-    except Exception as error:  # noqa: BLE001 - a model of the user's, on tensors without values
-        said = f"{type(error).__name__}: {error}".partition("\n")[0]
-        found = Memory(device=device, source=f"not known: {said}")
-    answers.write(msgspec.json.encode(found).decode())
-    answers.flush()
-    os._exit(0)
-
-
-def _measure(job: TrainingJob, device: str, room_bytes: float | None) -> Memory:
+    It goes on in a fork, as ranks are: pages of libraries count where they are used."""
     from hpcdist.data.catalog import load_data
+    from hpcdist.workloads import load_workload
 
+    values, device, room_bytes = asked
+    job: Any = job_from_dict(values)
+    for name in load_workload(job).preload():
+        importlib.import_module(name)
+    parent_pid = os.getpid()
+    if os.fork():
+        os.wait()
+        os._exit(0)
+    die_with_parent(parent_pid)
     data, begin_s = load_data(job.data, seed=job.train.seed), time.monotonic()
     base_bytes = _base_bytes() if device == "cpu" else 0
     # On CPUs, one process takes the batches of all GPUs that it stands for.
-    gpus, most = job.gpus_per_rank if device == "cpu" else 1, len(data.train) // job.num_ranks
-    asked = job.train.batch_size
-    parts = _peak(job, data, asked * gpus)
-    peak_bytes = base_bytes + sum(parts.values())
-    found = Memory(device=device, estimate_bytes=peak_bytes, parts=parts)
+    gpus, batch = job.gpus_per_rank if device == "cpu" else 1, job.train.batch_size
+    peak_bytes = tried_bytes = base_bytes + _peak(job, data, batch * gpus)
     if room_bytes is None:
-        return found
-    low, high = (asked, 0) if peak_bytes <= room_bytes else (0, asked)
+        return peak_bytes, None
+    low, high, most = 0, 0, len(data.train) // job.num_ranks // gpus
     # Doubled until one does not fit, then bisected.
     while time.monotonic() - begin_s < _SEARCH_S:
-        batch = (low + high) // 2 if high else min(2 * low, most // gpus)
+        low, high = (batch, high) if tried_bytes <= room_bytes else (low, batch)
+        batch = (low + high) // 2 if high else min(2 * low, most)
         if batch - low <= low // 16:
             break
-        does_fit = base_bytes + sum(_peak(job, data, batch * gpus).values()) <= room_bytes
-        low, high = (batch, high) if does_fit else (low, batch)
-    return replace(found, largest_batch=low)
+        tried_bytes = base_bytes + _peak(job, data, batch * gpus)
+    return peak_bytes, low
 
 
 def _base_bytes() -> int:
@@ -111,9 +71,9 @@ def _base_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _peak(job: TrainingJob, data: Any, batch: int) -> dict[str, int]:
-    """Return the bytes of tensors at the peak by what they are: of a step after the first, and of
-    an evaluation, whose batches may be larger."""
+def _peak(job: TrainingJob, data: Any, batch: int) -> int:
+    """Return the bytes of tensors at the peak: of a step after the first, and of an evaluation,
+    whose batches may be larger."""
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F  # noqa: N812 - its usual name
@@ -161,6 +121,4 @@ def _peak(job: TrainingJob, data: Any, batch: int) -> dict[str, int]:
             model.eval()
             with torch.no_grad(), autocast:
                 model(torch.rand(min(_EVALUATION_BATCH, len(data.test)), *data.image_shape))
-    (snapshot,) = tracker.get_tracker_snapshot("peak").values()
-    named = {getattr(kind, "value", str(kind)): size for kind, size in snapshot.items()}
-    return {kind: size for kind, size in named.items() if size and kind != "Total"}
+    return sum(own["Total"] for own in tracker.get_tracker_snapshot("peak").values())

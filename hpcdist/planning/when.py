@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -95,7 +94,7 @@ def _beside(*questions: Callable[[], Any]) -> list[Any]:
     from concurrent.futures import ThreadPoolExecutor  # which takes 10 ms
 
     with ThreadPoolExecutor(_MOST_QUESTIONS) as pool:
-        return [one.result() for one in [pool.submit(ask) for ask in questions]]
+        return list(pool.map(lambda ask: ask(), questions))
 
 
 def _partitions(scheduler: Scheduler) -> Sequence[Partition]:
@@ -148,9 +147,13 @@ def why_too_long(
 def longest_before(begin_s: float, *, now_s: float) -> float | None:
     """Return the longest round time limit, in minutes, of a job that starts in a moment and ends
     before a maintenance; None where that is too close."""
-    left_min = (begin_s - now_s) / 60 - _MARGIN_MIN
-    step = 30 if left_min >= 180 else 5 if left_min >= 30 else 1
-    return step * (left_min // step) if left_min >= 1 else None
+    return round_limit((begin_s - now_s) / 60 - _MARGIN_MIN, math.floor) or None
+
+
+def round_limit(minutes: float, rounded: Callable[[float], int]) -> float:
+    """Return a time limit in minutes as people give it, rounded up or down; none is below 0."""
+    step = 30 if minutes >= 180 else 5 if minutes >= 10 else 1
+    return max(0, step * rounded(minutes / step))
 
 
 # What a submission keeps.
@@ -170,56 +173,36 @@ def keep(values: Planned, planned: PlannedRun, runs: Path) -> None:
         files.write_json(file, msgspec.to_builtins(values))
 
 
-class Foresight:
-    """The start of a run that is being submitted. It is not waited for: a scheduler that does not
-    answer meanwhile says nothing."""
-
-    def __init__(self, planned: PlannedRun) -> None:
-        self.start, self._asked_s, self._planned = Start(), time.time(), planned
-        if planned.scheduler.has_queue:
-            threading.Thread(target=self._ask, daemon=True).start()
-
-    def _ask(self) -> None:
+def foresee(planned: PlannedRun, runs: Path) -> tuple[Start, Planned | None]:
+    """Return when a run that is being submitted would start, if its scheduler says so at once, and
+    all that is foreseen of it, also by a plan of the last day; None: nothing."""
+    start, kept, file, now_s = Start(), None, _kept_file(planned, runs), time.time()
+    if planned.scheduler.has_queue:
         with suppress(HpcdistError, OSError, ValueError):
-            self.start = ask_start(self._planned, timeout_s=_AT_SUBMISSION_S)
-
-    def values(self, runs: Path) -> Planned | None:
-        """Return what is foreseen so far, also by a plan of the last day; None: nothing."""
-        kept, file = None, _kept_file(self._planned, runs)
-        with suppress(OSError), files.open_private(file):  # of nobody else's making
-            if time.time() - file.stat().st_mtime < _KEPT_S:
-                kept = files.read_as(file, Planned)
-        if self.start.time_s is None:
-            return kept
-        return replace(kept or Planned(), wait_s=max(0.0, self.start.time_s - self._asked_s))
+            start = ask_start(planned, timeout_s=_AT_SUBMISSION_S)
+    with suppress(OSError), files.open_private(file):  # of nobody else's making
+        if now_s - file.stat().st_mtime < _KEPT_S:
+            kept = files.read_as(file, Planned)
+    if start.time_s is not None:
+        kept = replace(kept or Planned(), wait_s=max(0.0, start.time_s - now_s))
+    return start, kept
 
 
 # As people read it.
 
 
-def show_length(seconds: float) -> str:
-    """Return `45 s`, `12 min`, `3 h 20 min`, `2 d 3 h`."""
-    if seconds < 100:
-        return f"{seconds:.2g} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    parts = ((hours // 24, "d"), (hours % 24, "h"), (minutes, "min"))
-    return " ".join([f"{value} {unit}" for value, unit in parts if value][:2])
-
-
 def show_moment(time_s: float, now_s: float) -> str:
-    """Return `at once`, `14:05` of today, `Friday 06:00` of the next days, else with the date."""
-    moment = time.localtime(time_s)
+    """Return `at once`, `Friday 06:00` of the next days, else with the date."""
     if time_s < now_s + 30:
         return "at once"
-    if moment[:3] == time.localtime(now_s)[:3]:
-        return time.strftime("%H:%M", moment)
-    return time.strftime("%A %H:%M" if time_s - now_s < 6 * 86400 else "%Y-%m-%d %H:%M", moment)
+    form = "%A %H:%M" if time_s - now_s < 6 * 86400 else "%Y-%m-%d %H:%M"
+    return time.strftime(form, time.localtime(time_s))
 
 
 def start_sentence(start: Start, now_s: float) -> str:
     """Return when a job would start, in a sentence; empty where nothing is known."""
     if start.time_s is None:
         return start.says
-    moment = show_moment(start.time_s, now_s)
-    wait = f", in {show_length(start.time_s - now_s)}, at the latest"
-    return f"{moment}{'' if moment == 'at once' else wait}, as things stand"
+    moment, wait = show_moment(start.time_s, now_s), as_limit((start.time_s - now_s) / 60)
+    wait = "" if moment == "at once" else f", in {wait}, at the latest"
+    return f"{moment}{wait}, as things stand"

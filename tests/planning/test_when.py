@@ -52,7 +52,7 @@ def test_a_time_limit_beyond_that_of_the_partition_never_starts(name, limit_min,
         (Start(time_s=NOW_S + 1), "at once, as things stand"),
         (
             Start(time_s=NOW_S + 44.5 * HOUR_S),
-            "Friday 06:30, in 1 d 20 h, at the latest, as things stand",
+            "Friday 06:30, in 44:30:00, at the latest, as things stand",
         ),
         (Start(), ""),
     ],

@@ -7,8 +7,7 @@ import pytest
 from cluster_user import CPU
 
 JOB = ("train.py", "--nodes", 4, *CPU)
-# With the day, where that is another.
-IN_HALF_AN_HOUR = r"(?:\w+ )?\d\d:\d\d, in (29|30|31) min, at the latest, as things stand"
+IN_HALF_AN_HOUR = r"\w+ \d\d:\d\d, in 0:(29|30|31):\d\d, at the latest, as things stand"
 
 
 @pytest.fixture(autouse=True)
