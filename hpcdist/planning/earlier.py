@@ -105,11 +105,11 @@ def device_of(planned: PlannedRun) -> str:
 
 def at_its_place(runs: Sequence[MeasuredRun], planned: PlannedRun) -> list[MeasuredRun]:
     """Return the runs on the same device of the same cluster: others say nothing about a job."""
-    place = (planned.scheduler.name, device_of(planned) == "cuda")
-    figures = [(run, run.figures) for run in runs]
+    is_cuda, cluster = device_of(planned) == "cuda", planned.cluster.name
+    there = [run for run in runs if run.figures.scheduler == planned.scheduler.name]
     # The device of DataParallel without its GPUs is neither.
-    there = [run for run, one in figures if (one.scheduler, one.ran_with.device == "cuda") == place]
-    return [run for run in there if planned.cluster.name in {None, run.figures.cluster}]
+    there = [run for run in there if (run.figures.ran_with.device == "cuda") == is_cuda]
+    return [run for run in there if cluster in {None, run.figures.cluster}]
 
 
 def count_steps(job: TrainingJob) -> int:
@@ -246,14 +246,8 @@ def find_memory(
         estimate_bytes, batch = call_apart(own, question, limit_s=_TRACKER_LIMIT_S)
     except (SubprocessError, HpcdistError) as error:
         return Memory(device=device, room_bytes=room_bytes, source=f"not known: {error}")
-    return Memory(
-        device=device,
-        estimate_bytes=estimate_bytes,
-        peak_bytes=estimate_bytes * factor,
-        room_bytes=room_bytes,
-        largest_batch=batch,
-        source=source,
-    )
+    found = Memory(device=device, room_bytes=room_bytes, source=source, largest_batch=batch)
+    return replace(found, estimate_bytes=estimate_bytes, peak_bytes=estimate_bytes * factor)
 
 
 def _room(planned: PlannedRun, runs: Sequence[MeasuredRun], device: str) -> float | None:

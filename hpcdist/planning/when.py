@@ -114,8 +114,7 @@ def _smaller(
 ) -> Iterator[tuple[str, PlannedRun]]:
     """Yield options that make a request smaller, or send it elsewhere, with the plan of each."""
     asked, scheduler, own = planned.loaded.job.resources, planned.scheduler, planned.cluster
-    is_typed = own.origins["partition"].startswith("--")  # of no other profile
-    names = () if own.name is None or is_typed else all_profiles()[1]
+    names = () if own.name is None else all_profiles()[1]
     requests: list[tuple[str, dict[str, Any]]] = [
         *((f"--time {as_limit(one)}", {"time_limit_min": one}) for one in limits if one),
         *((f"--nodes {half}", {"nodes": half}) for half in [asked.nodes // 2] if half),
