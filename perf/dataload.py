@@ -21,7 +21,7 @@ from types import SimpleNamespace
 
 import torch
 from PIL import Image
-from sidebyside import SCRIPTS, Measure, compare, parse_options, run_command
+from sidebyside import Measure, compare, parse_options, run_command
 from torch.utils.data import DataLoader, Dataset, Subset
 from torchvision import datasets, transforms
 
@@ -32,6 +32,7 @@ from hpcdist.data.order import EpochPlan, epoch_order
 from hpcdist.job.spec import Data
 
 BATCH = 64
+_SLOW_FILES = Path(__file__).parent.parent / "tests" / "support" / "slow_files.c"
 
 
 class PlainFiles(Dataset):
@@ -128,8 +129,8 @@ def main():
     parts = find_images(Data(name="faces"))
     assert parts is not None
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
-        library, source = Path(name) / "slow_open.so", SCRIPTS / "slow_open.c"
-        subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+        library = Path(name) / "slow_files.so"
+        subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, _SLOW_FILES, "-ldl"], check=True)
         write_fashion(Path(name))
         cases = []
         for workers in options.workers:
@@ -139,7 +140,7 @@ def main():
             cases.append((f"faces, fast, {workers} workers", fast, plain, 2.5, {}))
         slow = {"faces": options.faces, "workers": 1}
         preloaded = {"LD_PRELOAD": str(library), "SLOW_FOLDER": str(parts.train.root)}
-        preloaded["SLOW_OPEN_US"] = "10000"
+        preloaded["SLOW_US"] = "10000"
         cases.append(("faces, 10 ms for each open, 1 worker", slow, slow, 15, preloaded))
         fashion = {"fashion": name, "samples": 20 * options.faces}
         cases.append(("FashionMNIST in memory", fashion, fashion, 50, {}))
