@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcdist.base.errors import EXIT_DONE
-from hpcdist.base.text import number_of, show_bytes
+from hpcdist.base.text import number_of
 from hpcdist.cli.host import JobCommand
 from hpcdist.cli.options import JOB_OPTIONS, JobOptions, job_options, json_option
 from hpcdist.cli.printing import print_fact, print_json
-
-if TYPE_CHECKING:
-    from hpcdist.planning.earlier import Duration, Memory
-    from hpcdist.planning.when import When
 
 
 @click.command(cls=JobCommand)
@@ -92,61 +86,12 @@ def plan(*, options: JobOptions, probe_s: float | None, as_json: bool) -> int:
     place = f"profile {planned.cluster.name}" if planned.cluster.name else planned.scheduler.title
     print_fact("", f"{job.name} on {number_of(nodes, 'node')} x {gpus}, {place}")
     for name, lines in {
-        "start": _start_lines(start, now_s),
-        "time": _time_lines(duration, limits),
-        "memory": _memory_lines(memory, asked.get("train.batch_size")),
+        "start": when.start_lines(start, now_s),
+        "time": earlier.time_lines(duration, limits),
+        "memory": earlier.memory_lines(memory, asked.get("train.batch_size")),
         "cost": [f"{cost['gpu_hours']:.3g} {unit} hours{price}" if hours else "not known"],
         "so far": filter(None, [sentence([run.figures for run in runs])]),
     }.items():
         for number, line in enumerate(lines):
             print_fact(f"{'' if number else name:<8}", line)
     return EXIT_DONE
-
-
-def _start_lines(start: When, now_s: float) -> Iterator[str]:
-    from hpcdist.planning.when import show_moment, start_sentence
-    from hpcdist.schedulers.request import as_limit
-
-    yield start_sentence(start.start, now_s) or "not known before it is submitted"
-    if start.maintenance_s is not None:
-        begins = f"the maintenance on {show_moment(start.maintenance_s, now_s)}"
-        longest = (
-            start.longest_min and f"--time {as_limit(start.longest_min)} or less starts before"
-        )
-        yield f"{longest or 'its time limit makes it wait for the end of'} {begins}"
-    for name, time_s in start.sooner.items():
-        yield f"  {name:<20} {show_moment(time_s, now_s)}"
-    yield from start.notes
-
-
-def _time_lines(duration: Duration, limits: dict[str, Any]) -> Iterator[str]:
-    from hpcdist.schedulers.request import as_limit
-
-    if duration.time_s is None:
-        yield f"not known: {duration.source}"
-        return
-    ends, enough = duration.time_s.interval, f"--time {as_limit(limits['enough_min'])} is enough"
-    interval = f" ({as_limit(ends.low / 60)} to {as_limit(ends.high / 60)})" if ends else ""
-    yield f"{as_limit(duration.time_s.mean / 60)}{interval}, {duration.source}"
-    if limits["limit_min"] is None:
-        yield enough
-        return
-    requeues, how = limits["requeues"], "suffices"
-    if requeues is None:
-        how = "leaves no time to work"
-    elif requeues:
-        times = f", requeued {number_of(requeues, 'time')}" if limits["is_requeued"] else ""
-        how = f"ends it before it is done{times}"
-    yield f"its limit of {as_limit(limits['limit_min'])} {how}; {enough}"
-
-
-def _memory_lines(memory: Memory, batch_size: int | None) -> Iterator[str]:
-    if memory.peak_bytes is not None:
-        room, where = memory.room_bytes, "on the GPU" if memory.device == "cuda" else "resident"
-        whole = "" if room is None else f" of {show_bytes(room)}"
-        how = ": it fits" if memory.peak_bytes <= (room or 0) else ": IT DOES NOT FIT"
-        yield f"{show_bytes(memory.peak_bytes)}{whole} per rank, {where}{how if room else ''}"
-    yield memory.source
-    if memory.largest_batch is not None:
-        largest = f"about {memory.largest_batch:,}, and {batch_size:,} is asked"
-        yield f"largest train.batch_size that fits: {largest}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from subprocess import SubprocessError
@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from hpcdist.base.errors import HpcdistError
 from hpcdist.base.progress import poll
 from hpcdist.base.statistics import Interval, Measure, mean, measure
-from hpcdist.base.text import number_of
+from hpcdist.base.text import number_of, show_bytes
 from hpcdist.data.catalog import check_data
 from hpcdist.data.trial import call_apart
 from hpcdist.job.spec import TrainingJob, job_to_dict
@@ -34,7 +34,7 @@ from hpcdist.monitor.states import run_accounting
 from hpcdist.planning.when import FOLDER, round_limit
 from hpcdist.runs.events import NodeBegin
 from hpcdist.runs.run import Run, all_runs, make_runs_folder, make_unique_folder
-from hpcdist.schedulers.request import mem_gb_per_node
+from hpcdist.schedulers.request import as_limit, mem_gb_per_node
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission, plan_run
 from hpcdist.submission.submit import submit
 from hpcdist.summary import measuring
@@ -261,3 +261,39 @@ def _room(planned: PlannedRun, runs: Sequence[MeasuredRun], device: str) -> floa
     if (mem_gb := mem_gb_per_node(job, planned.plan.cluster)) is not None:
         return mem_gb * 1e9 / job.ranks_per_node
     return free_bytes() / job.num_ranks if planned.scheduler.runs_here else None
+
+
+# As people read it.
+
+
+def time_lines(duration: Duration, limits: dict[str, Any]) -> Iterator[str]:
+    """Yield how long a job takes, and what its time limit means for it."""
+    if duration.time_s is None:
+        yield f"not known: {duration.source}"
+        return
+    ends, enough = duration.time_s.interval, f"--time {as_limit(limits['enough_min'])} is enough"
+    interval = f" ({as_limit(ends.low / 60)} to {as_limit(ends.high / 60)})" if ends else ""
+    yield f"{as_limit(duration.time_s.mean / 60)}{interval}, {duration.source}"
+    if limits["limit_min"] is None:
+        yield enough
+        return
+    requeues, how = limits["requeues"], "suffices"
+    if requeues is None:
+        how = "leaves no time to work"
+    elif requeues:
+        times = f", requeued {number_of(requeues, 'time')}" if limits["is_requeued"] else ""
+        how = f"ends it before it is done{times}"
+    yield f"its limit of {as_limit(limits['limit_min'])} {how}; {enough}"
+
+
+def memory_lines(memory: Memory, batch_size: int | None) -> Iterator[str]:
+    """Yield whether a job fits, and what of its batch would."""
+    if memory.peak_bytes is not None:
+        room, where = memory.room_bytes, "on the GPU" if memory.device == "cuda" else "resident"
+        whole = "" if room is None else f" of {show_bytes(room)}"
+        how = ": it fits" if memory.peak_bytes <= (room or 0) else ": IT DOES NOT FIT"
+        yield f"{show_bytes(memory.peak_bytes)}{whole} per rank, {where}{how if room else ''}"
+    yield memory.source
+    if memory.largest_batch is not None:
+        largest = f"about {memory.largest_batch:,}, and {batch_size:,} is asked"
+        yield f"largest train.batch_size that fits: {largest}"

@@ -284,9 +284,8 @@ def parse_hosts(text: str) -> dict[str, int]:
 
 def parse_room(text: str) -> list[float]:
     """Return the free slots of each host that takes jobs, from the same."""
-    rows = re.findall(r"^\S+ +(\w+)\S* +\S+ +([1-9]\d*|-) +(\d+) ", text, re.MULTILINE)
-    free = [math.inf if most == "-" else int(most) - int(used) for _, most, used in rows]
-    return [one if row[0] == "ok" else 0 for row, one in zip(rows, free, strict=True)]
+    rows = re.findall(r"^\S+ +ok\S* +\S+ +([1-9]\d*|-) +(\d+) ", text, re.MULTILINE)
+    return [math.inf if most == "-" else int(most) - int(used) for most, used in rows]
 
 
 def parse_reservations(text: str) -> list[float]:

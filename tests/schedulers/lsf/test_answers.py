@@ -138,7 +138,7 @@ def test_the_hosts_that_are_up_are_read_with_their_slots():
     closed = "hostE              closed_Adm      -      8      0      0      0      0      0\n"
     text = RECORDED["BHOSTS"] + master + unlimited + closed
     assert parse_hosts(text) == {"hostA": 16, "hostB": 32, "hostD": 0, "hostE": 8}
-    assert parse_room(text) == [16, 0, 0, math.inf, 0]
+    assert parse_room(text) == [16, math.inf]
 
 
 def test_of_the_sites_own_reservations_the_begin_is_read():
