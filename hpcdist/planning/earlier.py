@@ -257,7 +257,8 @@ def _room(planned: PlannedRun, runs: Sequence[MeasuredRun], device: str) -> floa
         files = [one for run in runs for one in Run(Path(str(run.figures.path))).usage_files()]
         events = (read_events(path, number=n, attempt=of) for n, of, path in reversed(files))
         begins = filter(None, (one.last(NodeBegin) for one in events))
-        return next((gpu.memory_bytes for one in begins for gpu in one.gpus), None)
+        sizes = (gpu.memory_bytes for one in begins for gpu in one.gpus)
+        return next(filter(None, sizes), None)
     if (mem_gb := mem_gb_per_node(job, planned.plan.cluster)) is not None:
         return mem_gb * 1e9 / job.ranks_per_node
     return free_bytes() / job.num_ranks if planned.scheduler.runs_here else None
