@@ -9,6 +9,8 @@ _FORMATS = {"fp32": 0, "tf32": 1, "bf16-mixed": 2, "bf16-true": 2, "fp16-mixed":
 """Value of `train.precision` -> column of the table."""
 _PEAKS = {
     "GH200": (67, 494.5, 989.5),
+    "H200 NVL": (60, 417.5, 835.5),
+    "H100 NVL": (60, 417.5, 835.5),
     "H200": (67, 494.5, 989.5),
     "H100 PCIe": (51, 378, 756),
     "H100 80GB HBM3": (67, 494.5, 989.5),

@@ -94,6 +94,7 @@ def test_a_layer_takes_two_operations_per_weight_forward_and_twice_that_backward
     ("gpu", "precision", "tera"),
     [
         ("NVIDIA H200", "bf16-mixed", 989.5),
+        ("NVIDIA H200 NVL", "bf16-mixed", 835.5),
         ("NVIDIA H100 80GB HBM3", "tf32", 494.5),
         ("NVIDIA A100-SXM4-80GB", "fp32", 19.5),
         ("Tesla V100-SXM2-16GB", "fp16-mixed", None),
