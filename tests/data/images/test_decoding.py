@@ -49,6 +49,12 @@ def test_the_pixels_are_those_of_pil(monkeypatch, how, content):
     assert np.array_equal(decode(content, None, is_fast=is_fast), expected)
 
 
+def test_a_size_scales_as_pil_does():
+    content = encoded(picture(3, (90, 70)))
+    expected = Image.fromarray(of_pil(content)).resize((24, 24), Image.Resampling.BILINEAR)
+    assert np.array_equal(decode(content, (24, 24)), np.asarray(expected))
+
+
 def test_fast_pixels_deviate_little_where_pictures_are_made_smaller():
     content = encoded(picture(3, (256, 256)), quality=90)
     exact, fast = (
