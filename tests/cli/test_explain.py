@@ -128,3 +128,9 @@ def test_a_run_is_told_by_its_verdict_with_what_to_do(tmp_path, capsys):
     assert found["text"][0] == "rank 1 (node 0, host n1) has no memory"
     assert "train.batch_size" in " ".join(found["text"])
     assert found["text"][1] == f"out_of_memory: {meanings('kind')['out_of_memory']}"
+
+
+@pytest.mark.parametrize("word", ["memory", "NCCL", "UNKWN", "TERM_RUNLIMIT", "NODE_FAIL"])
+def test_words_of_the_field_come_before_runs_of_such_a_name(capsys, tmp_path, word):
+    Run.create(tmp_path, word.lower())
+    assert explained(capsys, word, "--runs", str(tmp_path))[0]["kind"].startswith("a word")

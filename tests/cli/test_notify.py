@@ -8,11 +8,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from another_user import NOBODY, needs_root
 from waiting import wait_for
 
 from hpcdist import notify
 from hpcdist.cluster.channels import parse_channel
+from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import RunSpec, UsedCluster
 from hpcdist.runs.verdict import Verdict
 
 FAILED = Verdict(
@@ -134,3 +137,26 @@ def test_a_profile_names_channels_and_a_job_may_have_none(hpcdist):
     hpcdist.write("hpcdist.yaml", "clusters: {c: {scheduler: lsf, notify: ['mail:ada@host.org']}}")
     assert '#BSUB -u "ada@host.org"' in hpcdist("render", "script.py").stdout
     assert "ada@" not in hpcdist("render", "script.py", "--notify", "none").stdout
+
+
+@needs_root
+@pytest.mark.parametrize("place", ["attempts", "ddp-1"])
+def test_no_command_runs_what_others_have_put_into_the_folder_of_runs(hpcdist, place):
+    """The folder is the group's, or sticky and root's: others may write it, and rename or exchange
+    an own run there."""
+    runs, evil = hpcdist.folder / "runs", hpcdist.folder / "evil-ran"
+    runs.mkdir()
+    Run(runs / ".untold").make()
+    hpcdist.write("runs/.untold/ddp-1", "{}")
+    theirs = Run(runs / place)
+    theirs.make()
+    job = {"name": "ddp", "workload": "script"}
+    used = UsedCluster(profile=ClusterProfile(notify=[f"command:touch {evil}"]))
+    theirs.write_spec(RunSpec(id=place, job=job, cluster=used))
+    theirs.write_verdict(FAILED)
+    for path in (theirs.path, *theirs.path.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    for verb in ("runs", "status", "summary"):
+        hpcdist(verb)
+    time.sleep(3.0)  # such a program would have been started in the background
+    assert not evil.exists()

@@ -15,9 +15,10 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.load import load_job
 from hpcdist.machine.process import identify
 from hpcdist.runs.run import Run
-from hpcdist.schedulers import hosts, load_scheduler
+from hpcdist.schedulers import hosts, load_scheduler, submitting
 from hpcdist.schedulers import local as local_scheduler
 from hpcdist.schedulers.base import JobPlace, Target
+from hpcdist.schedulers.tasks import AgentTask
 
 
 @pytest.fixture
@@ -195,3 +196,20 @@ def test_no_program_is_started_in_a_copy_that_somebody_else_has_put_there(
     logs = "".join(log.read_text() for log in target.submitit_folder.iterdir())
     said = f"hpcdist: {copy} is a link, or belongs to somebody else: nothing of it was run\n"
     assert (done.returncode, done.stderr + logs) == (1, said)
+
+
+def test_sbatch_gets_the_script_and_not_its_path(tmp_path, monkeypatch):
+    target = Target(name="job", folder=tmp_path / "job", cwd=str(tmp_path))
+    target.make_folders()
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text(
+        f"#!/bin/sh\necho exchanged > {target.script_file}\ncat > {tmp_path}/sent\n"
+        "echo Submitted batch job 7\n"
+    )
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", str(sbatch.parent), prepend=os.pathsep)
+    script = f"#!/bin/bash\ntrue {os.fsdecode(bytes([0xFC]))}\n"
+    task = AgentTask(run_path="", scheduler="slurm")
+    assert submitting.Handover(load_scheduler("slurm"), target, script).submit_all([task]) == ["7"]
+    assert (tmp_path / "sent").read_bytes() == b"#!/bin/bash\ntrue \xfc\n"

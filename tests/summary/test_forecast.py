@@ -106,3 +106,13 @@ def test_the_fit_is_that_of_numpy():
     size = make_forecast(runs, "strong").sizes[-1]
     found = (size.speedup.mean, size.speedup.interval.low, size.speedup.interval.high)
     assert found == pytest.approx(of_numpy(times_s))
+
+
+def test_runs_that_scatter_widely_are_refused_with_what_they_would_allow():
+    times = [(1, 1.0), (1, 1.4), (2, 1.6), (2, 1.0), (4, 1.1), (4, 2.0)]
+    found = make_forecast([run_of(gpus, time_s) for gpus, time_s in times], "weak")
+    assert found.refused_because.startswith("the measurements allow ")
+    assert found.refused_because.endswith("or repeats (--repeat 3) would narrow this")
+    runs = [run_of(gpus, gpus**-1.02, is_strong=True) for gpus in (1, 2, 4)]
+    size = make_forecast(runs, "strong").sizes[0]  # communication takes no less than no time
+    assert size.speedup.mean == size.speedup.interval.high == 8
