@@ -33,8 +33,8 @@ EXIT_CODES = {
     EXIT_DONE: "done",
     EXIT_FAILED: "the run failed",
     EXIT_USER: "the input is wrong (job, flag, run id, runs folder); nothing was submitted",
-    EXIT_SCHEDULER: "the scheduler refused the job or cannot be reached; if it may have the job in "
-    "spite of that, the message says so",
+    EXIT_SCHEDULER: "the scheduler refused the job or cannot be reached; if it may still have the "
+    "job, the message says so",
     EXIT_STOPPED: "stopped before its end, to continue later: before the time limit, for a "
     "preemption or a requeue (`--no-requeue`, or a scheduler that does not start jobs again)",
     EXIT_INTERRUPTED: "interrupted or cancelled",
