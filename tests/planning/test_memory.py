@@ -29,17 +29,14 @@ def track(strategy, *, room_bytes=None, gpus=1):
     return call_apart("hpcdist.planning.memory:track", asked, limit_s=100)
 
 
-def test_the_tracker_counts_parameters_states_and_activations_and_finds_the_largest_batch():
+def test_the_tracker_counts_what_a_rank_holds_and_finds_the_largest_batch():
     # Parameters, gradients, and AdamW's two values for each.
     room_bytes = 16 * PARAMETERS + 1.2e6
-    estimate_bytes, largest = track("single", room_bytes=room_bytes)
-    per_image = (estimate_bytes - 16 * PARAMETERS) / 32
+    whole_bytes, largest = track("single", room_bytes=room_bytes)
+    per_image = (whole_bytes - 16 * PARAMETERS) / 32
     assert 5e3 < per_image < 1e5  # about 25 kB
     assert largest == pytest.approx(1.2e6 / per_image, rel=0.15)
-
-
-def test_sharded_states_are_a_part_of_the_whole():
-    (whole_bytes, _), (sharded_bytes, largest) = track("single"), track("fsdp", gpus=8)
+    sharded_bytes, largest = track("fsdp", gpus=8)
     assert largest is None
     # Of parameters, gradients and states, a rank has an eighth, and the whole of a unit at a time.
     assert 2 * PARAMETERS < sharded_bytes < whole_bytes - 4 * PARAMETERS
