@@ -77,8 +77,8 @@ def plan(*, options: JobOptions, probe_s: float | None, as_json: bool) -> int:
     }
     hours = (time_s or 0) * nodes / 3600
     cost = {"gpu_hours": hours * gpus, "price": hours * (cluster.price_per_hour or 0)}
-    parts = {"start": start, "duration": duration, "limits": limits, "memory": memory}
     if as_json:
+        parts = {"start": start, "duration": duration, "limits": limits, "memory": memory}
         print_json({"asked_s": now_s, **parts, "cost": cost if hours else None, "planned": values})
         return EXIT_DONE
     unit = "GPU" if memory.device == "cuda" else "rank"

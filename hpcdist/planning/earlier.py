@@ -55,7 +55,7 @@ _WITHOUT_INTERVAL = 1.25
 _MARGIN = 1.1
 _TRACKER_LIMIT_S = 300.0
 _NOT_TRACKED = {"cpu": 1.0, "cuda": 1.2}
-"""What is taken of an estimate, by device, where no earlier run says: with what trackers miss."""
+"""Factors of an estimate, by device, where no earlier run says: they add what trackers miss."""
 
 
 class Duration(Struct, frozen=True, kw_only=True):

@@ -211,11 +211,10 @@ def start_lines(start: When, now_s: float) -> Iterator[str]:
     """Yield all that is known of a start, one line each."""
     yield start_sentence(start.start, now_s) or "not known before it is submitted"
     if start.maintenance_s is not None:
-        begins = f"the maintenance on {show_moment(start.maintenance_s, now_s)}"
-        longest = (
-            start.longest_min and f"--time {as_limit(start.longest_min)} or less starts before"
-        )
-        yield f"{longest or 'its time limit makes it wait for the end of'} {begins}"
+        means = "its time limit makes it wait for the end of"
+        if start.longest_min is not None:
+            means = f"--time {as_limit(start.longest_min)} or less starts before"
+        yield f"{means} the maintenance on {show_moment(start.maintenance_s, now_s)}"
     for name, time_s in start.sooner.items():
         yield f"  {name:<20} {show_moment(time_s, now_s)}"
     yield from start.notes
