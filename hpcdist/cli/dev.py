@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import replace
@@ -134,7 +134,7 @@ def _wait(run: Run, interrupts: Interrupts) -> Verdict | None:
     return None
 
 
-def _show_jupyter(run: Run) -> NoReturn:
+def _show_jupyter(run: Run) -> None:
     """Start jupyter-lab beside the rank that serves, and have its page here until Ctrl-C. Port and
     token, which it chooses itself, stand in a file that only the user can read."""
     from hpcdist.cli.attach import beside
@@ -163,6 +163,12 @@ def _show_jupyter(run: Run) -> NoReturn:
             )
         way, page = way_to(run, 0, found["port"]), f"lab?token={found['token']}"
         say("Ctrl-C ends jupyter-lab, and not the dev run; its page is at")
-        listen(way, 0, lambda port: say(f"http://{LOCALHOST}:{port}/{page}"))
+        listen(
+            way,
+            0,
+            lambda port: say(f"http://{LOCALHOST}:{port}/{page}"),
+            lambda: process.poll() is not None,
+        )
+        say("jupyter-lab has ended")
     finally:
         process.terminate()

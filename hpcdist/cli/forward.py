@@ -6,11 +6,10 @@ import os
 import shlex
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
-from hpcdist.base.errors import SchedulerError
+from hpcdist.base.errors import EXIT_DONE, SchedulerError
 from hpcdist.cli.options import rank_option, run_argument, runs_option
 from hpcdist.cli.printing import say
 from hpcdist.runs.remote import read_remote
@@ -28,7 +27,7 @@ from hpcdist.runs.run import Run, check_own, find_run
 @runs_option
 def forward(
     *, run_name: str, node_port: int, port: int | None, rank: int, stdio: bool, runs: Path
-) -> NoReturn:
+) -> int:
     """Have what listens on PORT of a rank's node at 127.0.0.1 of this machine, until Ctrl-C.
 
     \b
@@ -60,7 +59,10 @@ def forward(
             argv,
             node_port if port is None else port,
             lambda here: say(f"http://{LOCALHOST}:{here} {there}"),
+            lambda: run.read_verdict() is not None,
         )
+    say(f"{run.id} has ended")
+    return EXIT_DONE
 
 
 def way_to(run: Run, rank: int, port: int) -> list[str]:

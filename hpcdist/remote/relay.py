@@ -1,134 +1,88 @@
-"""TCP connections through the standard input and output of one command, such as srun or ssh: from
-a port of this machine to one of a node, where no login is allowed and no port is open.
+"""TCP connections to a port of a node where no login is allowed and no port is open: each goes
+through the standard input and output of a command of its own, such as srun.
 
-Both ends send lines, as srun passes on what it has read up to the end of one: the number of a
-connection and some of its bytes in base64, nothing at its end.
+To the node go the bytes as they are. From there come lines, in base64, as srun passes on what it
+has read up to the end of one.
 """
 
 from __future__ import annotations
 
 import base64
-import signal
+import os
+import shutil
 import socket
-import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import IO, NoReturn
 
-from hpcdist.base.errors import SchedulerError, UserError
+from hpcdist.base.errors import UserError
 
 LOCALHOST = "127.0.0.1"
 _MOST_BYTES = 48_000
 """Of one line, before base64."""
-_STALL_S = 10
-"""Time after which a connection is given up that reads nothing: others wait for it."""
-_READY = b"hpcdist: ready\n"
-
-
-class _Lines:
-    """One end of the command: sends what connections receive, and gives them what comes."""
-
-    def __init__(self, reader: IO[bytes], writer: IO[bytes]) -> None:
-        self._reader, self._writer, self._lock = reader, writer, threading.Lock()
-        self._open: dict[int, socket.socket] = {}
-        """Connections by number for which more may come."""
-
-    def begin(self, number: int, connection: socket.socket) -> None:
-        """Carry what a connection receives, in a thread. It closes when both of its ways have
-        ended, for nobody has it then."""
-        limit = struct.pack("ll", _STALL_S, 0)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        self._open[number] = connection
-        threading.Thread(target=self._carry, args=(number, connection), daemon=True).start()
-
-    def _carry(self, number: int, connection: socket.socket) -> None:
-        with suppress(OSError):
-            while data := connection.recv(_MOST_BYTES):
-                self._send(number, data)
-        self._send(number, b"")
-
-    def _send(self, number: int, data: bytes) -> None:
-        with self._lock, suppress(OSError, ValueError):  # else the command has ended
-            self._writer.write(b"%d %s\n" % (number, base64.b64encode(data)))
-            self._writer.flush()
-
-    def run(self, port: int | None = None) -> None:
-        """Give connections what comes for them until nothing can come any more; a new number is a
-        connection to `port`, where that is given."""
-        known = set[int]()
-        for line in self._reader:
-            head, _, text = line.partition(b" ")
-            number, data = int(head), base64.b64decode(text)
-            if port is not None and number not in known:
-                known.add(number)
-                try:
-                    self.begin(number, socket.create_connection((LOCALHOST, port)))
-                except OSError:
-                    self._send(number, b"")
-            if (connection := self._open.get(number)) is None:
-                continue
-            try:
-                connection.sendall(data) if data else connection.shutdown(socket.SHUT_WR)
-            except OSError:  # it has gone, or reads nothing
-                data = b""
-                with suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-            if not data:
-                del self._open[number]
+_LOOK_S = 1.0
 
 
 def answer() -> None:
-    """Be the end on the node: sys.argv has the port that connections go to."""
-    # Ctrl-C on a terminal is for the other end, which closes the input then.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.stdout.buffer.write(_READY)
-    sys.stdout.flush()
-    _Lines(sys.stdin.buffer, sys.stdout.buffer).run(int(sys.argv[1]))
+    """Be the end on the node: sys.argv has the port that the connection goes to."""
+    try:
+        there = socket.create_connection((LOCALHOST, int(sys.argv[1])))
+    except OSError as error:
+        sys.exit(f"port {sys.argv[1]} of {socket.gethostname()}: {error.strerror}")
+
+    def send() -> None:
+        with suppress(OSError):  # one of them has gone
+            while data := os.read(0, _MOST_BYTES):
+                there.sendall(data)
+        with suppress(OSError):
+            there.shutdown(socket.SHUT_WR)
+
+    threading.Thread(target=send, daemon=True).start()
+    while data := there.recv(_MOST_BYTES):
+        sys.stdout.buffer.write(base64.b64encode(data) + b"\n")
+        sys.stdout.flush()
 
 
-def listen(argv: Sequence[str], port: int, ready: Callable[[int], None]) -> NoReturn:
-    """Be the end here: listen on `port` of 127.0.0.1, 0 for a free one, and start the command,
-    whose other end answers; `ready` is told the port.
-
-    Raises KeyboardInterrupt, UserError where the port is taken, and SchedulerError where the
-    command ends by itself.
-    """
+def listen(
+    argv: Sequence[str], port: int, ready: Callable[[int], None], is_over: Callable[[], bool]
+) -> None:
+    """Listen on `port` of 127.0.0.1, 0 for a free one, until `is_over`, and start the command for
+    each connection; `ready` is told the port. UserError where port or command cannot be had."""
+    if shutil.which(argv[0]) is None:
+        raise UserError(f"{argv[0]} is not on PATH")
     try:
         server = socket.create_server((LOCALHOST, port))
-        command = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     except OSError as error:
         raise UserError(
-            f"port {port} of this machine cannot be had, or {argv[0]} not run: {error.strerror}",
+            f"port {port} of this machine cannot be had: {error.strerror}",
             hint="name another port with --port",
         ) from None
-    assert command.stdin is not None
-    assert command.stdout is not None
-    lines = _Lines(command.stdout, command.stdin)
+    server.settimeout(_LOOK_S)
+    processes = set[subprocess.Popen[bytes]]()
 
-    def accept() -> None:
-        number = 0
-        with suppress(OSError):  # the server is shut down
-            while True:
-                number += 1
-                lines.begin(number, server.accept()[0])
+    def carry(connection: socket.socket) -> None:
+        process = subprocess.Popen(
+            argv,
+            stdin=connection.fileno(),
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C on a terminal is for this process alone
+        )
+        processes.add(process)
+        with connection, process, suppress(OSError):  # the other side has gone
+            for line in process.stdout or ():
+                connection.sendall(base64.b64decode(line))
+            connection.shutdown(socket.SHUT_RDWR)
+        processes.remove(process)
 
-    with server, command:
-        # What start-up files of a shell print comes before.
+    with server:
+        ready(server.getsockname()[1])
         try:
-            if any(line == _READY for line in command.stdout):
-                threading.Thread(target=accept, daemon=True).start()
-                ready(server.getsockname()[1])
-                lines.run()
-        except ValueError:  # amid the lines something was printed
-            pass
+            while not is_over():
+                with suppress(TimeoutError):
+                    connection = server.accept()[0]
+                    threading.Thread(target=carry, args=[connection], daemon=True).start()
         finally:
-            with suppress(OSError):  # macOS does not know it for such a socket
-                server.shutdown(socket.SHUT_RDWR)
-            command.terminate()
-    raise SchedulerError(
-        f"{argv[0]} ended, which carried the connections (exit code {command.returncode})",
-        hint="see whether the run goes on: hpcdist status",
-    )
+            for process in processes.copy():
+                process.terminate()

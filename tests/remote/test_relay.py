@@ -1,19 +1,17 @@
-"""Connections through the standard input and output of one command."""
+"""Connections that each go through the standard input and output of a command of their own."""
 
 import os
-import shlex
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 
 import pytest
 
-from hpcdist.base.errors import SchedulerError
+from hpcdist.base.errors import UserError
 from hpcdist.machine.command import python_command
 from hpcdist.remote.relay import LOCALHOST, listen
 
@@ -42,24 +40,30 @@ def echo(server, number):
             pool.submit(answer, server.accept()[0])
 
 
-def test_answers_come_back_whole_also_behind_what_a_shell_prints():
-    messages = [b"one", b"x" * 3_000_000, b"two", *(b"%d" % number for number in range(40))]
+def way_to(server):
+    port = str(server.getsockname()[1])
+    return python_command("from hpcdist.remote.relay import answer; answer()", port)
+
+
+def test_answers_come_back_whole_and_a_reader_that_stands_still_holds_up_nobody():
+    messages = [b"one", b"\0\xff\r\n" * 800_000, b"two", *(b"%d" % number for number in range(12))]
     with socket.create_server((LOCALHOST, 0)) as server:
-        echoing = threading.Thread(target=echo, args=[server, len(messages)])
+        echoing = threading.Thread(target=echo, args=[server, len(messages) + 1])
         echoing.start()
-        port = str(server.getsockname()[1])
-        answer = python_command("from hpcdist.remote.relay import answer; answer()", port)
-        noisy = ["sh", "-c", f"echo welcome; echo '[to us]'; exec {shlex.join(answer)}"]
         program = (
             "import sys; from hpcdist.remote.relay import listen; "
-            "listen(sys.argv[1:], 0, lambda port: print(port, flush=True))"
+            "listen(sys.argv[1:], 0, lambda port: print(port, flush=True), lambda: False)"
         )
-        command = [sys.executable, "-c", program, *noisy]
+        command = [sys.executable, "-c", program, *way_to(server)]
         own = {"stdout": -1, "stderr": -1, "text": True, "start_new_session": True}
         with subprocess.Popen(command, **own) as process:
             here = int(process.stdout.readline())
-            with ThreadPoolExecutor(len(messages)) as pool:
-                got = list(pool.map(partial(exchange, here), messages))
+            with socket.create_connection((LOCALHOST, here)) as still:
+                still.sendall(b"x" * 8_000_000)
+                still.shutdown(socket.SHUT_WR)
+                with ThreadPoolExecutor(len(messages)) as pool:
+                    got = list(pool.map(partial(exchange, here), messages))
+                assert len(read_all(still)) == 8_000_000
             echoing.join(60)
             os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C on a terminal
             _, complained = process.communicate(timeout=60)
@@ -67,14 +71,23 @@ def test_answers_come_back_whole_also_behind_what_a_shell_prints():
     assert "in answer" not in complained
 
 
-@pytest.mark.parametrize("said", ["a", "hpcdist: ready\nno line of ours"])
-def test_a_command_that_says_something_else_is_told(said):
-    ports = []
-    with pytest.raises(SchedulerError, match="which carried the connections"):
-        listen(["echo", said], 0, ports.append)
-    for port in ports:  # one who comes as it ends
-        with suppress(OSError):
-            socket.create_connection((LOCALHOST, port)).close()
-    for thread in threading.enumerate():
-        if "accept" in thread.name:
-            thread.join(60)
+def test_a_port_where_nothing_listens_is_named_and_the_connection_ends(capfd):
+    with socket.create_server((LOCALHOST, 0)) as server:
+        nobody = way_to(server)
+    ended = threading.Event()
+
+    def ask(port):
+        got = partial(exchange, port, b"")
+        threading.Thread(target=lambda: (got() == b"") and ended.set()).start()
+
+    listen(nobody, 0, ask, ended.is_set)
+    said = capfd.readouterr().err
+    assert f"port {nobody[-1]} of {socket.gethostname()}: Connection refused" in said
+
+
+def test_a_taken_port_and_a_command_that_is_not_there_are_told():
+    taken = pytest.raises(UserError, match="cannot be had: Address already in use")
+    with socket.create_server((LOCALHOST, 0)) as server, taken:
+        listen(["true"], server.getsockname()[1], lambda _: None, lambda: False)
+    with pytest.raises(UserError, match="no-such-command is not on PATH"):
+        listen(["no-such-command"], 0, lambda _: None, lambda: False)
