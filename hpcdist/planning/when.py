@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from hpcdist.cluster.site import Partition
 from hpcdist.job.spec import job_to_dict
 from hpcdist.runs.run import Run, make_runs_folder
 from hpcdist.runs.spec import Planned
-from hpcdist.schedulers.base import Scheduler, Start
+from hpcdist.schedulers.base import Start
 from hpcdist.schedulers.request import as_limit, time_limit_min
 from hpcdist.submission.plan import PlannedRun
 from hpcdist.submission.workspace import PLACEHOLDER_ID
@@ -64,49 +63,39 @@ def ask_start(planned: PlannedRun, *, timeout_s: float = 10.0) -> Start:
 
 
 def ask_when(planned: PlannedRun, *, now_s: float) -> When:
-    """Ask of the run, and then of smaller requests and other profiles, beside each other."""
+    """Ask of the run, and beside it of smaller requests and other profiles."""
+    from concurrent.futures import ThreadPoolExecutor  # which takes 10 ms
+
     scheduler, cluster = planned.scheduler, planned.plan.cluster
-    limit_min, outlook = time_limit_min(planned.loaded.job, cluster), scheduler.outlook
-    questions = (partial(ask_start, planned), partial(_partitions, scheduler))
-    try:
-        start, partitions, (begins, notes) = _beside(*questions, partial(outlook, cluster))
-    except SchedulerError as error:
-        return When(notes=[error.message])
-    if too_long := why_too_long(partitions, cluster.partition, limit_min):
-        start = Start(says=f"it would not start: {too_long}")
+    limit_min = time_limit_min(planned.loaded.job, cluster)
+    begins, notes = scheduler.outlook(cluster)
     reached = [one for one in begins if now_s < one < now_s + (limit_min or math.inf) * 60]
     begin_s = min(reached, default=math.inf)
     longest_min = longest_before(begin_s, now_s=now_s) if reached else None
     others = dict(_smaller(planned, [longest_min, limit_min and limit_min // 4]))
-    times = _beside(*(partial(_ask_other, one) for one in others.values()))
-    starts = dict(sorted(zip(others, times, strict=True), key=itemgetter(1)))
-    shortened = f"--time {as_limit(longest_min or 0)}"
+
+    def ask(one: PlannedRun) -> Start:
+        try:
+            return ask_start(one)
+        except HpcdistError as error:  # what is refused does not start sooner
+            return Start(says=error.message)
+
+    with ThreadPoolExecutor() as pool:
+        site = pool.submit(scheduler.detect_site)
+        start, *starts = pool.map(ask, [planned, *others.values()])
+    with suppress(SchedulerError):  # not all of them tell
+        if too_long := why_too_long(site.result().partitions, cluster.partition, limit_min):
+            start = Start(says=f"it would not start: {too_long}")
+    times = [one.time_s or math.inf for one in starts]
+    soonest = dict(sorted(zip(others, times, strict=True), key=itemgetter(1)))
+    is_in_time = soonest.get(f"--time {as_limit(longest_min or 0)}", math.inf) < begin_s
     return When(
         start=start,
         maintenance_s=min(reached, default=None),
-        longest_min=longest_min if starts.get(shortened, math.inf) < begin_s else None,
-        sooner={name: at for name, at in starts.items() if at < (start.time_s or 0) - _WORTH_S},
+        longest_min=longest_min if is_in_time else None,
+        sooner={name: at for name, at in soonest.items() if at < (start.time_s or 0) - _WORTH_S},
         notes=notes,
     )
-
-
-def _beside(*questions: Callable[[], Any]) -> list[Any]:
-    from concurrent.futures import ThreadPoolExecutor  # which takes 10 ms
-
-    with ThreadPoolExecutor(_MOST_QUESTIONS) as pool:
-        return list(pool.map(lambda ask: ask(), questions))
-
-
-def _partitions(scheduler: Scheduler) -> Sequence[Partition]:
-    with suppress(SchedulerError):  # not all of them tell
-        return scheduler.detect_site().partitions
-    return ()
-
-
-def _ask_other(planned: PlannedRun) -> float:
-    with suppress(HpcdistError):  # one that is refused does not start sooner
-        return ask_start(planned).time_s or math.inf
-    return math.inf
 
 
 def _smaller(
@@ -114,20 +103,19 @@ def _smaller(
 ) -> Iterator[tuple[str, PlannedRun]]:
     """Yield options that make a request smaller, or send it elsewhere, with the plan of each."""
     asked, scheduler, own = planned.loaded.job.resources, planned.scheduler, planned.cluster
-    names = () if own.name is None else all_profiles()[1]
     requests: list[tuple[str, dict[str, Any]]] = [
         *((f"--time {as_limit(one)}", {"time_limit_min": one}) for one in limits if one),
         *((f"--nodes {half}", {"nodes": half}) for half in [asked.nodes // 2] if half),
-        *((f"--cluster {name}", {}) for name in names if name != own.name),
+        *((f"--cluster {name}", {}) for name in all_profiles()[1] if own.name not in {None, name}),
     ]
-    for options, changes in requests[:_MOST_QUESTIONS]:
+    for option, changes in requests[:_MOST_QUESTIONS]:
         with suppress(HpcdistError):  # it cannot run there
-            cluster = own if changes else load_profile(options.split()[1])
+            cluster = own if changes else load_profile(option.split()[1])
             is_there = cluster.profile.scheduler in {"auto", scheduler.name}
             if changes or (is_there and not cluster.profile.host):
                 loaded = planned.loaded.with_job(resources=replace(asked, **changes))
                 plan = scheduler.plan(loaded.job, cluster.asked)
-                yield options, replace(planned, loaded=loaded, cluster=cluster, plan=plan)
+                yield option, replace(planned, loaded=loaded, cluster=cluster, plan=plan)
 
 
 def why_too_long(
