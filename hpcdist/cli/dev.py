@@ -113,7 +113,8 @@ def dev(*, options: JobOptions, idle: str, jupyter: bool, as_json: bool) -> int:
         for command in ("submit train.py --in dev", "attach dev", "cancel dev"):
             say(f"  hpcdist {command}")
     if verdict is None and jupyter:
-        _show_jupyter(run)
+        with Interrupts().handled():
+            _show_jupyter(run)
     return EXIT_DONE if verdict is None else EXIT_FAILED
 
 

@@ -8,8 +8,10 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import pytest
+from waiting import wait_for
 
 from hpcdist.base.errors import UserError
 from hpcdist.machine.command import python_command
@@ -45,19 +47,24 @@ def way_to(server):
     return python_command("from hpcdist.remote.relay import answer; answer()", port)
 
 
+def start(command):
+    """A process that listens for a command, and its port."""
+    program = (
+        "import sys; from hpcdist.remote.relay import listen; "
+        "listen(sys.argv[1:], 0, lambda port: print(port, flush=True), lambda: False)"
+    )
+    own = {"stdout": -1, "stderr": -1, "text": True, "start_new_session": True}
+    process = subprocess.Popen([sys.executable, "-c", program, *command], **own)
+    return process, int(process.stdout.readline())
+
+
 def test_answers_come_back_whole_and_a_reader_that_stands_still_holds_up_nobody():
     messages = [b"one", b"\0\xff\r\n" * 800_000, b"two", *(b"%d" % number for number in range(12))]
     with socket.create_server((LOCALHOST, 0)) as server:
         echoing = threading.Thread(target=echo, args=[server, len(messages) + 1])
         echoing.start()
-        program = (
-            "import sys; from hpcdist.remote.relay import listen; "
-            "listen(sys.argv[1:], 0, lambda port: print(port, flush=True), lambda: False)"
-        )
-        command = [sys.executable, "-c", program, *way_to(server)]
-        own = {"stdout": -1, "stderr": -1, "text": True, "start_new_session": True}
-        with subprocess.Popen(command, **own) as process:
-            here = int(process.stdout.readline())
+        process, here = start(way_to(server))
+        with process:
             with socket.create_connection((LOCALHOST, here)) as still:
                 still.sendall(b"x" * 8_000_000)
                 still.shutdown(socket.SHUT_WR)
@@ -69,6 +76,22 @@ def test_answers_come_back_whole_and_a_reader_that_stands_still_holds_up_nobody(
             _, complained = process.communicate(timeout=60)
     assert got == messages
     assert "in answer" not in complained
+
+
+def test_a_command_ends_with_its_reader_and_with_a_listener_whose_terminal_is_closed(tmp_path):
+    talks = f"trap '' PIPE; echo $$ >> {tmp_path}/pids; while sleep 0.05; do echo eA==; done"
+    process, here = start(["sh", "-c", talks])
+
+    def is_gone():
+        return not Path("/proc", (tmp_path / "pids").read_text().split()[-1]).exists()
+
+    with process:
+        for number in (0, signal.SIGHUP):
+            with socket.create_connection((LOCALHOST, here), timeout=60) as connection:
+                assert connection.recv(1) == b"x"
+                process.send_signal(number)
+                _ = number and process.communicate(timeout=60)
+            wait_for(is_gone)
 
 
 def test_a_port_where_nothing_listens_is_named_and_the_connection_ends(capfd):
