@@ -48,10 +48,10 @@ def answer() -> None:
 
 
 def listen(
-    argv: Sequence[str], port: int, ready: Callable[[int], None], is_over: Callable[[], bool]
+    argv: Sequence[str], port: int, ready: Callable[[str], None], is_over: Callable[[], bool]
 ) -> None:
     """Listen on `port` of 127.0.0.1, 0 for a free one, until `is_over`, and start the command for
-    each connection; `ready` is told the port. What a command that fails says is passed on, but not
+    each connection; `ready` is told the URL. What a command that fails says is passed on, but not
     that it was ended from here. UserError where port or command cannot be had; KeyboardInterrupt
     after a signal that ends programs, too, once the commands have been ended."""
     if shutil.which(argv[0]) is None:
@@ -64,7 +64,7 @@ def listen(
             hint="name another port with --port",
         ) from None
     server.settimeout(_LOOK_S)
-    processes = set[subprocess.Popen[bytes]]()
+    processes = list[subprocess.Popen[bytes]]()
 
     def carry(connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
         with connection, process:
@@ -76,12 +76,11 @@ def listen(
                     os.write(2, os.read(process.stderr.fileno(), _MOST_BYTES))
             except OSError:  # the other side has gone; srun would go on without a reader
                 process.terminate()
-        processes.remove(process)
 
     interrupts = list[int]()  # only noted: none comes while a command is being started
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     with server, handling(numbers, lambda number, _: interrupts.append(number)):
-        ready(server.getsockname()[1])
+        ready(f"http://{LOCALHOST}:{server.getsockname()[1]}")
         try:
             while not is_over():
                 if interrupts:
@@ -95,8 +94,8 @@ def listen(
                         stderr=subprocess.PIPE,
                         start_new_session=True,  # Ctrl-C on a terminal is for this process alone
                     )
-                    processes.add(process)
+                    processes.append(process)
                     threading.Thread(target=carry, args=[connection, process], daemon=True).start()
         finally:
-            for process in processes.copy():
+            for process in processes:
                 process.terminate()

@@ -26,7 +26,7 @@ def dev(hpcdist):
     done = hpcdist("dev", "--local", "--gpus", "2", "--set", "launch.device=cpu", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert told["is_ready"]
+    assert told["state"] == "running"
     yield told["run"]
     hpcdist("cancel", told["run"])
 
@@ -81,9 +81,11 @@ def test_what_waits_and_what_runs_is_ended_and_the_next_one_starts(hpcdist, dev)
     wait_for(lambda: state(hpcdist, killed) == "lost")
     last = begin(hpcdist, dev)
     wait_for(lambda: state(hpcdist, last) == "running")
+    behind = begin(hpcdist, dev)
     assert hpcdist("cancel", "dev").returncode == 0
     states = [state(hpcdist, run.name) for run in hpcdist.runs]
-    assert states == ["cancelled", "cancelled", "cancelled", "lost", "cancelled"]
+    assert states == [*["cancelled"] * 3, "lost", *["cancelled"] * 2]
+    assert f"cancelled: {dev} ended before it began" in hpcdist("status", behind).stdout
 
 
 def begin(hpcdist, dev):
@@ -98,7 +100,7 @@ def test_it_ends_by_itself_when_nobody_uses_it(hpcdist):
     assert done.returncode == 0, done.stderr
     (run,) = hpcdist.runs
     wait_for(lambda: state(hpcdist, run.name) == "done")
-    assert log(run)[2] == "it ends: 0.05 minutes without a run or a shell"
+    assert log(run)[1] == "it ends: 0.05 minutes without a run or a shell"
     refused = hpcdist("submit", "check", "--in", "dev")
     assert refused.returncode == 2
     assert "takes no runs" in refused.stderr

@@ -51,11 +51,11 @@ def start(command):
     """A process that listens for a command, and its port."""
     program = (
         "import sys; from hpcdist.remote.relay import listen; "
-        "listen(sys.argv[1:], 0, lambda port: print(port, flush=True), lambda: False)"
+        "listen(sys.argv[1:], 0, lambda url: print(url, flush=True), lambda: False)"
     )
     own = {"stdout": -1, "stderr": -1, "text": True, "start_new_session": True}
     process = subprocess.Popen([sys.executable, "-c", program, *command], **own)
-    return process, int(process.stdout.readline())
+    return process, int(process.stdout.readline().rpartition(":")[2])
 
 
 def test_answers_come_back_whole_and_a_reader_that_stands_still_holds_up_nobody():
@@ -99,8 +99,8 @@ def test_a_port_where_nothing_listens_is_named_and_the_connection_ends(capfd):
         nobody = way_to(server)
     ended = threading.Event()
 
-    def ask(port):
-        got = partial(exchange, port, b"")
+    def ask(url):
+        got = partial(exchange, int(url.rpartition(":")[2]), b"")
         threading.Thread(target=lambda: (got() == b"") and ended.set()).start()
 
     listen(nobody, 0, ask, ended.is_set)
