@@ -121,6 +121,7 @@ class Server:
             send_signal(self._agent, signal.Signals(number))
         if number == signal.SIGTERM:
             return
+        signal.signal(number, signal.SIG_IGN)  # the scheduler sends it, and this one's agent, too
         print("the time limit is near", flush=True)
         for place in self._shells():
             with suppress(OSError):

@@ -9,6 +9,7 @@ the image's runtime needed none.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -56,6 +57,7 @@ def main() -> NoReturn:
         user = ["--user", "--preserve-credentials"] if is_other else []
         command = ["nsenter", f"--target={pid}", *user, "--mount", "--wd", "--", *command]
     try:
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm warns all steps, and so all shells
         os.chdir(rank / "cwd")
         os.execvpe(command[0], command, environment)  # noqa: S606 - it is what the user asked for
     except OSError as error:

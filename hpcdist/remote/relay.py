@@ -29,6 +29,7 @@ _LOOK_S = 0.2
 
 def answer() -> None:
     """Be the end on the node: sys.argv has the port that the connection goes to."""
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm's warning before the time limit
     try:
         there = socket.create_connection((LOCALHOST, int(sys.argv[1])))
     except OSError as error:

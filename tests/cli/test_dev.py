@@ -55,6 +55,8 @@ def test_runs_start_with_torch_and_the_files_as_they_are(hpcdist, dev):
     for run, word in ((one, "first"), (two, "second")):
         said, threads, wanted = log(run)[1].split()
         assert (said, threads) == (word, wanted)
+    warned = hpcdist("attach", "dev", "--", "sh", "-c", "kill -USR2 $$; echo lives on")
+    assert warned.stdout == "lives on\n"
     refused = hpcdist("submit", "work.py", "--in", dev, "--gpus", "3")
     assert refused.returncode == 2
     assert f"resources.gpus is 3, and {dev} has 2" in refused.stderr
