@@ -48,16 +48,17 @@ def main() -> NoReturn:
     environment = {name: text for name, text in started.items() if not name.startswith(of_step)}
     environment |= {name: os.environ[name] for name in _OF_TERMINAL if name in os.environ}
     environment |= dict(one.split("=", 1) for one in variables)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm warns all steps of a job
     if not command:  # the user's shell, or one that is there in the rank's file system
         shells = [environment.get("SHELL", ""), "/bin/bash", "/bin/sh"]
         there = [one for one in shells if one and Path(f"{rank}/root{one}").exists()]
         command = [*there, "sh"][:1]
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])  # bash does not keep ignoring
     if os.readlink(rank / "ns/mnt") != os.readlink(own / "ns/mnt"):
         is_other = os.readlink(rank / "ns/user") != os.readlink(own / "ns/user")
         user = ["--user", "--preserve-credentials"] if is_other else []
         command = ["nsenter", f"--target={pid}", *user, "--mount", "--wd", "--", *command]
     try:
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm warns all steps, and so all shells
         os.chdir(rank / "cwd")
         os.execvpe(command[0], command, environment)  # noqa: S606 - it is what the user asked for
     except OSError as error:

@@ -4,6 +4,9 @@ import json
 import os
 import signal
 import subprocess
+import sys
+import urllib.request
+from pathlib import Path
 
 import pytest
 from waiting import wait_for
@@ -106,3 +109,40 @@ def test_it_ends_by_itself_when_nobody_uses_it(hpcdist):
     refused = hpcdist("submit", "check", "--in", "dev")
     assert refused.returncode == 2
     assert "takes no runs" in refused.stderr
+
+
+JUPYTER = f"""#!{sys.executable}
+import http.server, json, os, pathlib, sys
+if pathlib.Path("broken").exists():
+    sys.exit("it has no kernel")
+class Page(http.server.SimpleHTTPRequestHandler):
+    def do_GET(self):
+        self.wfile.write(b"HTTP/1.0 200 OK\\r\\n\\r\\n" + self.path.encode())
+folder = pathlib.Path(os.environ["JUPYTER_RUNTIME_DIR"])
+with http.server.HTTPServer(("127.0.0.1", 0), Page) as server:
+    told = {{"port": server.server_port, "token": oct(folder.stat().st_mode)}}
+    (folder / f"jpserver-{{os.getpid()}}.json").write_text(json.dumps(told))
+    server.serve_forever()
+"""
+
+
+def test_jupyter_has_its_page_here_and_ends_with_the_command_and_the_dev_run_goes_on(hpcdist):
+    hpcdist.write("bin/jupyter-lab", JUPYTER).chmod(0o755)
+    hpcdist.environment["PATH"] = f"{hpcdist.folder}/bin:{os.environ['PATH']}"
+    command = ("dev", "--local", "--set", "launch.device=cpu", "--jupyter")
+    process = hpcdist.start(*command, stdout=-1, stderr=-1, text=True)
+    url = next(line for line in process.stderr if line.startswith("http://127.0.0.1:")).strip()
+    with urllib.request.urlopen(url, timeout=60) as page:
+        assert page.read() == b"/lab?token=0o40700"
+    (told,) = hpcdist.folder.glob("runs/dev-*/launch/jupyter-*/jpserver-*.json")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    wait_for(lambda: not Path("/proc", told.stem.partition("-")[2]).exists())
+    assert state(hpcdist, "dev") == "running"
+    assert hpcdist("cancel", "dev").returncode == 0
+    hpcdist.write("broken", "")
+    failed = hpcdist(*command)
+    assert failed.returncode == 2
+    assert "error: jupyter-lab did not start: it has no kernel" in failed.stderr
+    assert hpcdist("cancel", "dev").returncode == 0
