@@ -70,9 +70,8 @@ class Server:
         os.sched_setaffinity(0, os.sched_getaffinity(os.getppid()))
         # The environment that its parent was started with, and the GPUs that this gave its ranks:
         # what was planned for them besides, each run plans anew.
-        content = Path(f"/proc/{os.getppid()}/environ").read_bytes()
-        lines = [line for line in map(os.fsdecode, content.split(b"\0")) if "=" in line]
-        started = dict(line.split("=", 1) for line in lines)
+        lines = map(os.fsdecode, Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0"))
+        started = dict(line.split("=", 1) for line in lines if "=" in line)
         gpus = {name: os.environ[name] for name in os.environ if name.endswith("_VISIBLE_DEVICES")}
         kept = {n: text for n, text in started.items() if plan.environment.get(n) != text}
         os.environ.clear()

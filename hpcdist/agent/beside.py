@@ -11,11 +11,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from hpcdist.machine.command import python_command
 from hpcdist.machine.process import works_in
 from hpcdist.runs.run import Run
 from hpcdist.schedulers import load_scheduler
@@ -24,18 +22,9 @@ _OF_TERMINAL = ("TERM", "COLORTERM", "NO_COLOR")
 _NO_SUCH_COMMAND = 127
 
 
-def command_of(
-    run: Path, pid: int, environment: Mapping[str, object], command: Sequence[str]
-) -> list[str]:
-    """Return what starts a command, or a shell where that is empty, beside the rank with this pid
-    on its node."""
-    variables = [f"{name}={value}" for name, value in environment.items()]
-    start = "from hpcdist.agent.beside import main; main()"
-    return python_command(start, str(run), str(pid), *variables, "--", *command)
-
-
 def main() -> NoReturn:
-    """Become the command."""
+    """Become the command: sys.argv has the run's directory, the pid of a rank on this node,
+    variables as NAME=value, and after -- the command; a shell where that is empty."""
     run, pid, *words = sys.argv[1:]
     variables, command = words[: words.index("--")], words[words.index("--") + 1 :]
     if not works_in(int(pid), Path(run)):

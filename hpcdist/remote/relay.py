@@ -43,9 +43,10 @@ def answer() -> None:
             there.shutdown(socket.SHUT_WR)
 
     threading.Thread(target=send, daemon=True).start()
-    while data := there.recv(_MOST_BYTES):
-        sys.stdout.buffer.write(base64.b64encode(data) + b"\n")
-        sys.stdout.flush()
+    with suppress(ConnectionError):
+        while data := there.recv(_MOST_BYTES):
+            sys.stdout.buffer.write(base64.b64encode(data) + b"\n")
+            sys.stdout.flush()
 
 
 def listen(
@@ -72,9 +73,9 @@ def listen(
             try:
                 for line in process.stdout or ():
                     connection.sendall(base64.b64decode(line))
-                connection.shutdown(socket.SHUT_RDWR)
                 if process.wait() and process.stderr is not None:
                     os.write(2, os.read(process.stderr.fileno(), _MOST_BYTES))
+                connection.shutdown(socket.SHUT_RDWR)
             except OSError:  # the other side has gone; srun would go on without a reader
                 process.terminate()
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -94,18 +95,28 @@ def test_a_command_ends_with_its_reader_and_with_a_listener_whose_terminal_is_cl
             wait_for(is_gone)
 
 
-def test_a_port_where_nothing_listens_is_named_and_the_connection_ends(capfd):
+def test_a_port_where_nothing_listens_is_named_and_a_connection_that_is_reset_ends(capfd):
+    def ask_once(command):
+        """What the listener says of one connection, to which no answer comes."""
+        ended = threading.Event()
+
+        def ask(url):
+            got = partial(exchange, int(url.rpartition(":")[2]), b"")
+            threading.Thread(target=lambda: (got() == b"") and ended.set()).start()
+
+        listen(command, 0, ask, ended.is_set)
+        return capfd.readouterr().err
+
+    def reset():
+        with server.accept()[0] as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
     with socket.create_server((LOCALHOST, 0)) as server:
-        nobody = way_to(server)
-    ended = threading.Event()
-
-    def ask(url):
-        got = partial(exchange, int(url.rpartition(":")[2]), b"")
-        threading.Thread(target=lambda: (got() == b"") and ended.set()).start()
-
-    listen(nobody, 0, ask, ended.is_set)
-    said = capfd.readouterr().err
-    assert f"port {nobody[-1]} of {socket.gethostname()}: Connection refused" in said
+        command = way_to(server)
+        threading.Thread(target=reset).start()
+        assert not ask_once(command)
+    refused = f"port {command[-1]} of {socket.gethostname()}: Connection refused"
+    assert refused in ask_once(command)
 
 
 def test_a_taken_port_and_a_command_that_is_not_there_are_told():
