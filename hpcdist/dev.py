@@ -140,25 +140,24 @@ class Server:
     def _carry_out(self, path: Path) -> None:
         """Start the agent of this node for the run that an order names, and wait for its end; once
         the dev run is to end, say that the run is not started."""
+        run = Run(self._dev.path.parent / path.stem.partition("-")[2])
         try:
             order = msgspec.json.decode(read_own(path), type=Order)
-            run = Run(Path(order.run_path))
             is_in = self._node_rank < run.spec.outline.resources.nodes
             if is_in and not (self._is_ending or run.verdict_file.exists()):
                 self._run_agent(order, run)
-            if self._node_rank != 0:
-                return
-            # A command that has killed it says so in a moment.
-            verdict = poll(run.read_verdict, interval_s=_POLL_S, limit_s=1.0)
-            if verdict is None:
-                verdict = end_verdict(run, Condition(state="lost"))
-                if self._is_ending and not run.has_started():
-                    verdict = cancelled_verdict(f"cancelled: {self._dev.id} ended before it began")
-                run.write_verdict(verdict)
         except (NotOwnError, OSError, msgspec.DecodeError) as error:
             print(f"{path} is not carried out: {error}", flush=True)
-        if self._node_rank == 0:
-            path.unlink(missing_ok=True)
+        if self._node_rank != 0:
+            return
+        path.unlink(missing_ok=True)
+        # A command that has killed it says so in a moment.
+        if poll(run.read_verdict, interval_s=_POLL_S, limit_s=1.0) is None:
+            verdict = end_verdict(run, Condition(state="lost"))
+            if self._is_ending and not run.has_started():
+                verdict = cancelled_verdict(f"cancelled: {self._dev.id} ended before it began")
+            with suppress(OSError):  # somebody has removed it
+                run.write_verdict(verdict)
 
     def _run_agent(self, order: Order, run: Run) -> None:
         preload = list[str]()

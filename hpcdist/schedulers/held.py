@@ -23,9 +23,8 @@ from hpcdist.schedulers.base import Allocation, Plan, Target
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that is to be started; the name of its file says when it was submitted."""
+    """A run that is to be started. The name of its file has when it was submitted, and its id."""
 
-    run_path: str
     cwd: str
     environment: dict[str, str]
 
@@ -72,11 +71,8 @@ def give_order(dev: Run, run: Run, target: Target, plan: Plan) -> None:
     """Have a dev run start a run."""
     target.make_folders()
     run.write_submission(replace(dev.read_submission() or Submission(), step=True))
-    order = Order(
-        run_path=str(run.path),
-        cwd=target.cwd,
-        environment=plan.cluster.environment | target.environment,
-    )
+    environment = plan.cluster.environment | target.environment
+    order = Order(cwd=target.cwd, environment=environment)
     file = dev.orders_folder / f"{time.time_ns()}-{run.id}.json"
     try:
         files.write_whole(file, files.to_json(msgspec.to_builtins(order)))

@@ -86,15 +86,15 @@ def test_what_waits_and_what_runs_is_ended_and_the_next_one_starts(hpcdist, dev)
     wait_for(lambda: state(hpcdist, killed) == "lost")
     last = begin(hpcdist, dev)
     wait_for(lambda: state(hpcdist, last) == "running")
-    behind = begin(hpcdist, dev)
+    behind = begin(hpcdist, hpcdist.folder / "runs" / dev, "--runs", "elsewhere")
     assert hpcdist("cancel", "dev").returncode == 0
     states = [state(hpcdist, run.name) for run in hpcdist.runs]
     assert states == [*["cancelled"] * 3, "lost", *["cancelled"] * 2]
     assert f"cancelled: {dev} ended before it began" in hpcdist("status", behind).stdout
 
 
-def begin(hpcdist, dev):
-    done = hpcdist("submit", "work.py", "--in", dev, "--detach", "--json", "--", "600")
+def begin(hpcdist, dev, *more):
+    done = hpcdist("submit", "work.py", "--in", dev, *more, "--detach", "--json", "--", "600")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["run"]
 
