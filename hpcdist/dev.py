@@ -90,7 +90,10 @@ class Server:
         started, used_s, look_s, before_s = set[Path](), time.monotonic(), 0.0, math.inf
         while not (self._is_ending or os.path.lexists(self._dev.orders_end)):
             time.sleep(_POLL_S)
-            for path in {*sorted(self._dev.orders_folder.glob("*.json"))[:1]} - started:
+            orders = self._dev.orders_folder
+            if self._node_rank == 0 and (waiting := sorted(orders.glob("*.json"))):
+                waiting[0].rename(waiting[0].with_suffix(".begun"))  # by which all nodes go
+            for path in {*orders.glob("*.begun")} - started:
                 started.add(path)
                 self._carry_out(path)
                 used_s = time.monotonic()

@@ -99,6 +99,25 @@ def begin(hpcdist, dev, *more):
     return json.loads(done.stdout)["run"]
 
 
+def test_the_first_node_says_which_run_begins_on_all(hpcdist):
+    hpcdist.write("work.py", WORK)
+    hpcdist.write("words.py", "SAID = ''\n")
+    done = hpcdist("dev", "--local", "--nodes", "2", "--set", "launch.device=cpu")
+    dev = done.stdout.strip()
+    first = begin(hpcdist, dev, "--nodes", "1")
+    wait_for(lambda: state(hpcdist, first) == "running")
+    second = begin(hpcdist, dev)
+    (order,) = hpcdist.folder.glob(f"runs/{dev}/launch/orders/*-{second}.json")
+    order.rename(order.with_name(f"0-{second}.json"))  # by a clock that is behind
+    assert hpcdist("cancel", first).returncode == 0
+    begun = hpcdist.folder / "runs" / second / "submitit/dev_1_log.out"
+    wait_for(begun.exists)
+    verdict = hpcdist.folder / "runs" / first / "verdict.json"
+    assert begun.stat().st_mtime > verdict.stat().st_mtime
+    assert hpcdist("cancel", dev).returncode == 0
+    assert state(hpcdist, second) == "cancelled"
+
+
 def test_it_ends_by_itself_when_nobody_uses_it(hpcdist):
     arguments = ("dev", "--local", "--set", "launch.device=cpu", "--idle", "0.05", "--json")
     done = hpcdist(*arguments)
