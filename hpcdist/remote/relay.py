@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -25,6 +26,8 @@ LOCALHOST = "127.0.0.1"
 _MOST_BYTES = 48_000
 """Of one line, before base64."""
 _LOOK_S = 0.2
+_HALF_OPEN_S = 600.0
+"""Time for an answer to whoever says no more: through ssh and srun, nothing tells who has gone."""
 
 
 def answer() -> None:
@@ -41,6 +44,8 @@ def answer() -> None:
                 there.sendall(data)
         with suppress(OSError):
             there.shutdown(socket.SHUT_WR)
+        time.sleep(_HALF_OPEN_S)
+        os._exit(0)
 
     threading.Thread(target=send, daemon=True).start()
     with suppress(ConnectionError):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -93,6 +94,19 @@ def test_a_command_ends_with_its_reader_and_with_a_listener_whose_terminal_is_cl
                 process.send_signal(number)
                 _ = number and process.communicate(timeout=60)
             wait_for(is_gone)
+
+
+def test_the_end_at_the_node_does_not_outlive_for_long_a_reader_that_says_no_more():
+    def talk():
+        with server.accept()[0] as connection, suppress(OSError):
+            while True:
+                connection.sendall(b"x")
+
+    soon = "from hpcdist.remote import relay; relay._HALF_OPEN_S = 0.5; relay.answer()"
+    with socket.create_server((LOCALHOST, 0)) as server:
+        threading.Thread(target=talk).start()
+        command = [sys.executable, "-c", soon, str(server.getsockname()[1])]
+        assert subprocess.call(command, stdin=subprocess.DEVNULL, stdout=-3, timeout=60) == 0
 
 
 def test_a_port_where_nothing_listens_is_named_and_a_connection_that_is_reset_ends(capfd):
