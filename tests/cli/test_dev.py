@@ -53,17 +53,24 @@ def test_runs_start_with_torch_and_the_files_as_they_are(hpcdist, dev):
     failed = hpcdist("submit", "fails.py", "--in", dev)
     assert failed.returncode == 1
     assert "ValueError: no" in failed.stderr
-    _, one, two, _ = hpcdist.runs
+    one, two = hpcdist.runs[1:3]
     assert [log(one)[0], log(one, 1)[0], log(two)[0]] == [*["True 2 None"] * 2, "True 1 red"]
     for run, word in ((one, "first"), (two, "second")):
         said, threads, wanted = log(run)[1].split()
         assert (said, threads) == (word, wanted)
+    hpcdist.write(
+        "fresh.py",
+        "import os, sys\nos.environ['OMP_NUM_THREADS'] = '1'\n"
+        "print('torch' in sys.modules)\nimport torch\n",
+    )
+    fresh = hpcdist("submit", "fresh.py", "--in", dev)
+    assert "[rank 0] False\n" in fresh.stdout
     warned = hpcdist("attach", "dev", "--", "sh", "-c", "kill -USR2 $$; echo lives on")
     assert warned.stdout == "lives on\n"
     refused = hpcdist("submit", "work.py", "--in", dev, "--gpus", "3")
     assert refused.returncode == 2
     assert f"resources.gpus is 3, and {dev} has 2" in refused.stderr
-    assert len(hpcdist.runs) == 4
+    assert len(hpcdist.runs) == 5
     assert state(hpcdist, dev) == "running"
 
 
@@ -104,6 +111,7 @@ def test_the_first_node_says_which_run_begins_on_all(hpcdist):
     hpcdist.write("words.py", "SAID = ''\n")
     done = hpcdist("dev", "--local", "--nodes", "2", "--set", "launch.device=cpu")
     dev = done.stdout.strip()
+    assert f"{dev} holds 2 nodes of this machine; it ends after 30 minutes without" in done.stderr
     first = begin(hpcdist, dev, "--nodes", "1")
     wait_for(lambda: state(hpcdist, first) == "running")
     second = begin(hpcdist, dev)
