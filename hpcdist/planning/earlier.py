@@ -48,14 +48,14 @@ from hpcdist.summary.values import RanWith, RunFigures, Size
 _MOST_RUNS = 200
 _PLACE = ("script", "module", "program", "data.root", *RanWith.__struct_fields__)
 _LENGTH = ("train.epochs", "train.max_steps", "checkpoint")
-_FREE = tuple(f"{key}." for key in (*NOT_COMPARED, *_LENGTH, *_PLACE))
+_FREE = tuple(f"{key}." for key in (*NOT_COMPARED, *_LENGTH, *_PLACE) if key != "strategy")
 """Keys, and sections, that may differ between runs from which one time is computed."""
 _WITHOUT_INTERVAL = 1.25
 """The longest time that a limit allows for, as a multiple of the mean."""
 _MARGIN = 1.1
 _TRACKER_LIMIT_S = 300.0
-_NOT_TRACKED = {"cpu": 1.0, "cuda": 1.2}
-"""Factors of an estimate, by device, where no earlier run says: they add what trackers miss."""
+_NOT_TRACKED = 1.2
+"""Factor of an estimate on GPUs, and with FSDP, where no earlier run says."""
 
 
 class Duration(Struct, frozen=True, kw_only=True):
@@ -228,18 +228,20 @@ def find_memory(
         source = source if peaks else "not known before its first run: it is not a trainer"
         most = max(peaks, default=None)
         return Memory(device=device, peak_bytes=most, room_bytes=room_bytes, source=source)
+    strategy = asked.get("strategy")
     ratios = [
         (run.job == job.name, peak / run.planned.estimate_bytes)
-        for run in (one.figures for one in runs)
+        for run in (one.figures for one in runs if one.conditions.get("strategy") == strategy)
         if run.planned and run.planned.estimate_bytes and (peak := peak_bytes(run))
     ]
     counted = [ratio for is_own, ratio in ratios if is_own] or [ratio for _, ratio in ratios]
-    factor = median(counted or [_NOT_TRACKED[device]])
-    source = "by torch's tracker"
+    factor, source = median(counted or [1.0]), "by torch's tracker"
     if counted:
         source += f", x {factor:.2f} as in {number_of(len(counted), 'earlier run')}"
-    elif device == "cuda":
-        source += ", and 20 % for what it misses: workspaces of cuDNN and NCCL, fragmentation"
+    elif device == "cuda" or strategy == "fsdp":
+        factor = _NOT_TRACKED
+        missed = "workspaces of cuDNN and NCCL, " if device == "cuda" else ""
+        source += f", and 20 % for what it misses: {missed}fragmentation"
     question = (job_to_dict(job), device, room_bytes and room_bytes / factor)
     try:
         own = "hpcdist.planning.memory:track"

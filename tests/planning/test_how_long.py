@@ -72,9 +72,10 @@ def test_the_interval_is_that_of_one_more_run():
     [
         run(state="failed"),
         run(**{"train.batch_size": 16}),
+        run(strategy="fsdp"),
         run(gpus=2),
     ],
-    ids=["failed", "other batch", "other size"],
+    ids=["failed", "other batch", "other strategy", "other size"],
 )
 def test_runs_that_are_not_like_the_job_do_not_count(other):
     duration = found([other])

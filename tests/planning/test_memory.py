@@ -65,3 +65,6 @@ def test_a_run_keeps_its_plan_and_the_next_plan_knows_how_right_it_was(tmp_path)
     again = call("plan", *job)
     assert "from 1 run of this size" in again
     assert "measured / planned of 1 run: duration" in again
+    # Runs of ddp say nothing about what FSDP takes beside its tensors.
+    other = json.loads(call("plan", "fsdp", "--local", "--json"))["memory"]
+    assert other["peak_bytes"] == pytest.approx(1.2 * other["estimate_bytes"])
