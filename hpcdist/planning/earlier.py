@@ -173,6 +173,8 @@ def _working_s(run: RunFigures, steps: int | None) -> float:
 
 def probe(planned: PlannedRun, runs: Path, probe_s: float, steps: int | None) -> Duration:
     """Run the job here for some seconds, with one rank, and say how long its steps would take."""
+    if steps is None:
+        return Duration(source="a probe is of no use: only a trainer tells how many steps it takes")
     make_runs_folder(runs)
     own = make_unique_folder(runs / FOLDER, "probe")
     try:
@@ -182,7 +184,7 @@ def probe(planned: PlannedRun, runs: Path, probe_s: float, steps: int | None) ->
         there.prepare()
         (run,) = submit(PlannedSubmission(plans=[there]), runs=own).runs
         try:
-            poll(run.read_verdict, interval_s=0.2, limit_s=probe_s)
+            verdict = poll(run.read_verdict, interval_s=0.2, limit_s=probe_s)
         finally:  # also after Ctrl-C
             there.scheduler.cancel([run])
         found = measuring.measure(run).run
@@ -190,7 +192,9 @@ def probe(planned: PlannedRun, runs: Path, probe_s: float, steps: int | None) ->
         return Duration(source=f"the probe failed: {error.message}")
     finally:
         shutil.rmtree(own, ignore_errors=True)
-    if found is None or not found.figures.step_time_s or not steps:
+    if verdict and verdict.state != "done":
+        return Duration(source=f"the probe {verdict.sentence}")
+    if found is None or not found.figures.step_time_s:
         return Duration(source="the probe recorded too few steps: give --probe more seconds")
     startup_s, step_s = found.figures.startup_s or 0.0, found.figures.step_time_s.mean
     source = f"{steps:,} steps at the pace of a probe: one rank here, without communication"

@@ -2,11 +2,14 @@
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 
 import msgspec
 import pytest
+from waiting import wait_for
 
 import hpcdist
 from hpcdist.data.trial import call_apart
@@ -14,6 +17,16 @@ from hpcdist.job.spec import Data, Resources, Train, TrainJob, job_to_dict
 from hpcdist.runs.run import all_runs
 
 PARAMETERS = 53_002
+FAILS_IN_TRAINING = """
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.last = nn.Linear(64, num_classes)
+    def forward(self, images):
+        assert not self.training, "no training today"
+        return self.last(images.flatten(1))
+"""
 SHORT = ("--set", "train.max_steps=3", "--set", "train.batch_size=1024")
 
 
@@ -40,6 +53,30 @@ def test_the_tracker_counts_what_a_rank_holds_and_finds_the_largest_batch():
     assert largest is None
     # Of parameters, gradients and states, a rank has an eighth, and the whole of a unit at a time.
     assert 2 * PARAMETERS < sharded_bytes < whole_bytes - 4 * PARAMETERS
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_probe_ends_with_its_command(tmp_path, number):
+    words = ("plan", "ddp", "--local", "--runs", str(tmp_path / "runs"), "--probe", "60")
+    own = tmp_path / "runs" / ".plans"
+    with subprocess.Popen([sys.executable, "-m", "hpcdist", *words]) as process:
+        wait_for(lambda: [*own.glob("probe-*/*/events/rank-*")], limit_s=60)
+        process.send_signal(number)
+    assert process.returncode == 130
+    assert not [*own.iterdir()]
+    assert subprocess.run(["pgrep", "-f", str(tmp_path)], check=False).returncode == 1
+
+
+def test_a_probe_says_why_it_tells_nothing(tmp_path):
+    (tmp_path / "own.py").write_text(FAILS_IN_TRAINING)
+    for job, why in {
+        ("ddp", "--set", "model.name=own:Net"): "the probe failed: .*no training today",
+        ("own.py",): "only a trainer tells how many steps it takes",
+    }.items():
+        words = ("plan", *job, "--local", "--runs", "runs", "--probe", "60")
+        command = (sys.executable, "-m", "hpcdist", *words)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert re.search(f"^time +not known: .*{why}", done.stdout, re.MULTILINE)
 
 
 @pytest.mark.timeout(400)
