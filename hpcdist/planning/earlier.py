@@ -135,8 +135,9 @@ def find_duration(
     """Return the time of a job with these conditions, by dotted key, and of this size, from those
     of the runs that are like it; `steps`: None for as many as they did."""
     alike = [run.figures for run in runs if is_like(run, asked)]
+    alike = [run for run in alike if run.steps or not steps]
     same = [run for run in alike if run.size == wanted]
-    used = same or [run for run in alike if steps and run.rate and run.steps]
+    used = same or [run for run in alike if steps and run.rate]
     if not used:
         return Duration(source="no run of this job with these settings is done")
     startup_s = mean(run.startup_s or 0.0 for run in used)
@@ -302,5 +303,5 @@ def memory_lines(memory: Memory, batch_size: int | None) -> Iterator[str]:
         yield f"{show_bytes(memory.peak_bytes)}{whole} per rank, {where}{how if room else ''}"
     yield memory.source
     if memory.largest_batch is not None:
-        largest = f"about {memory.largest_batch:,}, and {batch_size:,} is asked"
-        yield f"largest train.batch_size that fits: {largest}"
+        largest = f"about {memory.largest_batch:,}" if memory.largest_batch else "none"
+        yield f"largest train.batch_size that fits: {largest}, and {batch_size:,} is asked"

@@ -74,8 +74,9 @@ def test_the_interval_is_that_of_one_more_run():
         run(**{"train.batch_size": 16}),
         run(strategy="fsdp"),
         run(gpus=2),
+        run(steps=None),
     ],
-    ids=["failed", "other batch", "other strategy", "other size"],
+    ids=["failed", "other batch", "other strategy", "other size", "not recorded"],
 )
 def test_runs_that_are_not_like_the_job_do_not_count(other):
     duration = found([other])
