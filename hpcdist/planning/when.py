@@ -71,21 +71,26 @@ def ask_when(planned: PlannedRun, *, now_s: float) -> When:
     begins, notes = scheduler.outlook(cluster)
     reached = [one for one in begins if now_s < one < now_s + (limit_min or math.inf) * 60]
     begin_s = min(reached, default=math.inf)
-    longest_min = longest_before(begin_s, now_s=now_s) if reached else None
+    longest_min = None
+    if reached:
+        longest_min = round_limit((begin_s - now_s) / 60 - _MARGIN_MIN, math.floor) or None
     others = dict(_smaller(planned, [longest_min, limit_min and limit_min // 4]))
+    partitions: Sequence[Partition] = ()
+    with suppress(SchedulerError):  # not all of them tell
+        partitions = scheduler.detect_site().partitions
 
     def ask(one: PlannedRun) -> Start:
+        own = one.plan.cluster
+        own_limit_min = time_limit_min(one.loaded.job, own)
+        if too_long := why_too_long(partitions, own.partition, own_limit_min):
+            return Start(says=f"it would not start: {too_long}")
         try:
             return ask_start(one)
         except HpcdistError as error:  # what is refused does not start sooner
             return Start(says=error.message)
 
     with ThreadPoolExecutor() as pool:
-        site = pool.submit(scheduler.detect_site)
         start, *starts = pool.map(ask, [planned, *others.values()])
-    with suppress(SchedulerError):  # not all of them tell
-        if too_long := why_too_long(site.result().partitions, cluster.partition, limit_min):
-            start = Start(says=f"it would not start: {too_long}")
     times = [one.time_s or math.inf for one in starts]
     soonest = dict(sorted(zip(others, times, strict=True), key=itemgetter(1)))
     is_in_time = soonest.get(f"--time {as_limit(longest_min or 0)}", math.inf) < begin_s
@@ -129,12 +134,6 @@ def why_too_long(
         if is_asked and most_min < (limit_min or 0):
             return f"{one.name} allows --time {as_limit(most_min)} at most"
     return None
-
-
-def longest_before(begin_s: float, *, now_s: float) -> float | None:
-    """Return the longest round time limit, in minutes, of a job that starts in a moment and ends
-    before a maintenance; None where that is too close."""
-    return round_limit((begin_s - now_s) / 60 - _MARGIN_MIN, math.floor) or None
 
 
 def round_limit(minutes: float, rounded: Callable[[float], int]) -> float:
