@@ -59,7 +59,7 @@ def plan(*, options: JobOptions, probe_s: float | None, as_json: bool) -> int:
     duration = earlier.find_duration(there, asked, Size(nodes * gpus, nodes), steps)
     if duration.time_s is None and probe_s is not None:
         with Interrupts().handled():  # SIGTERM and SIGHUP, too, end what it starts
-            duration = earlier.probe(planned, options.runs, probe_s, steps)
+            duration = earlier.probe(planned, probe_s, steps)
     memory = earlier.find_memory(planned, there, asked)
     time_s = duration.time_s.mean if duration.time_s else None
     values = Planned(

@@ -12,11 +12,11 @@ scripts is known from their earlier runs alone.
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from subprocess import SubprocessError
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from msgspec import Struct
@@ -31,9 +31,9 @@ from hpcdist.data.trial import call_apart
 from hpcdist.job.spec import TrainingJob, job_to_dict
 from hpcdist.machine.memory import free_bytes
 from hpcdist.monitor.states import run_accounting
-from hpcdist.planning.when import FOLDER, round_limit
+from hpcdist.planning.when import round_limit
 from hpcdist.runs.events import NodeBegin
-from hpcdist.runs.run import Run, all_runs, make_runs_folder, make_unique_folder
+from hpcdist.runs.run import Run, all_runs
 from hpcdist.schedulers.request import as_limit, mem_gb_per_node
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission, plan_run
 from hpcdist.submission.submit import submit
@@ -54,8 +54,6 @@ _WITHOUT_INTERVAL = 1.25
 """The longest time that a limit allows for, as a multiple of the mean."""
 _MARGIN = 1.1
 _TRACKER_LIMIT_S = 300.0
-_NOT_TRACKED = 1.2
-"""Factor of an estimate on GPUs, and with FSDP, where no earlier run says."""
 
 
 class Duration(Struct, frozen=True, kw_only=True):
@@ -159,9 +157,8 @@ def find_duration(
             low_s, high_s = (startup_s + scaled_s / factor for factor in (ends.high, ends.low))
             ends = Interval(low=low_s, high=high_s)
         source = f"by the law of the forecast, from {number_of(len(used), 'run')} of other sizes"
-    names = [run.run for run in used]
-    time_s = replace(time_s, interval=ends)
-    return Duration(time_s=time_s, startup_s=startup_s, source=source, runs=names)
+    found = Duration(startup_s=startup_s, source=source, runs=[run.run for run in used])
+    return replace(found, time_s=replace(time_s, interval=ends))
 
 
 def _working_s(run: RunFigures, steps: int | None) -> float:
@@ -172,27 +169,24 @@ def _working_s(run: RunFigures, steps: int | None) -> float:
     return working_s * (steps / run.steps if steps and run.steps else 1.0)
 
 
-def probe(planned: PlannedRun, runs: Path, probe_s: float, steps: int | None) -> Duration:
+def probe(planned: PlannedRun, probe_s: float, steps: int | None) -> Duration:
     """Run the job here for some seconds, with one rank, and say how long its steps would take."""
     if steps is None:
         return Duration(source="a probe is of no use: only a trainer tells how many steps it takes")
-    make_runs_folder(runs)
-    own = make_unique_folder(runs / FOLDER, "probe")
     try:
         resources = replace(planned.loaded.job.resources, nodes=1, gpus=1)
         loaded = planned.loaded.with_job(resources=resources)
-        there = plan_run(loaded, scheduler="local", snapshot=False)
-        there.prepare()
-        (run,) = submit(PlannedSubmission(plans=[there]), runs=own).runs
-        try:
-            verdict = poll(run.read_verdict, interval_s=0.2, limit_s=probe_s)
-        finally:  # also after Ctrl-C
-            there.scheduler.cancel([run])
-        found = measuring.measure(run).run
+        with TemporaryDirectory(prefix="hpcdist-probe-", ignore_cleanup_errors=True) as own:
+            there = plan_run(loaded, scheduler="local", snapshot=False)
+            there.prepare()
+            (run,) = submit(PlannedSubmission(plans=[there]), runs=Path(own)).runs
+            try:
+                verdict = poll(run.read_verdict, interval_s=0.2, limit_s=probe_s)
+            finally:  # also after Ctrl-C
+                there.scheduler.cancel([run])
+            found = measuring.measure(run).run
     except HpcdistError as error:
         return Duration(source=f"the probe failed: {error.message}")
-    finally:
-        shutil.rmtree(own, ignore_errors=True)
     if verdict and verdict.state != "done":
         return Duration(source=f"the probe {verdict.sentence}")
     if found is None or not found.figures.step_time_s:
@@ -244,9 +238,8 @@ def find_memory(
     if counted:
         source += f", x {factor:.2f} as in {number_of(len(counted), 'earlier run')}"
     elif device == "cuda" or strategy == "fsdp":
-        factor = _NOT_TRACKED
-        missed = "workspaces of cuDNN and NCCL, " if device == "cuda" else ""
-        source += f", and 20 % for what it misses: {missed}fragmentation"
+        factor = 1.2
+        source += ", and 20 % for what it misses: workspaces of libraries, fragmentation"
     question = (job_to_dict(job), device, room_bytes and room_bytes / factor)
     try:
         own = "hpcdist.planning.memory:track"

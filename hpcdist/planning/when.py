@@ -32,7 +32,7 @@ from hpcdist.schedulers.request import as_limit, time_limit_min
 from hpcdist.submission.plan import PlannedRun
 from hpcdist.submission.workspace import PLACEHOLDER_ID
 
-FOLDER = ".plans"
+_FOLDER = ".plans"
 """In the folder of the runs: hidden, so that nothing takes it for a run."""
 _KEPT_S = 24 * 3600.0
 _AT_SUBMISSION_S = 1.0
@@ -70,10 +70,8 @@ def ask_when(planned: PlannedRun, *, now_s: float) -> When:
     limit_min = time_limit_min(planned.loaded.job, cluster)
     begins, notes = scheduler.outlook(cluster)
     reached = [one for one in begins if now_s < one < now_s + (limit_min or math.inf) * 60]
-    begin_s = min(reached, default=math.inf)
-    longest_min = None
-    if reached:
-        longest_min = round_limit((begin_s - now_s) / 60 - _MARGIN_MIN, math.floor) or None
+    begin_s = min(reached, default=now_s)
+    longest_min = round_limit((begin_s - now_s) / 60 - _MARGIN_MIN, math.floor) or None
     others = dict(_smaller(planned, [longest_min, limit_min and limit_min // 4]))
     partitions: Sequence[Partition] = ()
     with suppress(SchedulerError):  # not all of them tell
@@ -147,7 +145,7 @@ def round_limit(minutes: float, rounded: Callable[[float], int]) -> float:
 
 def _kept_file(planned: PlannedRun, runs: Path) -> Path:
     content = [job_to_dict(planned.loaded.job), planned.scheduler.name, planned.cluster.name]
-    return runs / FOLDER / hashlib.sha256(json.dumps(content).encode()).hexdigest()[:24]
+    return runs / _FOLDER / hashlib.sha256(json.dumps(content).encode()).hexdigest()[:24]
 
 
 def keep(values: Planned, planned: PlannedRun, runs: Path) -> None:
@@ -157,6 +155,9 @@ def keep(values: Planned, planned: PlannedRun, runs: Path) -> None:
     with suppress(OSError):  # the plan is shown all the same
         file.parent.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
         files.write_json(file, msgspec.to_builtins(values))
+        for one in file.parent.iterdir():
+            if time.time() - one.stat().st_mtime > _KEPT_S:
+                one.unlink()
 
 
 def foresee(planned: PlannedRun, runs: Path) -> tuple[Start, Planned | None]:

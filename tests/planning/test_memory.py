@@ -58,12 +58,12 @@ def test_the_tracker_counts_what_a_rank_holds_and_finds_the_largest_batch():
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_probe_ends_with_its_command(tmp_path, number):
     words = ("plan", "ddp", "--local", "--runs", str(tmp_path / "runs"), "--probe", "60")
-    own = tmp_path / "runs" / ".plans"
-    with subprocess.Popen([sys.executable, "-m", "hpcdist", *words]) as process:
-        wait_for(lambda: [*own.glob("probe-*/*/events/rank-*")], limit_s=60)
+    command, environment = [sys.executable, "-m", "hpcdist", *words], {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, env=os.environ | environment) as process:
+        wait_for(lambda: [*tmp_path.glob("hpcdist-probe-*/*/events/rank-*")], limit_s=60)
         process.send_signal(number)
     assert process.returncode == 130
-    assert not [*own.iterdir()]
+    assert not [*tmp_path.glob("hpcdist-probe-*")]
     assert subprocess.run(["pgrep", "-f", str(tmp_path)], check=False).returncode == 1
 
 
@@ -99,7 +99,10 @@ def test_a_run_keeps_its_plan_and_the_next_plan_knows_how_right_it_was(tmp_path)
     assert msgspec.to_builtins(run.spec.planned) == probed["planned"]
     peak_bytes = hpcdist.load(run.id, runs=tmp_path / "runs").summary().peak_rss_bytes
     assert probed["planned"]["memory_bytes"] == pytest.approx(peak_bytes, rel=0.15)
+    (old := tmp_path / "runs" / ".plans" / "old").touch()
+    os.utime(old, (0, 0))
     again = call("plan", *job)
+    assert not old.exists()
     assert "from 1 run of this size" in again
     assert "measured / planned of 1 run: duration" in again
     # Runs of ddp say nothing about what FSDP takes beside its tensors.
