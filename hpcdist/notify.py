@@ -72,8 +72,7 @@ def _tell(run: Run, lines: Sequence[str], notify: Sequence[str], **fields: str) 
     with ThreadPoolExecutor(len(channels)) as pool:
         outcomes = pool.map(lambda channel: _send(channel, message, os.environ | own), channels)
     line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {title}: {', '.join(outcomes)}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    with suppress(OSError), open(os.open(run.notify_log, flags, files.PRIVATE_FILE), "a") as log:
+    with suppress(OSError), open(files.open_to_append(run.notify_log), "a") as log:
         print(line, file=log)
 
 

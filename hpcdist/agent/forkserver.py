@@ -136,8 +136,7 @@ class StackMemory:
         """Append what a rank has written since the last call to a file. Raises OSError."""
         if text := self.read(local_rank, self._num_kept[local_rank]):
             self.skip(local_rank)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            with open(os.open(path, flags, files.PRIVATE_FILE), "a") as file:
+            with open(files.open_to_append(path), "a") as file:
                 file.write(text)
 
 

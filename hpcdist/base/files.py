@@ -296,6 +296,12 @@ def shipped_folder(name: str) -> Path:
     return inside if inside.is_dir() else package.parent / name
 
 
+def open_to_append(path: str | Path) -> int:
+    """Return the descriptor of a file that takes what is written at its end; a new one is
+    private."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
+
+
 def open_private(path: Path, *, create: bool = False) -> BinaryIO:
     """Open a file to read it, or to lock it where it may be created; PermissionError where others
     own it, or could write or read it."""

@@ -310,7 +310,7 @@ class EventWriter:
         self._open()
 
     def _open(self) -> None:
-        self._file: int | None = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._file: int | None = files.open_to_append(self.path)
         self._place = self._leads_to()
 
     def _leads_to(self) -> str | None:

@@ -78,8 +78,7 @@ def write(event: NodeEvent) -> None:
     """Add a line to the user's ledger. Raises OSError."""
     path = ledger_file()
     path.parent.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    with open(os.open(path, flags, files.PRIVATE_FILE), "ab", buffering=0) as file:
+    with open(files.open_to_append(path), "ab", buffering=0) as file:
         file.write(msgspec.json.encode(event) + b"\n")
 
 

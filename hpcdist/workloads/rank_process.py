@@ -322,8 +322,7 @@ def _reset_signals(job: JobSpec) -> None:
 def _redirect_output(log_file: Path) -> None:
     """Have output go to the log as that of `python -u`, which is how torchrun starts its workers:
     what was printed last is there whatever ends the rank."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    log, nothing = os.open(log_file, flags, files.PRIVATE_FILE), os.open(os.devnull, os.O_RDONLY)
+    log, nothing = files.open_to_append(log_file), os.open(os.devnull, os.O_RDONLY)
     for target, descriptor in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(target, descriptor)
     os.close(log)

@@ -44,6 +44,21 @@ def test_a_plan_names_smaller_requests_that_start_sooner(user):
     user.cluster.run("scancel", "--me")
 
 
+def test_another_partition_that_starts_sooner_is_named(user):
+    clusters = "".join(
+        f"  {name}: {{scheduler: {scheduler}, partition: {name}}}\n"
+        for name, scheduler in (("main", "slurm"), ("high", "slurm"), ("elsewhere", "lsf"))
+    )
+    user.write("hpcdist.yaml", f"default: main\nclusters:\n{clusters}")
+    # What the partition high takes from it, main waits for.
+    held = user.cluster.submit("sleep 900", "--nodes=4", "--time=30", "-plow", "--exclusive")
+    user.cluster.wait_for_state(held, "RUNNING")
+    found = plan(user, "--time", "0:40:00")
+    user.cluster.run("scancel", "--me")
+    sooner = {name: at_s - found["asked_s"] for name, at_s in found["start"]["sooner"].items()}
+    assert sooner == {"--cluster high": pytest.approx(0, abs=60)}
+
+
 def test_a_time_limit_that_reaches_into_a_maintenance_is_shortened(user):
     reserved = "scontrol create reservation ReservationName=maintenance StartTime=now+330minutes"
     words = "Duration=120 Nodes=ALL Users=root Flags=MAINT,IGNORE_JOBS"
