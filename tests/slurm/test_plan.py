@@ -45,9 +45,13 @@ def test_a_plan_names_smaller_requests_that_start_sooner(user):
 
 
 def test_another_partition_that_starts_sooner_is_named(user):
+    # Where the time limit is too long: sbatch --test-only accepts that.
+    where = ("PartitionName=brief", "Nodes=ALL", "MaxTime=20", "PriorityTier=10")
+    user.cluster.run("scontrol", "create", *where)
+    places = {"main": "slurm", "high": "slurm", "brief": "slurm", "elsewhere": "lsf"}
     clusters = "".join(
         f"  {name}: {{scheduler: {scheduler}, partition: {name}}}\n"
-        for name, scheduler in (("main", "slurm"), ("high", "slurm"), ("elsewhere", "lsf"))
+        for name, scheduler in places.items()
     )
     user.write("hpcdist.yaml", f"default: main\nclusters:\n{clusters}")
     # What the partition high takes from it, main waits for.
@@ -72,18 +76,3 @@ def test_a_time_limit_that_reaches_into_a_maintenance_is_shortened(user):
     assert found["longest_min"] == 5 * 60
     shorter = r"^ +--time 5:00:00 or less starts before the maintenance on "
     assert re.search(shorter, said, re.MULTILINE)
-
-
-def test_a_partition_that_does_not_allow_the_time_limit_is_not_sooner(user):
-    # --test-only accepts what is too long for a partition.
-    for name, limit, nodes in (("long", 60, (0, 1)), ("free", 60, (2, 3)), ("short", 20, (2, 3))):
-        ones = ",".join(user.cluster.nodes[number] for number in nodes)
-        words = (f"PartitionName={name}", f"Nodes={ones}", f"MaxTime={limit}")
-        user.cluster.run("scontrol", "create", *words)
-    profiles = "".join(f"  {name}: {{partition: {name}}}\n" for name in ("long", "free", "short"))
-    user.write("hpcdist.yaml", f"default: long\nclusters:\n{profiles}")
-    held = user.cluster.submit("sleep 900", "--nodes=2", "--time=30", "--exclusive", "-plong")
-    user.cluster.wait_for_state(held, "RUNNING")
-    found = plan(user, "--nodes", 2, "--time", "0:40:00")["start"]
-    assert [*found["sooner"]] == ["--cluster free"]
-    user.cluster.run("scancel", "--me")
