@@ -73,7 +73,7 @@ def plan(*, options: JobOptions, probe_s: float | None, as_json: bool) -> int:
     warning_s = warning_before_s(job.launch, limit_min)
     limits = {
         "limit_min": limit_min,
-        "enough_min": earlier.suggest_limit_min(duration, warning_s=warning_s),
+        "enough_min": earlier.suggest_limit_min(duration, warning_s=job.launch.warning_s),
         "requeues": earlier.count_requeues(duration, limit_min=limit_min, warning_s=warning_s),
         "is_requeued": job.launch.requeue and planned.scheduler.can_requeue,
     }

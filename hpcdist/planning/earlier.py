@@ -151,11 +151,10 @@ def find_duration(
             return Duration(source=f"no run has this size, and {forecast.refused_because}")
         speedup, smallest = forecast.sizes[0].speedup, min(run.size for run in used)
         alone_s = mean(_working_s(run, steps) for run in used if run.size == smallest)
-        scaled_s = alone_s * wanted.gpus / smallest.gpus
-        time_s = Measure(mean=startup_s + scaled_s / speedup.mean)
+        work_s = alone_s * wanted.gpus / smallest.gpus
+        time_s = Measure(mean=startup_s + work_s / speedup.mean)
         if ends := speedup.interval:
-            low_s, high_s = (startup_s + scaled_s / factor for factor in (ends.high, ends.low))
-            ends = Interval(low=low_s, high=high_s)
+            ends = Interval(low=startup_s + work_s / ends.high, high=startup_s + work_s / ends.low)
         source = f"by the law of the forecast, from {number_of(len(used), 'run')} of other sizes"
     found = Duration(startup_s=startup_s, source=source, runs=[run.run for run in used])
     return replace(found, time_s=replace(time_s, interval=ends))
