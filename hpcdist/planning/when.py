@@ -150,9 +150,9 @@ def _kept_file(planned: PlannedRun, runs: Path) -> Path:
 
 def keep(values: Planned, planned: PlannedRun, runs: Path) -> None:
     """Keep what is foreseen of a job for its submission, in a private folder."""
-    make_runs_folder(runs)
     file = _kept_file(planned, runs)
-    with suppress(OSError):  # the plan is shown all the same
+    with suppress(OSError, HpcdistError):  # the plan is shown all the same
+        make_runs_folder(runs)
         file.parent.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
         files.write_json(file, msgspec.to_builtins(values))
         for one in file.parent.iterdir():

@@ -73,7 +73,7 @@ def test_a_probe_says_why_it_tells_nothing(tmp_path):
         ("ddp", "--set", "model.name=own:Net"): "the probe failed: .*no training today",
         ("own.py",): "only a trainer tells how many steps it takes",
     }.items():
-        words = ("plan", *job, "--local", "--runs", "runs", "--probe", "60")
+        words = ("plan", *job, "--local", "--runs", "/proc/none", "--probe", "60")
         command = (sys.executable, "-m", "hpcdist", *words)
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
         assert re.search(f"^time +not known: .*{why}", done.stdout, re.MULTILINE)
