@@ -4,7 +4,8 @@
 A dev run is an ordinary run (`hpcdist dev`): it waits, is entered, watched and cancelled as any.
 On each node its local rank 0 serves. It has torch imported, and forks the agent of a run, which has
 it then: like the forkserver, it is one thread and never touches CUDA. Orders are files in a folder
-that only the user can write (`schedulers/held.py`); no port is opened.
+that only the user can write (`schedulers/held.py`); no port is opened. The first node makes that
+folder when it is ready, and renames it at the end.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import msgspec
 from msgspec.structs import replace
 
 from hpcdist import entry
+from hpcdist.agent.agent import run_agent
 from hpcdist.base import files
 from hpcdist.base.ownership import NotOwnError, read_own
 from hpcdist.base.progress import poll
@@ -33,10 +35,12 @@ from hpcdist.machine.command import python_command
 from hpcdist.machine.process import send_signal
 from hpcdist.monitor.states import end_verdict
 from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import cancelled_verdict
 from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.base import Condition
 from hpcdist.schedulers.held import Order
 from hpcdist.workloads import load_workload, own_code
+from hpcdist.workloads.rank_process import redirect_output
 
 _POLL_S = 0.2
 _LOOK_S = 2.0
@@ -51,7 +55,7 @@ def main() -> None:
     dev = Run(Path(os.environ["HPCDIST_RUN_DIR"]))
     if os.environ["LOCAL_RANK"] == "0":
         Server(dev, idle_s=float(sys.argv[1])).serve()
-    while not os.path.lexists(dev.dev_end_file):
+    while not os.path.lexists(dev.orders_end):
         time.sleep(_LOOK_S)
 
 
@@ -66,9 +70,8 @@ class Server:
         os.sched_setaffinity(0, os.sched_getaffinity(os.getppid()))
         # The environment that its parent was started with, and the GPUs that this gave its ranks:
         # what was planned for them besides, each run plans anew.
-        content = Path(f"/proc/{os.getppid()}/environ").read_bytes()
-        lines = [line for line in map(os.fsdecode, content.split(b"\0")) if "=" in line]
-        started = dict(line.split("=", 1) for line in lines)
+        lines = map(os.fsdecode, Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0"))
+        started = dict(line.split("=", 1) for line in lines if "=" in line)
         gpus = {name: os.environ[name] for name in os.environ if name.endswith("_VISIBLE_DEVICES")}
         kept = {n: text for n, text in started.items() if plan.environment.get(n) != text}
         os.environ.clear()
@@ -83,14 +86,15 @@ class Server:
         _import("torch", "torch.distributed")
         gc.freeze()  # what the collector does not visit stays in pages that the runs share
         if self._node_rank == 0:
-            self._dev.dev_file.touch()
-            print("ready: torch is imported", flush=True)
-        started, used_s, look_s, before_s = set[str](), time.monotonic(), 0.0, math.inf
-        while not (self._is_ending or os.path.lexists(self._dev.dev_end_file)):
+            self._dev.orders_folder.mkdir(mode=files.PRIVATE_FOLDER)
+        started, used_s, look_s, before_s = set[Path](), time.monotonic(), 0.0, math.inf
+        while not (self._is_ending or os.path.lexists(self._dev.orders_end)):
             time.sleep(_POLL_S)
-            orders = sorted(self._dev.orders_folder.glob("*.json"))[:1]
-            for path in (one for one in orders if one.name not in started):
-                started.add(path.name)
+            orders = self._dev.orders_folder
+            if self._node_rank == 0 and (waiting := sorted(orders.glob("*.json"))):
+                waiting[0].rename(waiting[0].with_suffix(".begun"))  # by which all nodes go
+            for path in {*orders.glob("*.begun")} - started:
+                started.add(path)
                 self._carry_out(path)
                 used_s = time.monotonic()
             if self._node_rank != 0 or not self._idle_s or time.monotonic() < look_s:
@@ -102,12 +106,14 @@ class Server:
             if left_s <= 0:
                 idle = f"{self._idle_s / 60:g} minutes"
                 print(f"it ends: {idle} without a run or a shell", flush=True)
-                break
-            if left_s <= _WARNING_S < before_s:
+                self._is_ending = True
+            elif left_s <= _WARNING_S < before_s:
                 print(f"it ends in {left_s:.0f} s unless a run or a shell begins", flush=True)
             before_s = left_s
-        self._dev.dev_file.unlink(missing_ok=True)
-        self._dev.dev_end_file.touch()
+        if self._node_rank == 0:
+            left = self._dev.orders_folder.rename(self._dev.orders_end)
+            for path in left.glob("*.json"):
+                self._carry_out(path)
 
     def _take(self, number: int, _frame: object) -> None:
         """Pass a signal on to the run that is under way. SIGTERM: end after it; SIGUSR2: the time
@@ -117,6 +123,7 @@ class Server:
             send_signal(self._agent, signal.Signals(number))
         if number == signal.SIGTERM:
             return
+        signal.signal(number, signal.SIG_IGN)  # the scheduler sends it, and this one's agent, too
         print("the time limit is near", flush=True)
         for place in self._shells():
             with suppress(OSError):
@@ -134,21 +141,26 @@ class Server:
                     yield place
 
     def _carry_out(self, path: Path) -> None:
-        """Start the agent of this node for the run that an order names, and wait for its end."""
+        """Start the agent of this node for the run that an order names, and wait for its end; once
+        the dev run is to end, say that the run is not started."""
+        run = Run(self._dev.path.parent / path.stem.partition("-")[2])
         try:
             order = msgspec.json.decode(read_own(path), type=Order)
-            run = Run(Path(order.run_path))
-            if self._node_rank < order.num_nodes and not run.verdict_file.exists():
+            is_in = self._node_rank < run.spec.outline.resources.nodes
+            if is_in and not (self._is_ending or run.verdict_file.exists()):
                 self._run_agent(order, run)
-            # A command that has killed it says so in a moment.
-            limit_s = 1.0 if self._node_rank == 0 else 0.0
-            verdict = poll(run.read_verdict, interval_s=_POLL_S, limit_s=limit_s)
-            if self._node_rank == 0 and verdict is None:
-                run.write_verdict(end_verdict(run, Condition(state="lost")))
         except (NotOwnError, OSError, msgspec.DecodeError) as error:
             print(f"{path} is not carried out: {error}", flush=True)
-        if self._node_rank == 0:
-            path.unlink(missing_ok=True)
+        if self._node_rank != 0:
+            return
+        path.unlink(missing_ok=True)
+        # A command that has killed it says so in a moment.
+        if poll(run.read_verdict, interval_s=_POLL_S, limit_s=1.0) is None:
+            verdict = end_verdict(run, Condition(state="lost"))
+            if self._is_ending and not run.has_started():
+                verdict = cancelled_verdict(f"cancelled: {self._dev.id} ended before it began")
+            with suppress(OSError):  # somebody has removed it
+                run.write_verdict(verdict)
 
     def _run_agent(self, order: Order, run: Run) -> None:
         preload = list[str]()
@@ -160,7 +172,6 @@ class Server:
         is_fresh = not any(name.startswith("torch") for name in preload)
         if not is_fresh:
             _import(*preload)  # the runs after it are likely to want the same
-        sys.stdout.flush()
         if (pid := os.fork()) == 0:
             _become_agent(order, run, self._node_rank, is_fresh=is_fresh)
         self._agent = pid
@@ -174,10 +185,7 @@ def _become_agent(order: Order, run: Run, node_rank: int, *, is_fresh: bool) -> 
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # until the agent handles it
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        log = os.open(run.submitit_folder / f"dev_{node_rank}_log.out", flags, files.PRIVATE_FILE)
-        for descriptor in (1, 2):
-            os.dup2(log, descriptor)
+        redirect_output(run.submitit_folder / f"dev_{node_rank}_log.out")
         os.chdir(order.cwd)
         os.environ.update(order.environment)
         if is_fresh:
@@ -187,14 +195,11 @@ def _become_agent(order: Order, run: Run, node_rank: int, *, is_fresh: bool) -> 
     except BaseException:  # noqa: BLE001 - the copy of the server must not run on above this frame
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
         os._exit(code)
 
 
 def be_agent(run_path: str) -> int:
     """Be this node's agent in a run of the allocation; return the run's exit code."""
-    from hpcdist.agent.agent import run_agent
-
     run = Run(Path(run_path))
     place = load_scheduler(str(run.spec.scheduler)).place()
     # The run may be on fewer nodes, and begins now.

@@ -9,12 +9,11 @@ the image's runtime needed none.
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from hpcdist.machine.command import python_command
 from hpcdist.machine.process import works_in
 from hpcdist.runs.run import Run
 from hpcdist.schedulers import load_scheduler
@@ -23,18 +22,9 @@ _OF_TERMINAL = ("TERM", "COLORTERM", "NO_COLOR")
 _NO_SUCH_COMMAND = 127
 
 
-def command_of(
-    run: Path, pid: int, environment: Mapping[str, object], command: Sequence[str]
-) -> list[str]:
-    """Return what starts a command, or a shell where that is empty, beside the rank with this pid
-    on its node."""
-    variables = [f"{name}={value}" for name, value in environment.items()]
-    start = "from hpcdist.agent.beside import main; main()"
-    return python_command(start, str(run), str(pid), *variables, "--", *command)
-
-
 def main() -> NoReturn:
-    """Become the command."""
+    """Become the command: sys.argv has the run's directory, the pid of a rank on this node,
+    variables as NAME=value, and after -- the command; a shell where that is empty."""
     run, pid, *words = sys.argv[1:]
     variables, command = words[: words.index("--")], words[words.index("--") + 1 :]
     if not works_in(int(pid), Path(run)):
@@ -47,10 +37,12 @@ def main() -> NoReturn:
     environment = {name: text for name, text in started.items() if not name.startswith(of_step)}
     environment |= {name: os.environ[name] for name in _OF_TERMINAL if name in os.environ}
     environment |= dict(one.split("=", 1) for one in variables)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm warns all steps of a job
     if not command:  # the user's shell, or one that is there in the rank's file system
         shells = [environment.get("SHELL", ""), "/bin/bash", "/bin/sh"]
         there = [one for one in shells if one and Path(f"{rank}/root{one}").exists()]
         command = [*there, "sh"][:1]
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])  # bash does not keep ignoring
     if os.readlink(rank / "ns/mnt") != os.readlink(own / "ns/mnt"):
         is_other = os.readlink(rank / "ns/user") != os.readlink(own / "ns/user")
         user = ["--user", "--preserve-credentials"] if is_other else []

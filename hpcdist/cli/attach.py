@@ -52,7 +52,7 @@ def attach(*, run_name: str, command: tuple[str, ...], rank: int, runs: Path) ->
 
 def beside(run: Run, rank: int, command: Sequence[str]) -> tuple[list[str], RankStart]:
     """Return what starts a command, or a shell where that is empty, beside a rank, and the rank."""
-    from hpcdist.agent.beside import command_of
+    from hpcdist.machine.command import python_command
     from hpcdist.monitor.living import find_living_rank
     from hpcdist.schedulers import load_scheduler
 
@@ -67,7 +67,9 @@ def beside(run: Run, rank: int, command: Sequence[str]) -> tuple[list[str], Rank
         "HPCDIST_RUN_DIR": folder,
         "HPCDIST_RANK_PID": start.pid,
     }
-    inner = command_of(folder, start.pid, variables, command)
+    words = [*(f"{name}={value}" for name, value in variables.items()), "--", *command]
+    program = "from hpcdist.agent.beside import main; main()"
+    inner = python_command(program, str(folder), str(start.pid), *words)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     scheduler = load_scheduler(run.read_scheduler() or "")
     return scheduler.enter(run, start.host, inner, is_terminal=is_terminal), start

@@ -7,26 +7,23 @@ import re
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from contextlib import suppress
 
 import click
 from msgspec.structs import replace
 
 from hpcdist.base import files
-from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError
+from hpcdist.base.errors import EXIT_DONE, UserError
 from hpcdist.base.progress import poll
 from hpcdist.base.terminal_lines import last_lines
 from hpcdist.base.text import number_of
 from hpcdist.base.version import is_served
-from hpcdist.cli.follow import Interrupted, Interrupts, describe_end
+from hpcdist.cli.follow import Interrupts, describe_end, follow_run
 from hpcdist.cli.host import JobCommand
 from hpcdist.cli.options import DEV_OPTIONS, JobOptions, job_options, json_option
 from hpcdist.cli.printing import note, print_json, say
 from hpcdist.cli.submit import plan
-from hpcdist.runs.run import HOLDER, Run, name_to_type
-
-if TYPE_CHECKING:
-    from hpcdist.runs.verdict import Verdict
+from hpcdist.runs.run import HOLDER, Run
 
 _KEYS = (
     *("name=dev", "launch.requeue=false", "launch.max_restarts=0"),
@@ -34,6 +31,10 @@ _KEYS = (
 )
 """Keys of the job that holds the nodes."""
 _JUPYTER_LIMIT_S = 60.0
+
+
+class _IsReady(Exception):  # noqa: N818 - it is none
+    """A dev run takes runs: it is not followed any more."""
 
 
 @click.command(cls=JobCommand)
@@ -62,7 +63,6 @@ def dev(*, options: JobOptions, idle: str, jupyter: bool, as_json: bool) -> int:
     """
     from hpcdist.job.check import parse_minutes
     from hpcdist.machine.command import python_command
-    from hpcdist.monitor.follow import end_sentence
     from hpcdist.submission.submit import submit as hand_over
 
     text = f"{idle}:00" if re.fullmatch(r"\d+:\d\d", idle) else idle
@@ -90,48 +90,32 @@ def dev(*, options: JobOptions, idle: str, jupyter: bool, as_json: bool) -> int:
             hint="leave it out; start jupyter-lab on the node, and use hpcdist forward dev PORT",
         )
     interrupts = Interrupts()
-    with interrupts.handled():
+    with interrupts.handled(), suppress(_IsReady):
         interrupts.defer()
         submission = hand_over(planned, runs=options.runs)
         note(*submission.messages)
         (run,) = submission.runs
         if not as_json:
             print(run.id, flush=True)
-        try:
-            verdict = _wait(run, interrupts)
-        except Interrupted:
-            say(f"{run.id} continues; end it with: hpcdist cancel {name_to_type(run.path)}")
-            return EXIT_INTERRUPTED
+
+        def check() -> None:
+            interrupts.check()
+            if files.is_there(run.orders_folder):
+                raise _IsReady
+
+        return follow_run(run, interrupts, as_json=as_json, owned=False, check=check)
     if as_json:
-        print_json(describe_end(run) | {"is_ready": verdict is None})
-    elif verdict is not None:
-        say(end_sentence(run, verdict))
+        print_json(describe_end(run))
     else:
         nodes = f"{number_of(run.spec.outline.resources.nodes, 'node')} of {place.title}"
         after = f"; it ends after {idle_min:g} minutes without a run or a shell" if idle_min else ""
         say(f"{run.id} holds {nodes}{after}")
         for command in ("submit train.py --in dev", "attach dev", "cancel dev"):
             say(f"  hpcdist {command}")
-    if verdict is None and jupyter:
-        _show_jupyter(run)
-    return EXIT_DONE if verdict is None else EXIT_FAILED
-
-
-def _wait(run: Run, interrupts: Interrupts) -> Verdict | None:
-    """Wait until a dev run takes runs, or return how it has ended; say meanwhile why it waits."""
-    from hpcdist.monitor.follow import News
-    from hpcdist.monitor.states import EndWatch
-
-    end, news = EndWatch([run]), News(run)
-    while not files.is_there(run.dev_file):
-        interrupts.check()
-        ended = end.look()
-        for sentence in news.new(end.conditions[run.id]):
-            say(sentence)
-        if ended:
-            return ended[run.id]
-        time.sleep(0.1)
-    return None
+    if jupyter:
+        with Interrupts().handled():
+            _show_jupyter(run)
+    return EXIT_DONE
 
 
 def _show_jupyter(run: Run) -> None:
@@ -163,12 +147,7 @@ def _show_jupyter(run: Run) -> None:
             )
         way, page = way_to(run, 0, found["port"]), f"lab?token={found['token']}"
         say("Ctrl-C ends jupyter-lab, and not the dev run; its page is at")
-        listen(
-            way,
-            0,
-            lambda port: say(f"http://{LOCALHOST}:{port}/{page}"),
-            lambda: process.poll() is not None,
-        )
+        listen(way, 0, lambda url: say(f"{url}/{page}"), lambda: process.poll() is not None)
         say("jupyter-lab has ended")
     finally:
         process.terminate()

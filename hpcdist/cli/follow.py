@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -99,9 +99,11 @@ def follow_run(
     as_json: bool,
     owned: bool,
     first_attempt: int = 0,
+    check: Callable[[], None] | None = None,
 ) -> int:
     """Follow a run to its end and return its exit code; an `owned` run must not outlive this.
-    What attempts before `first_attempt` printed is not shown."""
+    What attempts before `first_attempt` printed is not shown. `check` takes the place of that of
+    the interrupts."""
     from hpcdist.monitor.follow import end_sentence, follow
     from hpcdist.monitor.logs import Screen
 
@@ -110,7 +112,8 @@ def follow_run(
     with closing(Screen(log=sys.stderr if as_json else sys.stdout)) as screen:
         screen.say(f"run {run.id} in {run.path}")
         try:
-            verdict = follow(run, screen, check=interrupts.check, first_attempt=first_attempt)
+            check = check or interrupts.check
+            verdict = follow(run, screen, check=check, first_attempt=first_attempt)
         except Interrupted as interrupted:
             screen.close()
             if owned:

@@ -39,7 +39,7 @@ def forward(
     that enters a job (srun), or by ssh where it has none; of a run at a host through ssh to that.
     """
     from hpcdist.remote.command import Verb
-    from hpcdist.remote.relay import LOCALHOST, listen
+    from hpcdist.remote.relay import listen
     from hpcdist.remote.ssh import Connection, Where
 
     run = find_run(runs, run_name)
@@ -54,13 +54,9 @@ def forward(
             argv = way_to(run, rank, node_port)
         if stdio:
             os.execvp(argv[0], argv)  # noqa: S606 - it takes this one's place
+        here = node_port if port is None else port
         there = f"leads to port {node_port} of rank {rank}'s node; Ctrl-C"
-        listen(
-            argv,
-            node_port if port is None else port,
-            lambda here: say(f"http://{LOCALHOST}:{here} {there}"),
-            lambda: run.read_verdict() is not None,
-        )
+        listen(argv, here, lambda url: say(f"{url} {there}"), lambda: bool(run.read_verdict()))
     say(f"{run.id} has ended")
     return EXIT_DONE
 

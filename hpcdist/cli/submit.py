@@ -80,6 +80,8 @@ def submit(
     from hpcdist.submission.submit import submit as hand_over
 
     interrupts = Interrupts()
+    if within is not None:  # such runs stand beside what holds their nodes
+        options = replace(options, runs=find_run(options.runs, within).path.parent)
     if (earlier := submitted_before(options.runs)) is not None:
         with interrupts.handled():
             interrupts.defer()

@@ -67,11 +67,10 @@ class RunPaths:
     """The file that says that the user cancelled: agents cannot tell it from other signals."""
     request_file = _Within("launch/request.json")
     """The file with what a command wants of the agents, until node 0's has taken it."""
-    dev_file = _Within("launch/dev")
-    """The file by which a dev run shows that it takes runs."""
-    dev_end_file = _Within("launch/dev.ended")
     orders_folder = _Within("launch/orders")
-    """The folder with the runs that a dev run is to start."""
+    """The folder with the runs that a dev run is to start, while it takes runs."""
+    orders_end = _Within("launch/orders.ended")
+    """The same folder once the dev run ends, with the runs that it did not start."""
     missed_file = _Within("launch/missed.json")
     """The file that says since when the scheduler has not known the run's job."""
 

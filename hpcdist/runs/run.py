@@ -207,7 +207,7 @@ class Run(RunAttempts):
         """Tell the agents, before they are sent a signal, that the user wants the end; those, too,
         of runs in the nodes that this one holds: the scheduler's signal may reach ranks first."""
         files.write_whole(self.cancel_file, "")
-        for order in self.orders_folder.glob("*.json"):
+        for order in self.orders_folder.glob("[0-9]*"):
             inside = Run(self.path.parent / order.stem.partition("-")[2])
             if inside.launch_folder.is_dir():
                 inside.ask_to_cancel()

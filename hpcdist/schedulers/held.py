@@ -23,10 +23,8 @@ from hpcdist.schedulers.base import Allocation, Plan, Target
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that is to be started; the name of its file says when it was submitted."""
+    """A run that is to be started. The name of its file has when it was submitted, and its id."""
 
-    run_path: str
-    num_nodes: int
     cwd: str
     environment: dict[str, str]
 
@@ -34,7 +32,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 def allocation_of(dev: Run) -> Allocation:
     """Return what a dev run holds."""
     scheduler = load_scheduler(str(dev.read_scheduler()))
-    is_ready = files.is_there(dev.dev_file) and not files.is_there(dev.verdict_file)
+    is_ready = files.is_there(dev.orders_folder) and not files.is_there(dev.verdict_file)
     if not is_ready or scheduler.conditions([dev])[dev.id].state not in ("running", "unknown"):
         raise UserError(
             f"{dev.id} takes no runs: it does not run yet, or has ended",
@@ -73,12 +71,11 @@ def give_order(dev: Run, run: Run, target: Target, plan: Plan) -> None:
     """Have a dev run start a run."""
     target.make_folders()
     run.write_submission(replace(dev.read_submission() or Submission(), step=True))
-    order = Order(
-        run_path=str(run.path),
-        num_nodes=len(plan.launch.nodes),
-        cwd=target.cwd,
-        environment=plan.cluster.environment | target.environment,
-    )
-    dev.orders_folder.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
+    environment = plan.cluster.environment | target.environment
+    order = Order(cwd=target.cwd, environment=environment)
     file = dev.orders_folder / f"{time.time_ns()}-{run.id}.json"
-    files.write_whole(file, files.to_json(msgspec.to_builtins(order)))
+    try:
+        files.write_whole(file, files.to_json(msgspec.to_builtins(order)))
+    except FileNotFoundError:
+        allocation_of(dev)  # which says that it has ended
+        raise

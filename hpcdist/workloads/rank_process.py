@@ -64,7 +64,7 @@ def become_rank(
     os.setsid()  # the terminal's Ctrl-C goes to the command, which ends the ranks in order
     _reset_signals(job)
     run = Run(Path(order.run_path))
-    _redirect_output(run.log_file(order.rank, order.attempt))
+    redirect_output(run.log_file(order.rank, order.attempt))
     error_file = run.error_file(order.rank, order.attempt)
     os.environ["TORCHELASTIC_ERROR_FILE"] = str(error_file)
     os.environ[RANK_VARIABLE] = str(pid)
@@ -319,9 +319,9 @@ def _reset_signals(job: JobSpec) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
-def _redirect_output(log_file: Path) -> None:
+def redirect_output(log_file: Path) -> None:
     """Have output go to the log as that of `python -u`, which is how torchrun starts its workers:
-    what was printed last is there whatever ends the rank."""
+    what was printed last is there whatever ends the process."""
     log, nothing = files.open_to_append(log_file), os.open(os.devnull, os.O_RDONLY)
     for target, descriptor in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(target, descriptor)

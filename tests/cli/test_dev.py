@@ -4,6 +4,9 @@ import json
 import os
 import signal
 import subprocess
+import sys
+import urllib.request
+from pathlib import Path
 
 import pytest
 from waiting import wait_for
@@ -26,7 +29,7 @@ def dev(hpcdist):
     done = hpcdist("dev", "--local", "--gpus", "2", "--set", "launch.device=cpu", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert told["is_ready"]
+    assert told["state"] == "running"
     yield told["run"]
     hpcdist("cancel", told["run"])
 
@@ -55,6 +58,8 @@ def test_runs_start_with_torch_and_the_files_as_they_are(hpcdist, dev):
     for run, word in ((one, "first"), (two, "second")):
         said, threads, wanted = log(run)[1].split()
         assert (said, threads) == (word, wanted)
+    warned = hpcdist("attach", "dev", "--", "sh", "-c", "kill -USR2 $$; echo lives on")
+    assert warned.stdout == "lives on\n"
     refused = hpcdist("submit", "work.py", "--in", dev, "--gpus", "3")
     assert refused.returncode == 2
     assert f"resources.gpus is 3, and {dev} has 2" in refused.stderr
@@ -81,15 +86,36 @@ def test_what_waits_and_what_runs_is_ended_and_the_next_one_starts(hpcdist, dev)
     wait_for(lambda: state(hpcdist, killed) == "lost")
     last = begin(hpcdist, dev)
     wait_for(lambda: state(hpcdist, last) == "running")
+    behind = begin(hpcdist, hpcdist.folder / "runs" / dev, "--runs", "elsewhere")
     assert hpcdist("cancel", "dev").returncode == 0
     states = [state(hpcdist, run.name) for run in hpcdist.runs]
-    assert states == ["cancelled", "cancelled", "cancelled", "lost", "cancelled"]
+    assert states == [*["cancelled"] * 3, "lost", *["cancelled"] * 2]
+    assert f"cancelled: {dev} ended before it began" in hpcdist("status", behind).stdout
 
 
-def begin(hpcdist, dev):
-    done = hpcdist("submit", "work.py", "--in", dev, "--detach", "--json", "--", "600")
+def begin(hpcdist, dev, *more):
+    done = hpcdist("submit", "work.py", "--in", dev, *more, "--detach", "--json", "--", "600")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["run"]
+
+
+def test_the_first_node_says_which_run_begins_on_all(hpcdist):
+    hpcdist.write("work.py", WORK)
+    hpcdist.write("words.py", "SAID = ''\n")
+    done = hpcdist("dev", "--local", "--nodes", "2", "--set", "launch.device=cpu")
+    dev = done.stdout.strip()
+    first = begin(hpcdist, dev, "--nodes", "1")
+    wait_for(lambda: state(hpcdist, first) == "running")
+    second = begin(hpcdist, dev)
+    (order,) = hpcdist.folder.glob(f"runs/{dev}/launch/orders/*-{second}.json")
+    order.rename(order.with_name(f"0-{second}.json"))  # by a clock that is behind
+    assert hpcdist("cancel", first).returncode == 0
+    begun = hpcdist.folder / "runs" / second / "submitit/dev_1_log.out"
+    wait_for(begun.exists)
+    verdict = hpcdist.folder / "runs" / first / "verdict.json"
+    assert begun.stat().st_mtime > verdict.stat().st_mtime
+    assert hpcdist("cancel", dev).returncode == 0
+    assert state(hpcdist, second) == "cancelled"
 
 
 def test_it_ends_by_itself_when_nobody_uses_it(hpcdist):
@@ -98,7 +124,44 @@ def test_it_ends_by_itself_when_nobody_uses_it(hpcdist):
     assert done.returncode == 0, done.stderr
     (run,) = hpcdist.runs
     wait_for(lambda: state(hpcdist, run.name) == "done")
-    assert log(run)[2] == "it ends: 0.05 minutes without a run or a shell"
+    assert log(run)[1] == "it ends: 0.05 minutes without a run or a shell"
     refused = hpcdist("submit", "check", "--in", "dev")
     assert refused.returncode == 2
     assert "takes no runs" in refused.stderr
+
+
+JUPYTER = f"""#!{sys.executable}
+import http.server, json, os, pathlib, sys
+if pathlib.Path("broken").exists():
+    sys.exit("it has no kernel")
+class Page(http.server.SimpleHTTPRequestHandler):
+    def do_GET(self):
+        self.wfile.write(b"HTTP/1.0 200 OK\\r\\n\\r\\n" + self.path.encode())
+folder = pathlib.Path(os.environ["JUPYTER_RUNTIME_DIR"])
+with http.server.HTTPServer(("127.0.0.1", 0), Page) as server:
+    told = {{"port": server.server_port, "token": oct(folder.stat().st_mode)}}
+    (folder / f"jpserver-{{os.getpid()}}.json").write_text(json.dumps(told))
+    server.serve_forever()
+"""
+
+
+def test_jupyter_has_its_page_here_and_ends_with_the_command_and_the_dev_run_goes_on(hpcdist):
+    hpcdist.write("bin/jupyter-lab", JUPYTER).chmod(0o755)
+    hpcdist.environment["PATH"] = f"{hpcdist.folder}/bin:{os.environ['PATH']}"
+    command = ("dev", "--local", "--set", "launch.device=cpu", "--jupyter")
+    process = hpcdist.start(*command, stdout=-1, stderr=-1, text=True)
+    url = next(line for line in process.stderr if line.startswith("http://127.0.0.1:")).strip()
+    with urllib.request.urlopen(url, timeout=60) as page:
+        assert page.read() == b"/lab?token=0o40700"
+    (told,) = hpcdist.folder.glob("runs/dev-*/launch/jupyter-*/jpserver-*.json")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    wait_for(lambda: not Path("/proc", told.stem.partition("-")[2]).exists())
+    assert state(hpcdist, "dev") == "running"
+    assert hpcdist("cancel", "dev").returncode == 0
+    hpcdist.write("broken", "")
+    failed = hpcdist(*command)
+    assert failed.returncode == 2
+    assert "error: jupyter-lab did not start: it has no kernel" in failed.stderr
+    assert hpcdist("cancel", "dev").returncode == 0
