@@ -9,6 +9,7 @@ import click
 
 from hpcdist.base.errors import EXIT_DONE
 from hpcdist.base.text import number_of
+from hpcdist.cli.follow import Interrupts
 from hpcdist.cli.host import JobCommand
 from hpcdist.cli.options import JOB_OPTIONS, JobOptions, job_options, json_option
 from hpcdist.cli.printing import print_fact, print_json
@@ -57,7 +58,8 @@ def plan(*, options: JobOptions, probe_s: float | None, as_json: bool) -> int:
     steps = earlier.count_steps(job) if isinstance(job, TrainingJob) else None
     duration = earlier.find_duration(there, asked, Size(nodes * gpus, nodes), steps)
     if duration.time_s is None and probe_s is not None:
-        duration = earlier.probe(planned, options.runs, probe_s, steps)
+        with Interrupts().handled():  # SIGTERM and SIGHUP, too, end what it starts
+            duration = earlier.probe(planned, probe_s, steps)
     memory = earlier.find_memory(planned, there, asked)
     time_s = duration.time_s.mean if duration.time_s else None
     values = Planned(
@@ -71,7 +73,7 @@ def plan(*, options: JobOptions, probe_s: float | None, as_json: bool) -> int:
     warning_s = warning_before_s(job.launch, limit_min)
     limits = {
         "limit_min": limit_min,
-        "enough_min": earlier.suggest_limit_min(duration, warning_s=warning_s),
+        "enough_min": earlier.suggest_limit_min(duration, warning_s=job.launch.warning_s),
         "requeues": earlier.count_requeues(duration, limit_min=limit_min, warning_s=warning_s),
         "is_requeued": job.launch.requeue and planned.scheduler.can_requeue,
     }

@@ -12,11 +12,11 @@ scripts is known from their earlier runs alone.
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from subprocess import SubprocessError
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from msgspec import Struct
@@ -31,9 +31,9 @@ from hpcdist.data.trial import call_apart
 from hpcdist.job.spec import TrainingJob, job_to_dict
 from hpcdist.machine.memory import free_bytes
 from hpcdist.monitor.states import run_accounting
-from hpcdist.planning.when import FOLDER, round_limit
+from hpcdist.planning.when import round_limit
 from hpcdist.runs.events import NodeBegin
-from hpcdist.runs.run import Run, all_runs, make_runs_folder, make_unique_folder
+from hpcdist.runs.run import Run, all_runs
 from hpcdist.schedulers.request import as_limit, mem_gb_per_node
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission, plan_run
 from hpcdist.submission.submit import submit
@@ -48,14 +48,12 @@ from hpcdist.summary.values import RanWith, RunFigures, Size
 _MOST_RUNS = 200
 _PLACE = ("script", "module", "program", "data.root", *RanWith.__struct_fields__)
 _LENGTH = ("train.epochs", "train.max_steps", "checkpoint")
-_FREE = tuple(f"{key}." for key in (*NOT_COMPARED, *_LENGTH, *_PLACE))
+_FREE = tuple(f"{key}." for key in (*NOT_COMPARED, *_LENGTH, *_PLACE) if key != "strategy")
 """Keys, and sections, that may differ between runs from which one time is computed."""
 _WITHOUT_INTERVAL = 1.25
 """The longest time that a limit allows for, as a multiple of the mean."""
 _MARGIN = 1.1
 _TRACKER_LIMIT_S = 300.0
-_NOT_TRACKED = {"cpu": 1.0, "cuda": 1.2}
-"""Factors of an estimate, by device, where no earlier run says: they add what trackers miss."""
 
 
 class Duration(Struct, frozen=True, kw_only=True):
@@ -135,8 +133,9 @@ def find_duration(
     """Return the time of a job with these conditions, by dotted key, and of this size, from those
     of the runs that are like it; `steps`: None for as many as they did."""
     alike = [run.figures for run in runs if is_like(run, asked)]
+    alike = [run for run in alike if run.steps or not steps]
     same = [run for run in alike if run.size == wanted]
-    used = same or [run for run in alike if steps and run.rate and run.steps]
+    used = same or [run for run in alike if steps and run.rate]
     if not used:
         return Duration(source="no run of this job with these settings is done")
     startup_s = mean(run.startup_s or 0.0 for run in used)
@@ -152,15 +151,13 @@ def find_duration(
             return Duration(source=f"no run has this size, and {forecast.refused_because}")
         speedup, smallest = forecast.sizes[0].speedup, min(run.size for run in used)
         alone_s = mean(_working_s(run, steps) for run in used if run.size == smallest)
-        scaled_s = alone_s * wanted.gpus / smallest.gpus
-        time_s = Measure(mean=startup_s + scaled_s / speedup.mean)
+        work_s = alone_s * wanted.gpus / smallest.gpus
+        time_s = Measure(mean=startup_s + work_s / speedup.mean)
         if ends := speedup.interval:
-            low_s, high_s = (startup_s + scaled_s / factor for factor in (ends.high, ends.low))
-            ends = Interval(low=low_s, high=high_s)
+            ends = Interval(low=startup_s + work_s / ends.high, high=startup_s + work_s / ends.low)
         source = f"by the law of the forecast, from {number_of(len(used), 'run')} of other sizes"
-    names = [run.run for run in used]
-    time_s = replace(time_s, interval=ends)
-    return Duration(time_s=time_s, startup_s=startup_s, source=source, runs=names)
+    found = Duration(startup_s=startup_s, source=source, runs=[run.run for run in used])
+    return replace(found, time_s=replace(time_s, interval=ends))
 
 
 def _working_s(run: RunFigures, steps: int | None) -> float:
@@ -171,26 +168,27 @@ def _working_s(run: RunFigures, steps: int | None) -> float:
     return working_s * (steps / run.steps if steps and run.steps else 1.0)
 
 
-def probe(planned: PlannedRun, runs: Path, probe_s: float, steps: int | None) -> Duration:
+def probe(planned: PlannedRun, probe_s: float, steps: int | None) -> Duration:
     """Run the job here for some seconds, with one rank, and say how long its steps would take."""
-    make_runs_folder(runs)
-    own = make_unique_folder(runs / FOLDER, "probe")
+    if steps is None:
+        return Duration(source="a probe is of no use: only a trainer tells how many steps it takes")
     try:
         resources = replace(planned.loaded.job.resources, nodes=1, gpus=1)
         loaded = planned.loaded.with_job(resources=resources)
-        there = plan_run(loaded, scheduler="local", snapshot=False)
-        there.prepare()
-        (run,) = submit(PlannedSubmission(plans=[there]), runs=own).runs
-        try:
-            poll(run.read_verdict, interval_s=0.2, limit_s=probe_s)
-        finally:  # also after Ctrl-C
-            there.scheduler.cancel([run])
-        found = measuring.measure(run).run
+        with TemporaryDirectory(prefix="hpcdist-probe-", ignore_cleanup_errors=True) as own:
+            there = plan_run(loaded, scheduler="local", snapshot=False)
+            there.prepare()
+            (run,) = submit(PlannedSubmission(plans=[there]), runs=Path(own)).runs
+            try:
+                verdict = poll(run.read_verdict, interval_s=0.2, limit_s=probe_s)
+            finally:  # also after Ctrl-C
+                there.scheduler.cancel([run])
+            found = measuring.measure(run).run
     except HpcdistError as error:
         return Duration(source=f"the probe failed: {error.message}")
-    finally:
-        shutil.rmtree(own, ignore_errors=True)
-    if found is None or not found.figures.step_time_s or not steps:
+    if verdict and verdict.state != "done":
+        return Duration(source=f"the probe {verdict.sentence}")
+    if found is None or not found.figures.step_time_s:
         return Duration(source="the probe recorded too few steps: give --probe more seconds")
     startup_s, step_s = found.figures.startup_s or 0.0, found.figures.step_time_s.mean
     source = f"{steps:,} steps at the pace of a probe: one rank here, without communication"
@@ -228,18 +226,19 @@ def find_memory(
         source = source if peaks else "not known before its first run: it is not a trainer"
         most = max(peaks, default=None)
         return Memory(device=device, peak_bytes=most, room_bytes=room_bytes, source=source)
+    strategy = asked.get("strategy")
     ratios = [
         (run.job == job.name, peak / run.planned.estimate_bytes)
-        for run in (one.figures for one in runs)
+        for run in (one.figures for one in runs if one.conditions.get("strategy") == strategy)
         if run.planned and run.planned.estimate_bytes and (peak := peak_bytes(run))
     ]
     counted = [ratio for is_own, ratio in ratios if is_own] or [ratio for _, ratio in ratios]
-    factor = median(counted or [_NOT_TRACKED[device]])
-    source = "by torch's tracker"
+    factor, source = median(counted or [1.0]), "by torch's tracker"
     if counted:
         source += f", x {factor:.2f} as in {number_of(len(counted), 'earlier run')}"
-    elif device == "cuda":
-        source += ", and 20 % for what it misses: workspaces of cuDNN and NCCL, fragmentation"
+    elif device == "cuda" or strategy == "fsdp":
+        factor = 1.2
+        source += ", and 20 % for what it misses: workspaces of libraries, fragmentation"
     question = (job_to_dict(job), device, room_bytes and room_bytes / factor)
     try:
         own = "hpcdist.planning.memory:track"
@@ -296,5 +295,5 @@ def memory_lines(memory: Memory, batch_size: int | None) -> Iterator[str]:
         yield f"{show_bytes(memory.peak_bytes)}{whole} per rank, {where}{how if room else ''}"
     yield memory.source
     if memory.largest_batch is not None:
-        largest = f"about {memory.largest_batch:,}, and {batch_size:,} is asked"
-        yield f"largest train.batch_size that fits: {largest}"
+        largest = f"about {memory.largest_batch:,}" if memory.largest_batch else "none"
+        yield f"largest train.batch_size that fits: {largest}, and {batch_size:,} is asked"

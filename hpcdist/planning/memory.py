@@ -111,8 +111,7 @@ def _peak(job: TrainingJob, data: Any, batch: int) -> int:
         optimizer.step()
         optimizer.zero_grad(set_to_none=not keeps_gradients)
     tracker: Any = FSDPMemTracker(model, optimizer) if strategy == "fsdp" else MemTracker()
-    if strategy != "fsdp":
-        tracker.track_external(model, optimizer)
+    tracker.track_external(model, optimizer)  # FSDP's has them
     with fake, tracker:
         compute_gradients()
         optimizer.zero_grad(set_to_none=not keeps_gradients)

@@ -32,7 +32,7 @@ from hpcdist.schedulers.request import as_limit, time_limit_min
 from hpcdist.submission.plan import PlannedRun
 from hpcdist.submission.workspace import PLACEHOLDER_ID
 
-FOLDER = ".plans"
+_FOLDER = ".plans"
 """In the folder of the runs: hidden, so that nothing takes it for a run."""
 _KEPT_S = 24 * 3600.0
 _AT_SUBMISSION_S = 1.0
@@ -70,22 +70,25 @@ def ask_when(planned: PlannedRun, *, now_s: float) -> When:
     limit_min = time_limit_min(planned.loaded.job, cluster)
     begins, notes = scheduler.outlook(cluster)
     reached = [one for one in begins if now_s < one < now_s + (limit_min or math.inf) * 60]
-    begin_s = min(reached, default=math.inf)
-    longest_min = longest_before(begin_s, now_s=now_s) if reached else None
+    begin_s = min(reached, default=now_s)
+    longest_min = round_limit((begin_s - now_s) / 60 - _MARGIN_MIN, math.floor) or None
     others = dict(_smaller(planned, [longest_min, limit_min and limit_min // 4]))
+    partitions: Sequence[Partition] = ()
+    with suppress(SchedulerError):  # not all of them tell
+        partitions = scheduler.detect_site().partitions
 
     def ask(one: PlannedRun) -> Start:
+        own = one.plan.cluster
+        own_limit_min = time_limit_min(one.loaded.job, own)
+        if too_long := why_too_long(partitions, own.partition, own_limit_min):
+            return Start(says=f"it would not start: {too_long}")
         try:
             return ask_start(one)
         except HpcdistError as error:  # what is refused does not start sooner
             return Start(says=error.message)
 
     with ThreadPoolExecutor() as pool:
-        site = pool.submit(scheduler.detect_site)
         start, *starts = pool.map(ask, [planned, *others.values()])
-    with suppress(SchedulerError):  # not all of them tell
-        if too_long := why_too_long(site.result().partitions, cluster.partition, limit_min):
-            start = Start(says=f"it would not start: {too_long}")
     times = [one.time_s or math.inf for one in starts]
     soonest = dict(sorted(zip(others, times, strict=True), key=itemgetter(1)))
     is_in_time = soonest.get(f"--time {as_limit(longest_min or 0)}", math.inf) < begin_s
@@ -131,12 +134,6 @@ def why_too_long(
     return None
 
 
-def longest_before(begin_s: float, *, now_s: float) -> float | None:
-    """Return the longest round time limit, in minutes, of a job that starts in a moment and ends
-    before a maintenance; None where that is too close."""
-    return round_limit((begin_s - now_s) / 60 - _MARGIN_MIN, math.floor) or None
-
-
 def round_limit(minutes: float, rounded: Callable[[float], int]) -> float:
     """Return a time limit in minutes as people give it, rounded up or down; none is below 0."""
     step = 30 if minutes >= 180 else 5 if minutes >= 10 else 1
@@ -148,16 +145,19 @@ def round_limit(minutes: float, rounded: Callable[[float], int]) -> float:
 
 def _kept_file(planned: PlannedRun, runs: Path) -> Path:
     content = [job_to_dict(planned.loaded.job), planned.scheduler.name, planned.cluster.name]
-    return runs / FOLDER / hashlib.sha256(json.dumps(content).encode()).hexdigest()[:24]
+    return runs / _FOLDER / hashlib.sha256(json.dumps(content).encode()).hexdigest()[:24]
 
 
 def keep(values: Planned, planned: PlannedRun, runs: Path) -> None:
     """Keep what is foreseen of a job for its submission, in a private folder."""
-    make_runs_folder(runs)
     file = _kept_file(planned, runs)
-    with suppress(OSError):  # the plan is shown all the same
+    with suppress(OSError, HpcdistError):  # the plan is shown all the same
+        make_runs_folder(runs)
         file.parent.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
         files.write_json(file, msgspec.to_builtins(values))
+        for one in file.parent.iterdir():
+            if time.time() - one.stat().st_mtime > _KEPT_S:
+                one.unlink()
 
 
 def foresee(planned: PlannedRun, runs: Path) -> tuple[Start, Planned | None]:

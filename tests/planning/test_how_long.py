@@ -1,6 +1,7 @@
 """How long a job takes, from earlier runs of known length."""
 
 import pytest
+from msgspec.structs import replace
 
 from hpcdist.base.statistics import Interval, Measure
 from hpcdist.planning.earlier import (
@@ -9,6 +10,8 @@ from hpcdist.planning.earlier import (
     find_duration,
     suggest_limit_min,
 )
+from hpcdist.runs.spec import Planned
+from hpcdist.summary.compare.planned import ratios
 from hpcdist.summary.figures.run import MeasuredRun
 from hpcdist.summary.values import Cost, RunFigures, Size, StepTime
 
@@ -72,9 +75,11 @@ def test_the_interval_is_that_of_one_more_run():
     [
         run(state="failed"),
         run(**{"train.batch_size": 16}),
+        run(strategy="fsdp"),
         run(gpus=2),
+        run(steps=None),
     ],
-    ids=["failed", "other batch", "other size"],
+    ids=["failed", "other batch", "other strategy", "other size", "not recorded"],
 )
 def test_runs_that_are_not_like_the_job_do_not_count(other):
     duration = found([other])
@@ -97,6 +102,14 @@ def test_another_size_goes_by_the_law_of_the_forecast():
     assert duration.time_s.mean == pytest.approx(STARTUP_S + 1.25 * 135, rel=0.01)
     assert duration.time_s.interval.low < duration.time_s.mean < duration.time_s.interval.high
     assert duration.source == "by the law of the forecast, from 6 runs of other sizes"
+
+
+def test_only_runs_that_are_done_say_how_right_a_plan_was():
+    figures = replace(
+        run().figures, peak_rss_bytes=12, planned=Planned(memory_bytes=10, duration_s=100)
+    )
+    assert ratios(figures) == {"duration": 1.2, "memory": 1.2}
+    assert ratios(replace(figures, state="failed")) == {}
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 
 import msgspec
 import pytest
+from waiting import wait_for
 
 import hpcdist
 from hpcdist.data.trial import call_apart
@@ -14,6 +17,16 @@ from hpcdist.job.spec import Data, Resources, Train, TrainJob, job_to_dict
 from hpcdist.runs.run import all_runs
 
 PARAMETERS = 53_002
+FAILS_IN_TRAINING = """
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.last = nn.Linear(64, num_classes)
+    def forward(self, images):
+        assert not self.training, "no training today"
+        return self.last(images.flatten(1))
+"""
 SHORT = ("--set", "train.max_steps=3", "--set", "train.batch_size=1024")
 
 
@@ -42,6 +55,30 @@ def test_the_tracker_counts_what_a_rank_holds_and_finds_the_largest_batch():
     assert 2 * PARAMETERS < sharded_bytes < whole_bytes - 4 * PARAMETERS
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_probe_ends_with_its_command(tmp_path, number):
+    words = ("plan", "ddp", "--local", "--runs", str(tmp_path / "runs"), "--probe", "60")
+    command, environment = [sys.executable, "-m", "hpcdist", *words], {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, env=os.environ | environment) as process:
+        wait_for(lambda: [*tmp_path.glob("hpcdist-probe-*/*/events/rank-*")], limit_s=60)
+        process.send_signal(number)
+    assert process.returncode == 130
+    assert not [*tmp_path.glob("hpcdist-probe-*")]
+    assert subprocess.run(["pgrep", "-f", str(tmp_path)], check=False).returncode == 1
+
+
+def test_a_probe_says_why_it_tells_nothing(tmp_path):
+    (tmp_path / "own.py").write_text(FAILS_IN_TRAINING)
+    for job, why in {
+        ("ddp", "--set", "model.name=own:Net"): "the probe failed: .*no training today",
+        ("own.py",): "only a trainer tells how many steps it takes",
+    }.items():
+        words = ("plan", *job, "--local", "--runs", "/proc/none", "--probe", "60")
+        command = (sys.executable, "-m", "hpcdist", *words)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert re.search(f"^time +not known: .*{why}", done.stdout, re.MULTILINE)
+
+
 @pytest.mark.timeout(400)
 def test_a_run_keeps_its_plan_and_the_next_plan_knows_how_right_it_was(tmp_path):
     def call(*words):
@@ -62,6 +99,12 @@ def test_a_run_keeps_its_plan_and_the_next_plan_knows_how_right_it_was(tmp_path)
     assert msgspec.to_builtins(run.spec.planned) == probed["planned"]
     peak_bytes = hpcdist.load(run.id, runs=tmp_path / "runs").summary().peak_rss_bytes
     assert probed["planned"]["memory_bytes"] == pytest.approx(peak_bytes, rel=0.15)
+    (old := tmp_path / "runs" / ".plans" / "old").touch()
+    os.utime(old, (0, 0))
     again = call("plan", *job)
+    assert not old.exists()
     assert "from 1 run of this size" in again
     assert "measured / planned of 1 run: duration" in again
+    # Runs of ddp say nothing about what FSDP takes beside its tensors.
+    other = json.loads(call("plan", "fsdp", "--local", "--json"))["memory"]
+    assert other["peak_bytes"] == pytest.approx(1.2 * other["estimate_bytes"])

@@ -1,11 +1,12 @@
 """When a job would start: time limits against maintenances, and what LSF and PBS say is free."""
 
+import math
 import time
 
 import pytest
 
 from hpcdist.cluster.site import Partition
-from hpcdist.planning.when import as_limit, longest_before, start_sentence, why_too_long
+from hpcdist.planning.when import as_limit, round_limit, start_sentence, why_too_long
 from hpcdist.schedulers.base import Start
 
 NOW_S = time.mktime((2026, 11, 25, 10, 0, 0, 0, 0, -1))
@@ -13,16 +14,10 @@ HOUR_S = 3600
 
 
 @pytest.mark.parametrize(
-    ("left_min", "longest_min"),
-    [
-        (24 * 60, 23.5 * 60),
-        (181, 175),
-        (3.5, 1),
-        (-10, None),
-    ],
+    ("minutes", "down", "up"), [(1438, 1410, 1440), (179, 175, 180), (1.5, 1, 2), (-10, 0, 0)]
 )
-def test_a_time_limit_that_ends_before_a_maintenance_is_round(left_min, longest_min):
-    assert longest_before(NOW_S + left_min * 60, now_s=NOW_S) == longest_min
+def test_a_time_limit_is_round(minutes, down, up):
+    assert (round_limit(minutes, math.floor), round_limit(minutes, math.ceil)) == (down, up)
 
 
 def test_a_limit_is_written_as_the_option_takes_it():

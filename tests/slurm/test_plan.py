@@ -45,9 +45,13 @@ def test_a_plan_names_smaller_requests_that_start_sooner(user):
 
 
 def test_another_partition_that_starts_sooner_is_named(user):
+    # Where the time limit is too long: sbatch --test-only accepts that.
+    where = ("PartitionName=brief", "Nodes=ALL", "MaxTime=20", "PriorityTier=10")
+    user.cluster.run("scontrol", "create", *where)
+    places = {"main": "slurm", "high": "slurm", "brief": "slurm", "elsewhere": "lsf"}
     clusters = "".join(
         f"  {name}: {{scheduler: {scheduler}, partition: {name}}}\n"
-        for name, scheduler in (("main", "slurm"), ("high", "slurm"), ("elsewhere", "lsf"))
+        for name, scheduler in places.items()
     )
     user.write("hpcdist.yaml", f"default: main\nclusters:\n{clusters}")
     # What the partition high takes from it, main waits for.

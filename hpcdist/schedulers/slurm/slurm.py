@@ -255,11 +255,7 @@ class Slurm(Batch):
     def outlook(self, cluster: ClusterProfile) -> tuple[list[float], list[str]]:
         standard = ("env", "SLURM_TIME_FORMAT=standard", "scontrol", "--oneliner")
         rows = map(job_fields, try_to_ask(*standard, "show", "reservation").splitlines())
-        begins = [
-            begin_s
-            for row in rows
-            if "MAINT" in row.get("Flags", "") and (begin_s := unix_time(row.get("StartTime", "")))
-        ]
+        begins = [unix_time(row["StartTime"]) for row in rows if "MAINT" in row.get("Flags", "")]
         where = [f"--partition={cluster.partition}"] if cluster.partition else []
         waiting = try_to_ask("squeue", "--noheader", "--states=PENDING", "--format=%i", *where)
         number = sum(word[:1].isdigit() for word in waiting.split())
@@ -270,7 +266,7 @@ class Slurm(Batch):
             parts = [f"{name}={cell}" for name, cell in given if cell]
             if parts and cluster.account in {None, account}:
                 notes.append(f"account {account}: {', '.join(parts)}")
-        return begins, notes
+        return [*filter(None, begins)], notes
 
     def list_jobs(self, ids: Collection[str]) -> list[Job]:
         """Ask squeue once, and sacct once where squeue does not know all of them any more."""

@@ -14,12 +14,14 @@ _LEAST_WAIT_S = 60.0
 
 
 def peak_bytes(run: RunFigures) -> int | None:
-    """Return the memory that plans are about: on GPUs what was allocated there."""
-    return run.peak_cuda_bytes if run.ran_with.device == "cuda" else run.peak_rss_bytes
+    """Return the memory that plans are about, on GPUs what was allocated there; None where a run is
+    not done, as it may have ended before its peak."""
+    peak = run.peak_cuda_bytes if run.ran_with.device == "cuda" else run.peak_rss_bytes
+    return peak if run.state == "done" else None
 
 
 def ratios(run: RunFigures) -> dict[str, float]:
-    """Return measured by planned, of what is known: wait, duration (of a run that is done) and
+    """Return measured by planned, of what is known: wait, and of a run that is done duration and
     memory."""
     plan = run.planned or Planned()
     waited_s = run.accounting.queue_wait_s if run.accounting else None
