@@ -137,7 +137,8 @@ def find_duration(
     same = [run for run in alike if run.size == wanted]
     used = same or [run for run in alike if steps and run.rate]
     if not used:
-        return Duration(source="no run of this job with these settings is done")
+        hint = "; --probe 20 tries it here" if steps else ""
+        return Duration(source=f"no run of this job with these settings is done{hint}")
     startup_s = mean(run.startup_s or 0.0 for run in used)
     if same:
         time_s = measure([(run.startup_s or 0.0) + _working_s(run, steps) for run in same])
