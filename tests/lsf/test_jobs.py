@@ -1,8 +1,11 @@
 """What is special to jobs on LSF: hosts that are lost, a launcher that reaches no host, LSF's own
 requeue and one that it refuses, and what LSF cannot do."""
 
+import sys
+import urllib.request
+
 import pytest
-from cluster_user import CPU, TWO, User, job_id
+from cluster_user import CPU, TWO, User, job_id, log
 from counting import COUNT, ELASTIC_COUNT, await_counting, count
 
 
@@ -85,3 +88,32 @@ def test_without_battach_attach_and_drill_say_so_and_cancel_needs_no_bjobs(user)
         assert "Network is unreachable" in cancelled.stderr
         assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
     assert f"{run.id}: cancelled" in user("status", run.id).stdout
+
+
+SERVE = """
+import http.server
+with http.server.HTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as server:
+    print("listens", server.server_port, flush=True)
+    server.serve_forever()
+"""
+
+
+def test_a_port_of_a_host_is_reached_by_ssh(user):
+    """All hosts of the double are this machine, and so is what its ssh leads to."""
+    ssh = user.folder / "ssh"
+    ssh.write_text('#!/bin/sh\n[ "$1 $2 $3" = "-T -- hostB" ] && exec sh -c "$4"\n')
+    ssh.chmod(0o700)
+    run = user.submit(user.write("serve.py", SERVE), *TWO, *CPU)
+    user.wait_for_line(run, "listens", rank=1)
+    command = ("forward", run.id, log(run, 1).split()[1], "--rank", "1", "--port", "0")
+    path = f"PATH={user.folder}:{user.cluster.environment['PATH']}"
+    started = user.cluster.start_command(
+        *("env", path, sys.executable, "-m", "hpcdist", *command), cwd=user.folder, stderr=-1
+    )
+    with started as process:
+        url = process.stderr.readline().split()[0]
+        with urllib.request.urlopen(url, timeout=60) as page:
+            assert b"serve.py" in page.read()
+        assert user("cancel", run.id).returncode == 0
+        assert f"{run.id} has ended" in process.communicate(timeout=60)[1]
+    assert process.returncode == 0
