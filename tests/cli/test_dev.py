@@ -67,6 +67,9 @@ def test_runs_start_with_torch_and_the_files_as_they_are(hpcdist, dev):
     assert "[rank 0] False\n" in fresh.stdout
     warned = hpcdist("attach", "dev", "--", "sh", "-c", "kill -USR2 $$; echo lives on")
     assert warned.stdout == "lives on\n"
+    server = hpcdist("attach", "dev", "--", "printenv", "HPCDIST_RANK_PID").stdout
+    os.kill(int(server), signal.SIGUSR2)
+    wait_for(lambda: "the time limit is near" in log(hpcdist.runs[0]))
     refused = hpcdist("submit", "work.py", "--in", dev, "--gpus", "3")
     assert refused.returncode == 2
     assert f"resources.gpus is 3, and {dev} has 2" in refused.stderr
