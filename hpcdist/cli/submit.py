@@ -80,8 +80,9 @@ def submit(
     from hpcdist.submission.submit import submit as hand_over
 
     interrupts = Interrupts()
-    if within is not None:  # such runs stand beside what holds their nodes
-        options = replace(options, runs=find_run(options.runs, within).path.parent)
+    dev = None if within is None else find_run(options.runs, within)
+    if dev is not None:  # runs in its nodes stand beside it
+        options = replace(options, runs=dev.path.parent)
     if (earlier := submitted_before(options.runs)) is not None:
         with interrupts.handled():
             interrupts.defer()
@@ -90,7 +91,7 @@ def submit(
     owned = here or ((options.local or within is not None) and not detach)
     with interrupts.handled():
         is_held = here or within is not None
-        planned = _plan_in(options, within) if is_held else plan(options)
+        planned = _plan_in(options, dev) if is_held else plan(options)
         dependencies = settle_afters(options, planned)
         planned.prepare()  # may be interrupted
         interrupts.defer()  # from here on the runs are to be known, and can be ended
@@ -151,18 +152,17 @@ def plan(options: JobOptions) -> PlannedSubmission:
     return planned
 
 
-def _plan_in(options: JobOptions, within: str | None) -> PlannedSubmission:
-    """Plan a run in the allocation of the dev run `within`; None: in that of this shell."""
+def _plan_in(options: JobOptions, dev: Run | None) -> PlannedSubmission:
+    """Plan a run in the allocation of a dev run; None: in that of this shell."""
     from hpcdist.schedulers import find_allocation, load_scheduler
     from hpcdist.schedulers.held import allocation_of
     from hpcdist.submission.plan import PlannedSubmission, plan_run
 
-    option = "--here" if within is None else "--in"
+    option = "--here" if dev is None else "--in"
     cluster = options.cluster_here(option)
-    if within is None:
+    if dev is None:
         scheduler, allocation = find_allocation(os.environ)
     else:
-        dev = find_run(options.runs, within)
         check_own(dev.path, "submit --in")
         allocation = allocation_of(dev)
         scheduler = load_scheduler(str(dev.read_scheduler()))
