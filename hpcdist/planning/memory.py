@@ -17,7 +17,6 @@ from typing import Any
 from hpcdist.job.spec import TrainingJob, job_from_dict
 from hpcdist.machine.process import die_with_parent
 
-_EVALUATION_BATCH = 128
 _SEARCH_S = 30.0
 """Time after which no larger batch is tried."""
 
@@ -81,6 +80,7 @@ def _peak(job: TrainingJob, data: Any, batch: int) -> int:
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
     from torch.distributed._tools.mem_tracker import MemTracker
 
+    from hpcdist.training.evaluation import BATCH_SIZE
     from hpcdist.training.models import build_model
     from hpcdist.training.strategies import PRECISIONS, STRATEGIES, build_optimizer
 
@@ -119,5 +119,5 @@ def _peak(job: TrainingJob, data: Any, batch: int) -> int:
             tracker.reset_mod_stats()
             model.eval()
             with torch.no_grad(), autocast:
-                model(torch.rand(min(_EVALUATION_BATCH, len(data.test)), *data.image_shape))
+                model(torch.rand(min(BATCH_SIZE, len(data.test)), *data.image_shape))
     return sum(own["Total"] for own in tracker.get_tracker_snapshot("peak").values())

@@ -22,7 +22,7 @@ from hpcdist.data.order import Share
 from hpcdist.rank.context import RankContext
 from hpcdist.runs.events import Epoch, Evaluation
 
-_BATCH_SIZE = 128  # a constant, not train.batch_size: see above
+BATCH_SIZE = 128  # a constant, not train.batch_size: see above
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +50,13 @@ def evaluate(
     the very first again, and leaves it out.
     """
     rank, world_size = context.rank, context.world_size
-    num_batches = -(-num_samples // _BATCH_SIZE)
+    num_batches = -(-num_samples // BATCH_SIZE)
     num_turns = -(-num_batches // world_size)
     numbers = range(rank, num_turns * world_size if together else num_batches, world_size)
     shares = []
     for number in numbers:
-        begin = number * _BATCH_SIZE if number < num_batches else 0
-        end = min(begin + _BATCH_SIZE, num_samples)
+        begin = number * BATCH_SIZE if number < num_batches else 0
+        end = min(begin + BATCH_SIZE, num_samples)
         shares.append(Share(begin=begin, end=end, filled_end=end))
     counts = torch.zeros(num_batches, 2, dtype=torch.float64, device=context.device)
     batches = source.epoch(torch.arange(num_samples), shares, 0)
