@@ -56,7 +56,7 @@ def forward(
             os.execvp(argv[0], argv)  # noqa: S606 - it takes this one's place
         here = node_port if port is None else port
         there = f"leads to port {node_port} of rank {rank}'s node; Ctrl-C"
-        listen(argv, here, lambda url: say(f"{url} {there}"), lambda: bool(run.read_verdict()))
+        listen(argv, here, lambda url: say(f"{url} {there}"), run.verdict_file.exists)
     say(f"{run.id} has ended")
     return EXIT_DONE
 
