@@ -22,10 +22,11 @@ while True:
 
 RECORDED = """
 import time
+from pathlib import Path
 from hpcdist import record
 
 record.start()
-for step in range(20):
+while not Path("released").exists():
     time.sleep(0.05)
     record.step(samples=8)
 """
@@ -108,7 +109,9 @@ def test_progress_is_drawn_on_a_terminal(hpcdist):
     hpcdist.write("recorded.py", RECORDED)
     recorded = ("submit", "recorded.py", "--local", "--set", "record.window_s=0.05")
     terminal = Terminal(hpcdist, *recorded)
+    # The pace stands there once the run is asked about again, and seen to be pending no more.
     terminal.wait_for("samples/s")
+    hpcdist.write("released", "")
     assert terminal.finish() == 0
     assert ": done in " in terminal.shown.splitlines()[-2]
     assert "\x1b[?25h" in terminal.shown  # the cursor is back
